@@ -1,0 +1,1 @@
+"""What stands behind each word after `privopt`; `privopt.cli` reads the arguments."""

@@ -1,0 +1,75 @@
+"""Which errors are the user's, and the sentence about them. A sentence never carries a cell of the table."""
+
+import math
+
+from privopt.errors import PrivoptError
+from privopt.tables.errors import TableError
+
+
+class Mistake(ValueError):
+    """What was typed cannot be done; the message is one sentence that says what to do."""
+
+
+def sentence_about(error: Exception) -> str | None:
+    """The sentence for a user's mistake; None for an error of ours.
+
+    A `ValueError` or `TypeError` is the user's if a line of privopt raised it: those carry our sentences, which quote
+    arguments only. Whatever a library below says may quote private data, and is not shown.
+    """
+    if isinstance(error, Mistake | TableError | PrivoptError):
+        return str(error)
+    if isinstance(error, ValueError | TypeError) and _raised_by_privopt(error):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        place = f"{str(error.filename)!r} cannot be used" if error.filename else "the system refused"
+        return f"{place}: {error.strerror.lower()}."
+    return None
+
+
+def _raised_by_privopt(error: Exception) -> bool:
+    """Whether the innermost line of the trace is ours."""
+    step = error.__traceback__
+    if step is None:
+        return False
+    while step.tb_next is not None:
+        step = step.tb_next
+    return str(step.tb_frame.f_globals.get("__name__", "")).split(".")[0] == "privopt"
+
+
+def check_epsilon(epsilon: float | None) -> float:
+    """The epsilon, positive; infinite for no privacy.
+
+    Raises:
+        Mistake: it is missing or not positive.
+    """
+    if epsilon is None:
+        raise Mistake(
+            "give --epsilon: how much anybody may learn about one unit; 1 is a common choice, smaller is more private."
+        )
+    if not epsilon > 0:
+        raise Mistake(f"--epsilon must be positive, got {epsilon:g}: 1 is a common choice, smaller is more private.")
+    return epsilon
+
+
+def check_delta(delta: str | None, n: int) -> tuple[float, str]:
+    """The delta and how it came about.
+
+    Raises:
+        Mistake: it is missing, no number, or not a probability above 0.
+    """
+    if delta is None:
+        raise Mistake(
+            "give --delta: the probability that the epsilon bound may fail, a number well below 1 / n, or 'auto' for "
+            "1 / n^2."
+        )
+    if delta == "auto":
+        return 1.0 / float(n) ** 2, "1 / n^2, which declares that n is public"
+    try:
+        value = float(delta)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise Mistake(
+            f"--delta must be 'auto' or a number above 0 and below 1, got {delta!r}: choose it well below 1 / n."
+        )
+    return value, "given"

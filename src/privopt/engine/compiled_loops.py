@@ -1,0 +1,134 @@
+"""What a compiled loop needs of the engine: the rows as arrays, and the clipped sum over drawn units as pure JAX."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from privopt.data import Units
+from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
+from privopt.engine.rounding import BLOCK_ROWS
+from privopt.engine.rows import aligned_zeros
+from privopt.precision import double_precision
+from privopt.public import Public
+from privopt.queries.base import MeanQuery, RecordSum
+
+
+class TracedRows(NamedTuple):
+    """Dense records, the arrays of a compiled loop."""
+
+    private_features: Float[Array, "n d"]  # float32
+    private_targets: Float[Array, " n"]
+    private_norms: Float[Array, " n"]
+    private_present: Bool[Array, " n"]
+
+
+def traced_arrays(units: Units) -> TracedRows:
+    """The stored rows as JAX arrays; the feature matrix is not copied.
+
+    Raises:
+        ValueError: the rows are sparse, or units are users; such loops run eagerly.
+    """
+    private_features = units.private_features
+    if not isinstance(private_features, np.ndarray) or units.public.unit != "record":
+        raise ValueError(
+            "a compiled loop needs dense records, one a unit: run this loop with `release` instead."
+        )
+    with double_precision():
+        return TracedRows(
+            jnp.asarray(private_features),
+            jnp.asarray(units.private_targets),
+            jnp.asarray(units.private_norms),
+            jnp.asarray(units.private_present),
+        )
+
+
+def traced_shapes(public: Public) -> TracedRows:
+    """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data."""
+    with double_precision():
+        return TracedRows(
+            jnp.asarray(aligned_zeros(public.n, public.d)),
+            jnp.zeros(public.n, jnp.float64),
+            jnp.zeros(public.n, jnp.float64),
+            jnp.zeros(public.n, jnp.bool_),
+        )
+
+
+def traced_sum(
+    query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"] | None = None
+) -> Float[Array, "..."]:
+    """The sum of clipped contributions of the units at some positions. Pure JAX.
+
+    Args:
+        query: what to compute.
+        public: the public side of the data.
+        arrays: from `traced_arrays`.
+        private_indices: positions, padded with n; None for every unit.
+    Privacy:
+        A padding index counts as an absent record. Blocks of at most `BLOCK_ROWS` units are summed, then added up, as
+        `rounding_bound` supposes.
+    """
+    rows = arrays.private_features.shape[0]
+    count = rows if private_indices is None else private_indices.shape[0]
+    if private_indices is None or count > BLOCK_ROWS:
+        return _scan(query, public, arrays, private_indices, count)
+    return _sum_at(query, public, arrays, private_indices)
+
+
+def _scan(
+    query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"] | None, count: int
+) -> Float[Array, "..."]:
+    """Block after block; without indices the rows are sliced, not gathered."""
+    length = min(count, BLOCK_ROWS)
+    blocks = -(-count // length)
+    # The last slice is moved back to fit: what an earlier block has counted is masked.
+    starts = jnp.minimum(jnp.arange(blocks) * length, count - length)
+
+    def body(total: Array, scanned: tuple[Array, Array]) -> tuple[Array, None]:
+        block, start = scanned
+        fresh = start + jnp.arange(length) >= block * length
+        if private_indices is None:
+            private_part = TracedRows(*(jax.lax.dynamic_slice_in_dim(a, start, length) for a in arrays))
+            added = _block_sum(query, public, private_part, private_part.private_present & fresh)
+        else:
+            private_block = jax.lax.dynamic_slice_in_dim(private_indices, start, length)
+            added = _sum_at(query, public, arrays, jnp.where(fresh, private_block, public.n))
+        return total + added, None
+
+    shape = jax.eval_shape(lambda: _first_sum(query, public, arrays)).shape
+    total, _ = jax.lax.scan(body, jnp.zeros(shape, jnp.float64), (jnp.arange(blocks), starts))
+    return total
+
+
+def _first_sum(query: MeanQuery, public: Public, arrays: TracedRows) -> Array:
+    """The sum over the first record, for its shape."""
+    private_part = TracedRows(*(a[:1] for a in arrays))
+    return _block_sum(query, public, private_part, private_part.private_present)
+
+
+def _sum_at(
+    query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"]
+) -> Float[Array, "..."]:
+    private_inside = private_indices < public.n
+    private_part = TracedRows(*(jnp.take(a, private_indices, axis=0, mode="clip") for a in arrays))
+    return _block_sum(query, public, private_part, private_part.private_present & private_inside)
+
+
+def _block_sum(
+    query: MeanQuery, public: Public, private_part: TracedRows, private_mask: Bool[Array, " b"]
+) -> Float[Array, "..."]:
+    form = query.row_form(public) if isinstance(query, RecordSum) else None
+    if form is not None:
+        private_rows = private_part.private_features.astype(jnp.float64)
+        return row_form_sum(
+            form, private_rows, private_part.private_targets, private_part.private_norms, private_mask
+        )
+    chunk = UnitChunk(
+        private_part.private_features[:, None, :],
+        private_part.private_targets[:, None],
+        private_mask[:, None],
+        jnp.ones(private_mask.shape, jnp.float64),
+    )
+    return jnp.sum(unit_contributions(query, public, chunk), axis=0)

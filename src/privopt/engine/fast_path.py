@@ -1,0 +1,169 @@
+"""Runs the compiled kernels over fixed lanes of positions: on any number of threads with the same result."""
+
+import atexit
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import config
+from numpy.typing import NDArray
+from scipy import sparse
+
+from privopt.data import Units
+from privopt.engine import kernels
+from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
+from privopt.engine.rows import MappedRows, block_length, take_rows
+from privopt.engine.users import offsets
+from privopt.queries.base import ROUNDING_MARGIN, RowForm
+
+_LANE_WORK = 2**16  # stored entries: less is not worth a thread
+_MOST_LANES = 16
+_LANE_ENTRIES = 2**21  # of all lanes' totals together: 16 MB
+
+_pools: dict[int, ThreadPoolExecutor] = {}
+
+
+def thread_count() -> int:
+    """How many threads a pass uses: what numba was told (NUMBA_NUM_THREADS), by default the cores of this process."""
+    return max(1, min(int(config.NUMBA_NUM_THREADS), _MOST_LANES))
+
+
+def supports(form: RowForm) -> bool:
+    """Whether the compiled kernels know this row form."""
+    return form.kernel is not None and form.outputs == 1 and form.kernel.code in kernels.FORMULAS
+
+
+def kernel_sum(
+    units: Units,
+    form: RowForm,
+    private_inverse_norms: NDArray[np.float64],
+    private_positions: NDArray[np.int64] | None,
+    threads: int,
+) -> NDArray[np.float64]:
+    """The sum of clipped contributions of a row form that `supports` accepts.
+
+    Args:
+        units: the data.
+        form: what to compute.
+        private_inverse_norms: 1 / row norm, in the norm of the clip of a record, rounded down.
+        private_positions: which units take part; None for all.
+        threads: how many threads share the lanes; the result does not depend on it.
+    """
+    kernel = form.kernel
+    assert kernel is not None
+    points = np.ascontiguousarray(np.asarray(form.points, np.float64).T)
+    formula = (int(kernel.code), float(kernel.parameters[0]), float(kernel.parameters[1]))
+    limits = (_inwards(form.radius), _inwards(kernel.inner))
+    index = np.empty(0, np.int64) if private_positions is None else private_positions
+    count = units.positions if private_positions is None else len(private_positions)
+    if isinstance(units.private_features, MappedRows):
+        return _mapped_sum(units, private_inverse_norms, index, count, points, formula, limits)
+    stored = _kernel_rows(units.private_features)
+    common = (stored, units.private_targets, private_inverse_norms)
+    if units.private_offsets is not None:
+        common = (*common, units.private_offsets, units.private_weights)
+    function: Callable[..., None] = (
+        kernels.sum_records if units.private_offsets is None else kernels.sum_users
+    )
+    # CSR: a nominal 64 stored entries a row. The number of lanes never depends on private values.
+    lanes = _lanes(count, points.shape[1], 64 if sparse.issparse(units.private_features) else points.shape[1])
+    totals = np.empty((len(lanes) - 1, points.shape[1]))
+
+    def run(first: int, last: int) -> None:
+        function(*common, index, points, formula, *limits, lanes, first, last, totals)
+
+    _share(run, len(lanes) - 1, threads)
+    return _in_order(totals)
+
+
+def _mapped_sum(
+    units: Units,
+    private_inverse_norms: NDArray[np.float64],
+    index: NDArray[np.int64],
+    count: int,
+    points: NDArray[np.float64],
+    formula: tuple[int, float, float],
+    limits: tuple[float, float],
+) -> NDArray[np.float64]:
+    """`kernel_sum` over rows that are computed a block at a time; a block holds whole units."""
+    width = points.shape[1]
+    total, share = BlockedSum((width,)), np.empty((1, width))
+    no_index = np.empty(0, np.int64)
+    step = min(BLOCK_ROWS, block_length(width * units.public.records_per_unit))
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        positions = index[start:stop] if len(index) else np.arange(start, stop)
+        private_where = units.private_rows_of(positions)
+        common = (
+            (take_rows(units.private_features, private_where),),
+            units.private_targets[private_where],
+            private_inverse_norms[private_where],
+        )
+        rest = (no_index, points, formula, *limits, np.array([0, stop - start]), 0, 1, share)
+        if units.private_offsets is None or units.private_weights is None:
+            kernels.sum_records(*common, *rest)
+        else:
+            private_offsets = offsets(np.diff(units.private_offsets)[positions])
+            kernels.sum_users(*common, private_offsets, units.private_weights[positions], *rest)
+        total.add(share[0], stop - start)
+    return total.total()
+
+
+def _inwards(radius: Any) -> float:
+    """The radius a clip aims at, a little smaller; 0 for one that is not a number."""
+    number = float(radius)
+    return number * (1.0 - ROUNDING_MARGIN) if number > 0 else 0.0
+
+
+def _kernel_rows(private_features: Any) -> tuple[NDArray[Any], ...]:
+    """Rows as the kernels take them."""
+    if isinstance(private_features, np.ndarray):
+        return (private_features,)
+    return (private_features.data, private_features.indices, private_features.indptr)
+
+
+def _lanes(count: int, width: int, entries_per_unit: int) -> NDArray[np.int64]:
+    """Ends of the fixed lanes that positions are split into; they depend on public sizes and the draw only."""
+    by_work = count * entries_per_unit // _LANE_WORK
+    lanes = max(1, min(_MOST_LANES, by_work, _LANE_ENTRIES // width))
+    return np.linspace(0, count, lanes + 1).astype(np.int64)
+
+
+def _share(run: Callable[[int, int], None], lanes: int, threads: int) -> None:
+    """Run the lanes, on several threads if that is worth it."""
+    threads = min(threads, lanes)
+    if threads <= 1:
+        run(0, lanes)
+        return
+    ends = [round(lanes * k / threads) for k in range(threads + 1)]
+    waiting = [_pool(threads).submit(run, ends[k], ends[k + 1]) for k in range(1, threads)]
+    run(ends[0], ends[1])
+    for future in waiting:
+        future.result()
+
+
+def _in_order(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add the lanes one after the other."""
+    total = totals[0].copy()
+    for lane in totals[1:]:
+        total += lane
+    return total
+
+
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that are kept between passes."""
+    if threads not in _pools:
+        _pools[threads] = ThreadPoolExecutor(threads - 1, thread_name_prefix="privopt")
+    return _pools[threads]
+
+
+def _forget_pools() -> None:
+    """A forked child has none of its parent's threads."""
+    _pools.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)
+atexit.register(_forget_pools)

@@ -1,0 +1,211 @@
+"""Any query, in JAX: contributions of whole units, mapped in chunks sized to a memory target, clipped and summed.
+
+Also the JAX form of generalised-linear queries, for losses without a compiled kernel, several outputs, or accelerators.
+The functions without an underscore are pure and can be traced; nothing here knows where the rows come from.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from privopt.engine.rounding import BLOCK_ROWS
+from privopt.public import Public
+from privopt.queries.base import ROUNDING_MARGIN, MeanQuery, RecordSum, RowForm, UnitSum
+
+CHUNK_BYTES = 32 * 2**20
+_SMALL_CHUNK = 256  # for samples, so that few units are not padded to a large chunk
+
+
+class UnitChunk(NamedTuple):
+    """c units, each padded to M records."""
+
+    private_features: Float[Array, "c M d"]  # float32
+    private_targets: Float[Array, "c M"]
+    private_mask: Bool[Array, "c M"]  # which records exist
+    private_weights: Float[Array, " c"]  # of a unit's average; 1 when a unit is a record
+
+
+_widths: dict[Any, int] = {}
+
+
+def chunk_length(query: MeanQuery, public: Public, units: int) -> int:
+    """How many units a chunk holds: a power of two that divides `BLOCK_ROWS`, from public sizes and the draw's.
+
+    Two lengths at most occur for one query, so it compiles at most twice.
+    """
+    leaves, structure = jax.tree.flatten(query)
+    key = (structure, tuple(jnp.shape(leaf) for leaf in leaves), public)
+    if key not in _widths:
+        _widths[key] = int(np.prod(jax.eval_shape(partial(_one_contribution, public=public), query).shape))
+    width = _widths[key]
+    # Features twice (float32 and float64), then each record's contribution and its derivative's intermediates.
+    return block_length(8 * public.records_per_unit * (2 * public.d + 3 * width) + 24 * width, units)
+
+
+def block_length(unit_bytes: int, units: int) -> int:
+    """As many units as fit the memory target, or a small block for few."""
+    full = min(BLOCK_ROWS, 1 << (max(1, CHUNK_BYTES // unit_bytes).bit_length() - 1))
+    return min(full, _SMALL_CHUNK) if units <= 8 * _SMALL_CHUNK else full
+
+
+def unit_contributions(
+    query: MeanQuery, public: Public, chunk: UnitChunk, *, by_rows: bool = False
+) -> Float[Array, "c ..."]:
+    """The clipped contribution of each unit of a chunk.
+
+    Args:
+        query: what to compute.
+        public: the public side of the data.
+        chunk: the units.
+        by_rows: whether to use the query's generalised-linear form if it has one, which is faster for users.
+    Privacy:
+        A unit's vector depends on its own records. One that is not finite is zero, and so is one of a unit without
+        records; any other is mapped into the ball by the query's `clip_unit`.
+    """
+    private_features = chunk.private_features.astype(jnp.float64)
+    if isinstance(query, RecordSum):
+        private_vectors = _averages(query, public, chunk, private_features, by_rows)
+    elif isinstance(query, UnitSum):
+        private_vectors = jax.vmap(query.unit_contribution)(
+            private_features, chunk.private_targets, chunk.private_mask.astype(jnp.float64)
+        )
+    else:
+        raise TypeError(f"the engine sums a RecordSum or a UnitSum, got {type(query).__name__}.")
+    private_there = jnp.any(chunk.private_mask, axis=1)
+    private_clipped = jax.vmap(query.clip_unit)(
+        _keep(private_vectors, private_there & _finite(private_vectors))
+    )
+    return _keep(private_clipped, _finite(private_clipped))
+
+
+@partial(jax.jit, static_argnames=("public",))
+def chunk_contributions(query: MeanQuery, chunk: UnitChunk, *, public: Public) -> Float[Array, "c k"]:
+    """`unit_contributions` as one flat vector a unit."""
+    private_vectors = unit_contributions(query, public, chunk)
+    return jnp.reshape(private_vectors, (private_vectors.shape[0], -1))
+
+
+@partial(jax.jit, static_argnames=("public", "by_rows"))
+def chunk_sum(query: MeanQuery, chunk: UnitChunk, *, public: Public, by_rows: bool) -> Float[Array, "..."]:
+    """The sum of a chunk's clipped contributions."""
+    return jnp.sum(unit_contributions(query, public, chunk, by_rows=by_rows), axis=0)
+
+
+@partial(jax.jit, static_argnames=("public",))
+def block_coefficients(
+    query: RecordSum,
+    private_predictions: Float[Array, "b P"],
+    private_targets: Float[Array, " b"],
+    private_norms: Float[Array, " b"],
+    private_mask: Bool[Array, " b"],
+    *,
+    public: Public,
+) -> Float[Array, "b K"]:
+    """Clipped coefficients of a block of records, from their predictions."""
+    form = query.row_form(public)
+    assert form is not None
+    private_raw = form.coefficients(private_predictions, private_targets, private_norms)
+    return clip_coefficients(form, private_raw, private_norms, private_mask)
+
+
+def row_form_sum(
+    form: RowForm,
+    private_rows: Float[Array, "b d"],
+    private_targets: Float[Array, " b"],
+    private_norms: Float[Array, " b"],
+    private_mask: Bool[Array, " b"],
+) -> Float[Array, "..."]:
+    """The clipped sum over a block of records of a generalised-linear query: two products, no per-record vector."""
+    if form.norm == "linf":
+        private_norms = jnp.max(jnp.abs(private_rows), axis=1)
+    private_raw = form.coefficients(private_rows @ form.points, private_targets, private_norms)
+    private_coefficients = clip_coefficients(form, private_raw, private_norms, private_mask)
+    return jnp.reshape(private_rows.T @ private_coefficients, form.shape)
+
+
+def clip_coefficients(
+    form: RowForm,
+    private_coefficients: Float[Array, "b K"],
+    private_norms: Float[Array, " b"],
+    private_mask: Bool[Array, " b"],
+) -> Float[Array, "b K"]:
+    """Scale coefficients so that each contribution outer(a, s) stays within the form's radius.
+
+    Privacy:
+        The norm of outer(a, s) is |a| |s|, Frobenius for l2 and largest entry for l_inf; `private_norms` are rounded
+        up and the radius is moved inwards by 1e-9, more than the float64 norm of s can be off by. Coefficients that
+        are not finite, and those of absent records, are 0.
+    """
+    private_kept = _keep(private_coefficients, private_mask & _finite(private_coefficients))
+    private_peak = jnp.max(jnp.abs(private_kept), axis=1)
+    private_unit = private_kept / jnp.where(private_peak > 0, private_peak, 1.0)[:, None]
+    private_length = jnp.sqrt(jnp.sum(private_unit * private_unit, axis=1)) if form.norm == "l2" else 1.0
+    private_size = private_peak * private_length * private_norms
+    inwards = jnp.asarray(form.radius, jnp.float64) * (1.0 - ROUNDING_MARGIN)
+    inwards = jnp.where(inwards > 0, inwards, 0.0)  # also for a radius that is not a number
+    private_scale = inwards / jnp.where(private_size > 0, private_size, 1.0)
+    return private_kept * jnp.where(private_size > inwards, private_scale, 1.0)[:, None]
+
+
+def _one_contribution(query: MeanQuery, *, public: Public) -> Array:
+    """The shape of one unit's vector, by abstract evaluation."""
+    records = public.records_per_unit
+    chunk = UnitChunk(
+        jnp.zeros((1, records, public.d), jnp.float32),
+        jnp.zeros((1, records), jnp.float64),
+        jnp.ones((1, records), jnp.bool_),
+        jnp.ones((1,), jnp.float64),
+    )
+    return unit_contributions(query, public, chunk)[0]
+
+
+def _averages(
+    query: RecordSum, public: Public, chunk: UnitChunk, private_features: Float[Array, "c M d"], by_rows: bool
+) -> Float[Array, "c ..."]:
+    """u_j / k_j times the sum over the unit's k_j records."""
+    private_counts = jnp.maximum(jnp.sum(chunk.private_mask, axis=1), 1).astype(jnp.float64)
+    private_shares = jnp.where(
+        chunk.private_mask, (chunk.private_weights / private_counts)[:, None], jnp.zeros((), jnp.float64)
+    )
+    form = query.row_form(public) if by_rows else None
+    if form is not None:
+        return _row_form_averages(form, chunk, private_features, private_shares)
+    private_each = jax.vmap(jax.vmap(query.record_contribution))(private_features, chunk.private_targets)
+    extra = (1,) * (private_each.ndim - 2)
+    private_each = jnp.where(
+        jnp.reshape(chunk.private_mask, (*chunk.private_mask.shape, *extra)), private_each, 0.0
+    )
+    return jnp.sum(private_each * jnp.reshape(private_shares, (*private_shares.shape, *extra)), axis=1)
+
+
+def _row_form_averages(
+    form: RowForm,
+    chunk: UnitChunk,
+    private_features: Float[Array, "c M d"],
+    private_shares: Float[Array, "c M"],
+) -> Float[Array, "c ..."]:
+    count, records, width = private_features.shape
+    private_flat = jnp.reshape(private_features, (count * records, width))
+    private_norms = jnp.sqrt(jnp.sum(private_flat * private_flat, axis=1))
+    private_raw = form.coefficients(
+        private_flat @ form.points, jnp.reshape(chunk.private_targets, (-1,)), private_norms
+    )
+    private_raw = jnp.where(jnp.reshape(chunk.private_mask, (-1, 1)), private_raw, 0.0)
+    private_weighted = jnp.reshape(private_raw, (count, records, form.outputs)) * private_shares[:, :, None]
+    private_sums = jnp.einsum("cmd,cmk->cdk", private_features, private_weighted)
+    return jnp.reshape(private_sums, (count, *form.shape))
+
+
+def _finite(private_vectors: Float[Array, "c ..."]) -> Bool[Array, " c"]:
+    return jnp.all(jnp.isfinite(private_vectors), axis=tuple(range(1, private_vectors.ndim)))
+
+
+def _keep(private_vectors: Float[Array, "c ..."], private_kept: Bool[Array, " c"]) -> Float[Array, "c ..."]:
+    extra = (1,) * (private_vectors.ndim - 1)
+    return jnp.where(
+        jnp.reshape(private_kept, (-1, *extra)), private_vectors, jnp.zeros_like(private_vectors)
+    )

@@ -1,0 +1,69 @@
+"""How far a float64 sum of clipped contributions can be from the exact one: a number the sensitivity is raised by.
+
+Every path of the engine (compiled kernel, NumPy blocks, JAX chunks, compiled loops) sums alike: at most `BLOCK_ROWS`
+contributions, in any order, make one block sum; block sums are added up.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_ROWS = 4096  # contributions added before their sum is set aside; chunks of every path divide it
+_UNIT_ROUNDOFF = 2.0**-53
+_HEADROOM = 2.0  # a random block of an add-or-remove data set may hold more positions than its nominal size
+
+
+def rounding_bound(radius: Any, units: int) -> Any:
+    """Bound the l2 distance between the engine's float64 sum and the exact sum of the same clipped contributions.
+
+    A contribution v_i is a real vector with norm at most C = `radius`: the product of a stored float32 row and a
+    float64 coefficient, before that product is rounded, or a clipped float64 vector. Entry j of the computed sum is
+    a tree of additions whose every leaf v_ij passes at most `h` roundings: one for its product, fewer than
+    BLOCK_ROWS inside its block whatever the order, and at most one for each block sum, n / BLOCK_ROWS of them, and
+    each of the few lanes that threads share. By the standard error analysis (|fl - exact| of a sum is at most
+    gamma_h sum_i |v_ij|, gamma_h = h u / (1 - h u), u = 2^-53) and the triangle inequality over i,
+
+        |error|_2 <= gamma_h |(sum_i |v_ij|)_j|_2 <= gamma_h sum_i |v_i|_2 <= gamma_h n C,
+
+    and alike in the l1 and l_inf norms. The bound returned is twice that: it absorbs the denominator of gamma_h, and
+    blocks of an add-or-remove data set that hold more than their nominal number of units. It is about 2e-7 C for
+    n = 200 000, against a sensitivity of 2 C. Subnormal numbers, which some processors flush to zero, move a sum by
+    less than n 1e-307, which is below the bound unless C is below 1e-290.
+
+    Args:
+        radius: C, at least 0; a float, or traced inside a compiled loop.
+        units: the public number n of units; a sampled sum has no more.
+    Returns:
+        The bound, in the units of the query. Two data sets' computed sums differ by at most this much twice, more
+        than their exact sums do.
+    Source:
+        Higham 2002, Accuracy and Stability of Numerical Algorithms, section 4.2.
+    """
+    roundings = BLOCK_ROWS + -(-units // BLOCK_ROWS) + 64
+    return radius * (_HEADROOM * roundings * _UNIT_ROUNDOFF * units)
+
+
+class BlockedSum:
+    """Adds up chunk sums as `rounding_bound` supposes: within a block of `BLOCK_ROWS` units, then block by block."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self._total = np.zeros(shape)
+        self._block = np.zeros(shape)
+        self._units = 0
+
+    def add(self, private_chunk: NDArray[np.float64], units: int) -> None:
+        """Add the sum of a chunk of `units` contributions, at most `BLOCK_ROWS`."""
+        if self._units + units > BLOCK_ROWS:
+            self._set_aside()
+        self._block += private_chunk
+        self._units += units
+
+    def total(self) -> NDArray[np.float64]:
+        """The sum so far."""
+        return self._total + self._block
+
+    def _set_aside(self) -> None:
+        self._total += self._block
+        self._block[...] = 0.0
+        self._units = 0

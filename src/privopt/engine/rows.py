@@ -1,0 +1,173 @@
+"""Feature rows: clipped to a public norm, stored as float32 with norms that are never too small."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+BLOCK_ENTRIES = 2**20  # entries that are held in float64 at a time: 8 MB
+_INWARDS = 1.0 - 2.0**-22  # a clipped row stays this far inside, more than float32 rounding and norms can add
+_NORM_ERROR = 2.0**-53
+MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
+
+Positions: TypeAlias = slice | NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MappedRows:
+    """The rows `B^T a`, each clipped to `bound`, of rows a too wide to store mapped: computed a block at a time.
+
+    A row may come out one float32 rounding apart when it is computed within another block; the norms stored for these
+    rows are larger by `MAPPED_NORM_SLACK` (up to `bound`) and hold for each of its versions.
+
+    Attributes:
+        private_source: the rows a, CSR or mapped themselves.
+        matrix: B (d, k), public.
+        bound: largest l2 norm of a mapped row.
+    """
+
+    private_source: "Rows"
+    matrix: NDArray[np.float64]
+    bound: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.private_source.shape[0], self.matrix.shape[1]
+
+    def take(self, positions: Positions) -> NDArray[np.float32]:
+        """The mapped rows at `positions`."""
+        return clip_rows(map_rows(self.private_source, positions, self.matrix), self.bound)[0]
+
+    def __repr__(self) -> str:
+        return f"MappedRows(<private>, k={self.matrix.shape[1]})"
+
+
+Rows: TypeAlias = NDArray[np.float32] | sparse.csr_array | MappedRows
+
+
+def take_rows(private_rows: Rows, positions: Positions) -> NDArray[np.float32]:
+    """Some rows, dense. Never ask for all of a sparse matrix at once."""
+    if isinstance(private_rows, MappedRows):
+        return private_rows.take(positions)
+    if isinstance(private_rows, np.ndarray):
+        return private_rows[positions]
+    return np.asarray(private_rows[positions].toarray(), np.float32)
+
+
+def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`B^T a` for some rows a, in float64; a sparse row is not made dense first."""
+    if isinstance(private_rows, sparse.csr_array):
+        return np.asarray(private_rows[positions] @ matrix, np.float64)
+    return take_rows(private_rows, positions) @ matrix
+
+
+def block_length(width: int, entries: int = BLOCK_ENTRIES) -> int:
+    """How many rows of `width` entries make a block of at most `entries` (one row at least)."""
+    return max(1, entries // max(width, 1))
+
+
+def clip_rows(
+    private_block: NDArray[np.float64], bound: float
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_]]:
+    """Clip rows to a public norm and round them to float32, so that the *stored* row obeys the bound.
+
+    Args:
+        private_block: rows in float64, any values; overwritten.
+        bound: largest l2 norm of a stored row.
+    Returns:
+        (stored rows, their l2 norms rounded up, which rows were finite). Other rows are stored as zero.
+    Privacy:
+        One row's result depends on that row alone. A row beyond the bound is scaled a little inside it and rounded
+        towards zero, which never lengthens it. Norms are those of the stored float32 values times
+        1 + (d + 8) 2^-53, more than their float64 evaluation can be short.
+    Raises:
+        Nothing, and warns of nothing: the input is private.
+    """
+    with np.errstate(all="ignore"):
+        private_peak = np.max(np.abs(private_block), axis=1, initial=0.0)
+        private_finite = np.isfinite(private_peak)
+        private_block[~private_finite] = 0.0
+        private_scale = np.where(private_finite & (private_peak > 0), private_peak, 1.0)
+        # Scaled by the largest entry first: the squares can neither overflow nor vanish.
+        private_unit = private_block / private_scale[:, None]
+        private_length = np.sqrt(np.einsum("ij,ij->i", private_unit, private_unit))
+        private_over = private_length * private_scale > bound
+        private_shrink = _INWARDS * bound / np.where(private_length > 0, private_length, 1.0)
+        private_block[private_over] = (private_unit * private_shrink[:, None])[private_over]
+        private_rows = private_block.astype(np.float32)
+        private_norms = row_norms(private_rows)
+        again = private_over | ~(private_norms <= bound)
+        private_block[again & ~private_over] *= _INWARDS
+        private_rows[again] = _towards_zero(private_block[again])
+        private_norms[again] = row_norms(private_rows[again])
+    return private_rows, private_norms, private_finite
+
+
+def clip_sparse_rows(
+    private_values: NDArray[np.float64], private_lengths: NDArray[np.int64], bound: float
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_]]:
+    """`clip_rows` for the stored values of consecutive CSR rows, `private_lengths` of them a row."""
+    count = len(private_lengths)
+    row = np.repeat(np.arange(count), private_lengths)
+
+    def squares(private_entries: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.bincount(row, weights=private_entries * private_entries, minlength=count)
+
+    with np.errstate(all="ignore"):
+        private_peak = np.zeros(count)
+        np.maximum.at(private_peak, row, np.abs(private_values))
+        private_finite = np.isfinite(private_peak)
+        private_values = np.where(private_finite[row], private_values, 0.0)
+        private_scale = np.where(private_finite & (private_peak > 0), private_peak, 1.0)
+        private_unit = private_values / private_scale[row]
+        private_length = np.sqrt(squares(private_unit))
+        private_over = private_length * private_scale > bound
+        private_shrink = _INWARDS * bound / np.where(private_length > 0, private_length, 1.0)
+        private_values = np.where(private_over[row], private_unit * private_shrink[row], private_values)
+        private_stored = private_values.astype(np.float32)
+        rounding = 1.0 + (private_lengths + 8) * _NORM_ERROR
+        private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
+        again = private_over | ~(private_norms <= bound)
+        private_values = np.where((again & ~private_over)[row], private_values * _INWARDS, private_values)
+        private_stored = np.where(again[row], _towards_zero(private_values), private_stored)
+        private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
+    return private_stored, private_norms, private_finite
+
+
+def row_norms(private_rows: NDArray[np.float32]) -> NDArray[np.float64]:
+    """The l2 norms of float32 rows, in float64, rounded up."""
+    private_wide = private_rows.astype(np.float64)
+    private_squares = np.einsum("ij,ij->i", private_wide, private_wide)
+    return np.sqrt(private_squares) * (1.0 + (private_rows.shape[1] + 8) * _NORM_ERROR)
+
+
+def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
+    """The l_inf norms of stored rows, exact."""
+    count = private_rows.shape[0]
+    private_peaks = np.zeros(count)
+    if isinstance(private_rows, sparse.csr_array):
+        row = np.repeat(np.arange(count), np.diff(private_rows.indptr))
+        np.maximum.at(private_peaks, row, np.abs(private_rows.data).astype(np.float64))
+        return private_peaks
+    step = block_length(private_rows.shape[1])
+    for start in range(0, count, step):
+        private_block = take_rows(private_rows, slice(start, start + step))
+        private_peaks[start : start + step] = np.max(np.abs(private_block), axis=1, initial=0.0)
+    return private_peaks
+
+
+def aligned_zeros(rows: int, width: int) -> NDArray[np.float32]:
+    """A zero float32 matrix that starts on a 64-byte boundary, so that JAX can use it without a copy."""
+    private_buffer = np.zeros(rows * width + 16, np.float32)
+    offset = (-private_buffer.ctypes.data % 64) // 4
+    return private_buffer[offset : offset + rows * width].reshape(rows, width)
+
+
+def _towards_zero(private_values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Round to float32 towards zero."""
+    private_stored = private_values.astype(np.float32)
+    too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)
+    return np.where(too_long, np.nextafter(private_stored, np.float32(0)), private_stored)

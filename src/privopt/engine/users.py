@@ -1,0 +1,48 @@
+"""Which records a user keeps, how they are laid out, and what a user's average weighs."""
+
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Weighting: TypeAlias = Literal["user", "sqrt", "record"]
+
+
+def choose_records(
+    codes: NDArray[np.int64],
+    private_usable: NDArray[np.bool_],
+    users: int,
+    cap: int,
+    generator: np.random.Generator,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Choose at most `cap` usable records of each user uniformly.
+
+    Returns:
+        (chosen rows sorted by user, in their given order within a user; offsets of the users).
+    """
+    lottery = generator.random(len(codes))
+    private_rows = np.flatnonzero(private_usable)
+    private_rows = private_rows[np.lexsort((lottery[private_rows], codes[private_rows]))]
+    private_rank = within(np.bincount(codes[private_rows], minlength=users))
+    private_rows = np.sort(private_rows[private_rank < cap])
+    private_rows = private_rows[np.argsort(codes[private_rows], kind="stable")]
+    return private_rows, offsets(np.bincount(codes[private_rows], minlength=users))
+
+
+def user_weights(private_counts: NDArray[np.int64], cap: int, weighting: Weighting) -> NDArray[np.float64]:
+    """The weight of each user's average; 0 for a user without records."""
+    if weighting == "user":
+        return (private_counts > 0).astype(np.float64)
+    share = private_counts / cap
+    return np.sqrt(share) if weighting == "sqrt" else share
+
+
+def within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """0, 1, ..., c - 1 for each count c, one after the other."""
+    ends = np.cumsum(counts)
+    return np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+
+
+def offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where each of the consecutive runs starts, and where the last one ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -1,0 +1,186 @@
+"""What a user must say in public before a private fit, and the sentences that ask for it.
+
+Everything is checked from the arguments and the shapes alone; no feature and no target is looked at.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import sparse
+
+from privopt.ledger.amounts import Budget
+
+FROM_Y = "from_y"
+
+
+def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:
+    """The (epsilon, delta) of a fit.
+
+    Args:
+        epsilon: what the user gave.
+        delta: what the user gave; not needed with an infinite epsilon.
+        n: the public number of units for the advice, None if not known yet.
+    Raises:
+        ValueError, TypeError: one of them is missing or out of its range.
+    """
+    if epsilon is None:
+        raise ValueError(
+            "epsilon is missing: give the privacy budget of this fit, a bound on how much the model may reveal about one "
+            "unit. 1 is a common choice, smaller is more private, math.inf fits without any privacy."
+        )
+    epsilon = number("epsilon", epsilon)
+    if delta is None:
+        if epsilon == math.inf:
+            return Budget(epsilon, 0.0)
+        hint = "1 / n**2" if n is None else f"1 / n**2 = {1 / n**2:.1e} for n = {n}"
+        limit = "1 / n" if n is None else f"1 / n = {1 / n:.1e}"
+        raise ValueError(
+            f"delta is missing: give the probability with which the epsilon bound may fail. A good choice is {hint}; it "
+            f"should be well below {limit}, because a probability of 1 / n may publish one unit whole."
+        )
+    delta = number("delta", delta)
+    if math.isfinite(epsilon) and delta == 0:
+        raise ValueError(
+            "delta must be above 0, got 0: the noise is Gaussian, which no epsilon covers alone. Give a number well below "
+            "1 / n, such as 1 / n**2."
+        )
+    return Budget(epsilon, delta)
+
+
+def missing_bounds(name: str) -> ValueError:
+    """The error for features without bounds."""
+    return ValueError(
+        f"bounds is missing: {name} needs bounds=(low, high), the range of the features as two numbers or two arrays with "
+        "one entry a feature. It must be public, known without looking at these data; values outside are moved to the "
+        "nearer end. TabularEncoder's features have (-1, 1). Estimating bounds privately would take a share of epsilon "
+        "(about 5 %) and a loose public range to begin with; reading them off the data is not private."
+    )
+
+
+def missing_target_bounds(name: str) -> ValueError:
+    """The error for a regression without target bounds."""
+    return ValueError(
+        f"target_bounds is missing: {name} needs target_bounds=(low, high), the range of the target. It must be public, "
+        "known without looking at these data; targets outside are moved to the nearer end. Estimating it privately would "
+        "take a share of epsilon and a loose public range to begin with."
+    )
+
+
+def missing_classes(name: str) -> ValueError:
+    """The error for a classification without labels."""
+    return ValueError(
+        f"classes is missing: {name} needs the list of labels, such as classes=[0, 1]. Which labels occur is a fact about "
+        "the data. Say classes='from_y' to declare that it is public; the report will print that."
+    )
+
+
+def number(name: str, value: Any) -> float:
+    """A real number, as a float.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
+    return float(value)
+
+
+def positive(name: str, value: Any, meaning: str, *, zero: bool = False) -> float:
+    """A positive finite number (or 0 where `zero`).
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    amount = number(name, value)
+    if not (math.isfinite(amount) and (amount > 0 or (zero and amount == 0))):
+        least = "at least 0" if zero else "positive"
+        raise ValueError(f"{name} must be {least} and finite, got {value!r}: it is {meaning}.")
+    return amount
+
+
+def labels_of(classes: Any) -> NDArray[Any]:
+    """The declared labels, sorted where they can be, as scikit-learn's tools expect.
+
+    Raises:
+        TypeError, ValueError: they are no list of at least two different labels.
+    """
+    if isinstance(classes, str) or np.ndim(classes) != 1:
+        raise TypeError(f"classes must be a list of labels or 'from_y', got {classes!r}.")
+    array = np.asarray(classes)
+    if array.dtype.kind in "US" and not all(isinstance(label, str | bytes) for label in classes):
+        array = np.asarray(classes, dtype=object)  # NumPy would turn numbers beside text into text
+    try:
+        labels = np.unique(array)
+    except TypeError:  # labels of several types have no order
+        labels = array
+    if len(array) < 2 or len(labels) != len(array):
+        raise ValueError(
+            f"classes must be at least two different labels, got {list(classes)!r}: a model of one class is constant."
+        )
+    return labels
+
+
+def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
+    """The labels that occur, read off the targets because the user declared them public; missing ones left out.
+
+    Raises:
+        ValueError: there are fewer than two, or they are measurements rather than labels.
+    """
+    present = public_targets[~np.asarray(pd.isna(public_targets))]
+    try:
+        labels = np.unique(present)
+    except TypeError:
+        raise ValueError(
+            "Unknown label type: the labels in y have several types; give classes=[...] instead of 'from_y'."
+        ) from None
+    if labels.dtype.kind == "f" and np.any(labels != np.floor(labels)):
+        raise ValueError(
+            "Unknown label type: classes='from_y' was given a continuous target. Use a regressor, or give the labels as "
+            "classes=[...]."
+        )
+    if len(labels) < 2:
+        raise ValueError(
+            f"classes='from_y' found {len(labels)} class in y (n_samples = {len(public_targets)}), and a classifier needs "
+            "two: give all labels that may occur as classes=[...]."
+        )
+    return labels
+
+
+def refuse_non_numeric(X: Any) -> None:
+    """Refuse columns that do not hold numbers, by their type alone, so that no value gets into a message.
+
+    Raises:
+        TypeError: some column is no column of numbers.
+    """
+    if isinstance(X, pd.DataFrame):
+        odd = [str(name) for name, dtype in X.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
+        if odd:
+            raise TypeError(
+                f"the columns {', '.join(odd)} do not hold numbers: encode them first, by public rules (TabularEncoder)."
+            )
+    elif not sparse.issparse(X):
+        kind = np.asarray(X).dtype
+        if kind.kind not in "biufc":
+            raise TypeError(
+                f"X has dtype {kind}, which is not a numeric type: convert it, and encode other columns first, by public "
+                "rules (TabularEncoder)."
+            )
+
+
+def as_range(name: str, bounds: Any) -> tuple[float, float]:
+    """A pair of finite numbers low < high.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    try:
+        low, high = bounds
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a pair (low, high), got {bounds!r}.") from None
+    low, high = number(f"{name}[0]", low), number(f"{name}[1]", high)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"{name} must be two finite numbers (low, high) with low < high, got {bounds!r}.")
+    return low, high

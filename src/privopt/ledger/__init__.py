@@ -1,0 +1,1 @@
+"""The ledger: what was spent, what it costs, what is left. It never sees data."""

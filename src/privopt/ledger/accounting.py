@@ -1,0 +1,456 @@
+"""What a fixed tree of events costs. The only file that talks to `dp_accounting`.
+
+A tree is priced by every accountant that can price it, and the least of the valid bounds is the answer:
+
+    accountant  prices                                                                  source
+    exact       Gaussian releases only, or one objective perturbation: the curve        Dong, Roth, Su 2022
+    pure        pure events only: the sum of their epsilons
+    zcdp        all but sampled and shifted events: the sum of their rhos               Bun, Steinke 2016
+    pld         numerical privacy-loss distributions, for delta from 1e-10 on           Doroshenko et al. 2022
+    renyi       fixed-size samples; Poisson samples where delta is below 1e-10          Mironov 2017
+
+Sampling: one table, everything else is `NotPriceable`. z is the noise multiplier of our events, the standard
+deviation over the sensitivity under the declared relation (2 C under replace-one, C under add-or-remove-one).
+
+    sampler      relation             accountant   its noise multiplier
+    Poisson      add-or-remove-one    PLD, Renyi   z
+    Poisson      replace-one          PLD          2 z: the library moves both means, so it wants the deviation over C
+    fixed size   replace-one          Renyi        z: this accountant does not double the sensitivity
+
+A plain Gaussian is always priced with add-or-remove semantics: z is already relative to the declared sensitivity.
+
+These prices hold for a tree that is fixed before the first release (its *queries* may depend on earlier releases, its
+events may not; the order of the leaves is free, by concurrent composition: Vadhan, Zhang 2023). Where the events
+themselves depend on releases, a filter is needed: `privopt.ledger.ledger`.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any, Literal
+
+import dp_accounting
+import numpy as np
+from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+from dp_accounting.rdp import rdp_privacy_accountant
+from numpy.typing import NDArray
+
+from privopt.errors import NotPriceable
+from privopt.ledger import composition
+from privopt.ledger.composition import Alternative, alternatives
+from privopt.ledger.events import (
+    BoundedRangeEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    PureEvent,
+    SampledEvent,
+    ShiftedGaussianEvent,
+    ZCDPEvent,
+    leaf_counts,
+)
+from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
+from privopt.ledger.profiles import pure_profile, shifted_gaussian_profile, zcdp_profile
+from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
+from privopt.public import Relation
+
+__all__ = ["Accountant", "delta", "epsilon", "zcdp_epsilon", "zcdp_rho", "zcdp_rho_budget"]
+
+Accountant = Literal["best", "exact", "pure", "zcdp", "pld", "renyi"]
+
+SMALLEST_PLD_DELTA = 1e-10  # the library's convolutions are floating point and truncate tails of 1e-15 each
+LARGEST_PLD_RHO = 100.0  # e^epsilon must not overflow on the grid
+MOST_PLD_LEAVES = 200  # different leaves; a thousand of them would cost seconds
+FINEST_GRID, COARSEST_GRID = 1e-5, 2e-3
+MANY_SELECTIONS = 8  # from here on selections are cheaper as zCDP than as pure events inside a PLD
+TAIL_MASS = 1e-15
+# The library's own orders, thinned where a fixed-size sample costs 30 ms for each.
+RENYI_ORDERS = [1 + k / 10 for k in range(1, 100)] + [*range(11, 25), *range(26, 64, 4), 64, 128]
+
+_Pld = Any  # dp_accounting has no type information
+_REPLACE = dp_accounting.NeighboringRelation.REPLACE_ONE
+_ADD_OR_REMOVE = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
+
+def epsilon(
+    event: Event,
+    delta: float,
+    relation: Relation | str,
+    *,
+    near: float | None = None,
+    accountant: Accountant = "best",
+) -> float:
+    """The smallest epsilon that is known to hold for a fixed tree of events.
+
+    Args:
+        event: the tree.
+        delta: at least 0 and below 1; bad events are taken off it first.
+        relation: the neighbouring relation that the noise multipliers are relative to.
+        near: about the epsilon to expect (the target of a calibration). It sets the grid of the PLD accountant, so
+            asking again with the same `near` gives the same number to the last digit.
+        accountant: one accountant instead of the best one.
+
+    Raises:
+        NotPriceable: no accountant can price the tree under this relation, or bad events use up delta.
+    """
+    if not 0 <= delta < 1:
+        raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}.")
+    if near is not None and not near > 0:
+        raise ValueError(f"near must be positive, got {near!r}: it is about the epsilon to expect.")
+    near = None if near is None or math.isinf(near) else float(near)
+    relation = Relation.parse(relation)
+    return max(_epsilon(way, float(delta), relation, near, accountant) for way in alternatives(event))
+
+
+def delta(
+    event: Event, epsilon: float, relation: Relation | str, *, accountant: Accountant = "best"
+) -> float:
+    """The smallest delta that is known to hold for a fixed tree of events; its bad events are included.
+
+    Args:
+        event: the tree.
+        epsilon: at least 0.
+        relation: the neighbouring relation that the noise multipliers are relative to.
+        accountant: one accountant instead of the best one.
+
+    Raises:
+        NotPriceable: no accountant can price the tree under this relation.
+    """
+    if not epsilon >= 0:
+        raise ValueError(f"epsilon must be at least 0, got {epsilon!r}.")
+    relation = Relation.parse(relation)
+    return max(_delta(way, float(epsilon), relation, accountant) for way in alternatives(event))
+
+
+def zcdp_rho(event: Event) -> float | None:
+    """The zCDP cost of a tree, None if a leaf has none (sampled and shifted events). Bad events are left out."""
+    return composition.additive_cost(event, composition.leaf_rho)
+
+
+def is_closed_form(event: Event, delta: float) -> bool:
+    """Whether pricing a tree at `delta` takes no numerical privacy-loss distribution, and is therefore free."""
+    return all(
+        not way.leaves
+        or _is_concentrated(way)
+        or (delta == 0 and _pure_sum(way) is not None)
+        or _exact(way, lambda mu, shift: 0.0) is not None
+        for way in alternatives(event)
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _epsilon(
+    way: Alternative, delta: float, relation: Relation, near: float | None, name: Accountant
+) -> float:
+    if not way.private:
+        return math.inf
+    free = way.mu_squared == 0 and not way.leaves
+    if way.delta > 0 and (way.delta > delta or (way.delta == delta and _pure_sum(way) is None)):
+        raise NotPriceable(
+            f"bad events of probability {way.delta:.3g} use up delta = {delta:.3g}: nothing is left for the noise. "
+            "Raise delta, or make the bad events rarer."
+        )
+    if free:
+        return 0.0
+    available = max(0.0, delta - way.delta)
+    return _least(
+        name,
+        way,
+        relation,
+        {
+            "exact": lambda: _exact(way, lambda mu, shift: shift + gaussian_epsilon(mu, available)),
+            "pure": lambda: _pure_sum(way),
+            "zcdp": lambda: None if (rho := _rho(way)) is None else zcdp_epsilon(rho, available),
+            "pld": lambda: _pld_epsilon(way, available, relation, near, needed=name == "pld"),
+            "renyi": lambda: _renyi(
+                way,
+                relation,
+                lambda orders, rdp: rdp_privacy_accountant.compute_epsilon(orders, rdp, available),
+            ),
+        },
+        none_left=math.inf if available == 0 else None,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _delta(way: Alternative, epsilon: float, relation: Relation, name: Accountant) -> float:
+    if math.isinf(epsilon):
+        return way.delta
+    if not way.private:
+        return 1.0
+    if way.mu_squared == 0 and not way.leaves:
+        return way.delta
+    pure = _pure_sum(way)
+    curve = _least(
+        name,
+        way,
+        relation,
+        {
+            "exact": lambda: _exact(
+                way, lambda mu, shift: gaussian_delta(mu, epsilon - shift) if epsilon >= shift else None
+            ),
+            "pure": lambda: 0.0 if pure is not None and pure <= epsilon else None,
+            "zcdp": lambda: None if (rho := _rho(way)) is None else zcdp_delta(rho, epsilon),
+            "pld": lambda: _pld_delta(way, epsilon, relation, needed=name == "pld"),
+            "renyi": lambda: _renyi(
+                way, relation, lambda orders, rdp: rdp_privacy_accountant.compute_delta(orders, rdp, epsilon)
+            ),
+        },
+        none_left=1.0 if pure is not None else None,
+    )
+    return min(1.0, way.delta + curve)
+
+
+def _least(
+    name: Accountant,
+    way: Alternative,
+    relation: Relation,
+    bounds: dict[str, Callable[[], float | None]],
+    *,
+    none_left: float | None,
+) -> float:
+    """The least bound of the accountants that can price `way`; each returns None where it cannot."""
+    if name != "best":
+        asked = {name: bounds[name]}
+    else:
+        closed = not way.leaves or _is_concentrated(way)
+        asked = {key: bounds[key] for key in ("exact", "pure", "zcdp") + (() if closed else ("pld",))}
+    answers = [answer for bound in asked.values() if (answer := bound()) is not None]
+    if not answers and name == "best":  # Renyi is never below PLD, and slower
+        answers = [answer for answer in [bounds["renyi"]()] if answer is not None]
+    if answers:
+        return max(0.0, float(min(answers)))
+    if none_left is not None:
+        return none_left
+    raise NotPriceable(_why_not(way, relation, name))
+
+
+def _exact(way: Alternative, curve: Callable[[float, float], float | None]) -> float | None:
+    """`curve(mu, shift)` where the tree is Gaussian releases only, or a single objective perturbation."""
+    if not way.leaves:
+        return curve(math.sqrt(way.mu_squared), 0.0)
+    leaf, count = next(iter(way.leaves))
+    if isinstance(leaf, ShiftedGaussianEvent) and count == len(way.leaves) == 1 and way.mu_squared == 0:
+        return curve(leaf.mu, leaf.shift)
+    return None
+
+
+def _is_concentrated(way: Alternative) -> bool:
+    """Whether all that is known of every release is a zCDP bound: then a PLD cannot be below it."""
+    return way.mu_squared == 0 and all(_is_grouped(leaf, _selections(way)) for leaf, _ in way.leaves)
+
+
+def _rho(way: Alternative) -> float | None:
+    rhos = [(count, composition.leaf_rho(leaf)) for leaf, count in way.leaves]
+    if any(rho is None for _, rho in rhos):
+        return None
+    return math.fsum([way.mu_squared / 2, *(count * rho for count, rho in rhos if rho is not None)])
+
+
+def _pure_sum(way: Alternative) -> float | None:
+    epsilons = [(count, composition.leaf_pure_epsilon(leaf)) for leaf, count in way.leaves]
+    if way.mu_squared > 0 or any(pure is None for _, pure in epsilons):
+        return None
+    return math.fsum(count * pure for count, pure in epsilons if pure is not None)
+
+
+def _grid(near: float) -> float:
+    return min(max(near / 500, FINEST_GRID), COARSEST_GRID)
+
+
+def _pld_epsilon(
+    way: Alternative, delta: float, relation: Relation, near: float | None, *, needed: bool
+) -> float | None:
+    if delta < SMALLEST_PLD_DELTA or not _pld_can_price(way, relation, needed=needed):
+        return None
+    if near is not None:
+        return float(_pld(way, relation, _grid(near)).get_epsilon_for_delta(delta))
+    interval = COARSEST_GRID
+    while True:  # a coarse grid overstates a small epsilon: refine until the grid fits what comes out
+        found = float(_pld(way, relation, interval).get_epsilon_for_delta(delta))
+        finer = _grid(found)
+        if finer > 0.7 * interval:
+            return found
+        interval = finer
+
+
+def _pld_delta(way: Alternative, epsilon: float, relation: Relation, *, needed: bool) -> float | None:
+    if not _pld_can_price(way, relation, needed=needed):
+        return None
+    found = float(_pld(way, relation, _grid(epsilon)).get_delta_for_epsilon(epsilon))
+    return max(found, SMALLEST_PLD_DELTA)
+
+
+def _pld_can_price(way: Alternative, relation: Relation, *, needed: bool) -> bool:
+    crowded = len(way.leaves) > MOST_PLD_LEAVES and not needed and _rho(way) is not None
+    if crowded or _group_rho(way) > LARGEST_PLD_RHO:
+        return False
+    return all(
+        leaf.sampling.kind == "poisson" and _sampled_multiplier(leaf, relation) is not None
+        if isinstance(leaf, SampledEvent)
+        else isinstance(leaf, LaplaceEvent | PureEvent | BoundedRangeEvent | ZCDPEvent | ShiftedGaussianEvent)
+        for leaf, _ in way.leaves
+    )
+
+
+@functools.lru_cache(maxsize=32)
+def _pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
+    """The privacy-loss distribution of one alternative, every step rounded so that it is never too private."""
+    with np.errstate(over="ignore"):
+        return _composed_pld(way, relation, interval)
+
+
+def _composed_pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
+    parts = [_leaf_pld(leaf, count, relation, interval) for leaf, count in _without_group(way).items()]
+    if way.mu_squared > 0:
+        parts.append(
+            privacy_loss_distribution.from_gaussian_mechanism(
+                1 / math.sqrt(way.mu_squared),
+                value_discretization_interval=interval,
+                neighboring_relation=_ADD_OR_REMOVE,
+            )
+        )
+    if (rho := _group_rho(way)) > 0:
+        parts.append(_connected(zcdp_profile(rho, interval), interval))
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.compose(part, tail_mass_truncation=TAIL_MASS)
+    return total
+
+
+def _is_grouped(leaf: Event, selections: int) -> bool:
+    """Whether a leaf joins the one zCDP entry of a PLD."""
+    return isinstance(leaf, ZCDPEvent) or (
+        isinstance(leaf, BoundedRangeEvent) and selections >= MANY_SELECTIONS
+    )
+
+
+def _selections(way: Alternative) -> int:
+    return sum(count for leaf, count in way.leaves if isinstance(leaf, BoundedRangeEvent))
+
+
+def _without_group(way: Alternative) -> dict[Event, int]:
+    return {leaf: count for leaf, count in way.counted.items() if not _is_grouped(leaf, _selections(way))}
+
+
+def _group_rho(way: Alternative) -> float:
+    grouped = [(leaf, count) for leaf, count in way.leaves if _is_grouped(leaf, _selections(way))]
+    return math.fsum(count * (composition.leaf_rho(leaf) or 0.0) for leaf, count in grouped)
+
+
+def _leaf_pld(leaf: Event, count: int, relation: Relation, interval: float) -> _Pld:
+    if isinstance(leaf, SampledEvent):
+        multiplier = _sampled_multiplier(leaf, relation)
+        assert multiplier is not None  # _pld_can_price asked
+        # Replace-one: the library's multiplier is sigma / C, ours is sigma / (2 C).
+        single = privacy_loss_distribution.from_gaussian_mechanism(
+            relation.factor * multiplier,
+            value_discretization_interval=interval,
+            sampling_prob=leaf.sampling.rate,
+            neighboring_relation=_REPLACE if relation is Relation.REPLACE_ONE else _ADD_OR_REMOVE,
+        )
+    elif isinstance(leaf, LaplaceEvent):
+        single = privacy_loss_distribution.from_laplace_mechanism(
+            leaf.noise_multiplier, value_discretization_interval=interval
+        )
+    elif isinstance(leaf, ShiftedGaussianEvent):
+        single = _connected(shifted_gaussian_profile(leaf.mu, leaf.shift, interval), interval)
+    else:
+        pure = composition.leaf_pure_epsilon(leaf)
+        assert pure is not None
+        points, deltas = pure_profile(pure, interval)
+        single = privacy_loss_distribution.PrivacyLossDistribution(
+            pld_pmf.create_pmf_pessimistic_connect_dots(interval, points, deltas)
+        )
+    return single.self_compose(count, TAIL_MASS) if count > 1 else single
+
+
+def _connected(deltas: NDArray[np.float64], interval: float) -> _Pld:
+    """Connect the dots of a curve on a symmetric grid."""
+    reach = len(deltas) // 2
+    return privacy_loss_distribution.PrivacyLossDistribution(
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -reach, reach, deltas)
+    )
+
+
+def _sampled_multiplier(leaf: SampledEvent, relation: Relation) -> float | None:
+    """The noise multiplier of the Gaussian inside, None if something else is inside.
+
+    Several Gaussians on one Poisson sample are one of multiplier (sum 1 / z^2)^(-1/2) under add-or-remove-one, where
+    the divergence of the mixture is a function of the divergence of its parts; under replace-one both sides are
+    mixtures and only a single Gaussian has a proof.
+    """
+    inner, parallels = leaf_counts(leaf.event)
+    gaussians = [(event, count) for event, count in inner.items() if isinstance(event, GaussianEvent)]
+    if parallels or not gaussians or len(gaussians) < len(inner):
+        return None
+    if relation is Relation.REPLACE_ONE and sum(count for _, count in gaussians) > 1:
+        return None
+    if len(gaussians) == 1 and gaussians[0][1] == 1:
+        return gaussians[0][0].noise_multiplier
+    return 1 / math.sqrt(math.fsum(count / event.noise_multiplier**2 for event, count in gaussians))
+
+
+def _renyi(
+    way: Alternative, relation: Relation, convert: Callable[[Any, Any], tuple[float, float]]
+) -> float | None:
+    curve = _renyi_curve(way, relation)
+    return None if curve is None else float(convert(*curve)[0])
+
+
+@functools.lru_cache(maxsize=256)
+def _renyi_curve(way: Alternative, relation: Relation) -> tuple[Any, Any] | None:
+    fixed_size = any(
+        isinstance(leaf, SampledEvent) and leaf.sampling.kind == "fixed-size" for leaf, _ in way.leaves
+    )
+    accountant = rdp_privacy_accountant.RdpAccountant(
+        RENYI_ORDERS if fixed_size else [*RENYI_ORDERS, 256, 512, 1024],
+        neighboring_relation=_REPLACE if relation is Relation.REPLACE_ONE else _ADD_OR_REMOVE,
+    )
+    rhos = [way.mu_squared / 2]
+    for leaf, count in way.counted.items():
+        if isinstance(leaf, SampledEvent):
+            sampled = _renyi_sampled(leaf, relation)
+            if sampled is None:
+                return None
+            accountant.compose(sampled, count)
+        elif isinstance(leaf, LaplaceEvent):
+            accountant.compose(dp_accounting.LaplaceDpEvent(leaf.noise_multiplier), count)
+        else:
+            rho = composition.leaf_rho(leaf)
+            if rho is None:
+                return None
+            rhos.append(count * rho)
+    return accountant.orders, accountant.rdp + math.fsum(rhos) * accountant.orders
+
+
+def _renyi_sampled(leaf: SampledEvent, relation: Relation) -> Any:
+    multiplier = _sampled_multiplier(leaf, relation)
+    if multiplier is None:
+        return None
+    gaussian = dp_accounting.GaussianDpEvent(multiplier)
+    if leaf.sampling.kind == "poisson" and relation is Relation.ADD_OR_REMOVE_ONE:
+        return dp_accounting.PoissonSampledDpEvent(leaf.sampling.rate, gaussian)
+    if leaf.sampling.kind == "fixed-size" and relation is Relation.REPLACE_ONE:
+        sampling: Any = leaf.sampling
+        return dp_accounting.SampledWithoutReplacementDpEvent(sampling.n, sampling.batch, gaussian)
+    return None
+
+
+def _why_not(way: Alternative, relation: Relation, name: Accountant) -> str:
+    events = [leaf for leaf in way.counted if isinstance(leaf, SampledEvent)] or list(way.counted)
+    names = list(dict.fromkeys(event.describe() for event in events))
+    what = "; ".join(names[:3]) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
+    what = what or "Gaussian noise alone"
+    if name != "best":
+        return f"the {name!r} accountant cannot price this under {relation.value}: {what}. Ask for accountant='best'."
+    if any(isinstance(leaf, SampledEvent) for leaf in way.counted):
+        return (
+            f"no accountant can price this under {relation.value}: {what}. Priced are Gaussian releases on Poisson "
+            "samples (one per sample under replace-one; delta from 1e-10 on, or any under add-or-remove-one) and on "
+            "fixed-size samples (replace-one only, and not together with Poisson samples or objective perturbation)."
+        )
+    return (
+        f"no accountant can price this under {relation.value} at so small a delta: {what}. "
+        f"Raise delta to {SMALLEST_PLD_DELTA:g} or more."
+    )

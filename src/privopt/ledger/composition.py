@@ -1,0 +1,223 @@
+"""From a tree of events to what a single unit meets: counted leaves, one list for each way through the blocks.
+
+A unit lies in one branch of every `Parallel` node, so its loss is that of one *alternative*: the leaves outside all
+parallel nodes and those of one branch each. A tree costs what its dearest alternative costs. Alternatives that
+another one dominates are dropped; where too many are left, the branches of a node are replaced by their join, which
+dominates every one of them.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from privopt.ledger.events import (
+    BoundedRangeEvent,
+    DeltaEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    NoEvent,
+    NonPrivateEvent,
+    PureEvent,
+    SampledEvent,
+    ZCDPEvent,
+    leaf_counts,
+)
+
+MOST_ALTERNATIVES = 64
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """What one unit meets.
+
+    Attributes:
+        mu_squared: sum of 1 / z^2 over the Gaussian releases on everybody.
+        leaves: the other leaves with their counts.
+        delta: sum of the bad-event probabilities.
+        private: False if something was released without noise.
+    """
+
+    mu_squared: float
+    leaves: frozenset[tuple[Event, int]]
+    delta: float
+    private: bool
+
+    @property
+    def counted(self) -> dict[Event, int]:
+        """The leaves as a dictionary, in an order that is the same in every process."""
+        return dict(sorted(self.leaves, key=repr))
+
+    def plus(self, other: "Alternative") -> "Alternative":
+        """Both, one after the other."""
+        counts = dict(self.leaves)
+        for leaf, count in other.leaves:
+            counts[leaf] = counts.get(leaf, 0) + count
+        return Alternative(
+            mu_squared=self.mu_squared + other.mu_squared,
+            leaves=frozenset(counts.items()),
+            delta=self.delta + other.delta,
+            private=self.private and other.private,
+        )
+
+    def times(self, count: int) -> "Alternative":
+        """This, `count` times."""
+        return Alternative(
+            mu_squared=count * self.mu_squared,
+            leaves=frozenset((leaf, count * times) for leaf, times in self.leaves),
+            delta=count * self.delta,
+            private=self.private,
+        )
+
+    def join(self, other: "Alternative") -> "Alternative":
+        """The least alternative that dominates both."""
+        counts = dict(self.leaves)
+        for leaf, count in other.leaves:
+            counts[leaf] = max(counts.get(leaf, 0), count)
+        return Alternative(
+            mu_squared=max(self.mu_squared, other.mu_squared),
+            leaves=frozenset(counts.items()),
+            delta=max(self.delta, other.delta),
+            private=self.private and other.private,
+        )
+
+    def dominates(self, other: "Alternative") -> bool:
+        """Whether this costs at least as much as `other` whatever else is composed with both."""
+        return self.join(other) == self
+
+
+def alternatives(event: Event) -> tuple[Alternative, ...]:
+    """The ways through a tree that no other way dominates.
+
+    Args:
+        event: any tree.
+    """
+    leaves, parallels = leaf_counts(event)
+    ways = [_alternative(leaves)]
+    for node, count in parallels:
+        branches = _undominated(way for branch in dict.fromkeys(node.events) for way in alternatives(branch))
+        choices = math.comb(count + len(branches) - 1, count)
+        if len(ways) * choices > MOST_ALTERNATIVES:
+            branches = [_joined(branches)]
+        if len(branches) == 1:
+            passes = [branches[0].times(count)]
+        else:
+            passes = [_summed(chosen) for chosen in itertools.combinations_with_replacement(branches, count)]
+        ways = _undominated(way.plus(extra) for way in ways for extra in passes)
+    return tuple(ways)
+
+
+def additive_cost(event: Event, price: Callable[[Event], float | None]) -> float | None:
+    """The cost of a tree in a currency that adds up: sums over sequences, the dearest branch of parallel nodes.
+
+    Args:
+        event: any tree.
+        price: cost of a leaf, None where the currency cannot price it.
+    """
+    leaves, parallels = leaf_counts(event)
+    terms: list[float] = []
+    for leaf, count in leaves.items():
+        cost = price(leaf)
+        if cost is None:
+            return None
+        terms.append(count * cost)
+    for node, count in parallels:
+        branches = [additive_cost(branch, price) for branch in dict.fromkeys(node.events)]
+        known = [cost for cost in branches if cost is not None]
+        if len(known) < len(branches):
+            return None
+        terms.append(count * max(known))
+    return math.fsum(terms)
+
+
+def leaf_rho(leaf: Event) -> float | None:
+    """The zCDP cost of a leaf, None where there is none.
+
+    Source:
+        Bun, Steinke 2016: Gaussian 1 / (2 z^2), pure epsilon^2 / 2. Cesar, Rogers 2021: bounded range epsilon^2 / 8.
+    """
+    if isinstance(leaf, GaussianEvent):
+        return 1 / (2 * leaf.noise_multiplier**2)
+    if isinstance(leaf, BoundedRangeEvent):
+        return leaf.epsilon**2 / 8
+    if isinstance(leaf, ZCDPEvent):
+        return leaf.rho
+    if isinstance(leaf, DeltaEvent | NoEvent):
+        return 0.0
+    if isinstance(leaf, NonPrivateEvent):
+        return math.inf
+    pure = leaf_pure_epsilon(leaf)
+    return None if pure is None else pure**2 / 2
+
+
+def leaf_pure_epsilon(leaf: Event) -> float | None:
+    """The pure epsilon of a leaf, None where there is none."""
+    if isinstance(leaf, PureEvent | BoundedRangeEvent):
+        return leaf.epsilon
+    if isinstance(leaf, LaplaceEvent):
+        return 1 / leaf.noise_multiplier
+    if isinstance(leaf, DeltaEvent | NoEvent):
+        return 0.0
+    return math.inf if isinstance(leaf, NonPrivateEvent) else None
+
+
+def leaf_gaussian_rho(leaf: Event) -> float | None:
+    """mu^2 / 2 of a Gaussian leaf, None for any other mechanism."""
+    if isinstance(leaf, GaussianEvent | DeltaEvent | NoEvent | NonPrivateEvent):
+        return leaf_rho(leaf)
+    return None
+
+
+def leaf_delta(leaf: Event) -> float:
+    """The bad-event probability of a leaf."""
+    return leaf.delta if isinstance(leaf, DeltaEvent) else 0.0
+
+
+def _alternative(counts: Mapping[Event, int]) -> Alternative:
+    flat: dict[Event, int] = {}
+    for leaf, count in counts.items():
+        if isinstance(leaf, SampledEvent) and leaf.sampling.rate >= 1:  # everybody takes part
+            inner, parallels = leaf_counts(leaf.event)
+            if parallels:
+                flat[leaf] = flat.get(leaf, 0) + count
+            for inside, times in inner.items() if not parallels else ():
+                flat[inside] = flat.get(inside, 0) + count * times
+        else:
+            flat[leaf] = flat.get(leaf, 0) + count
+    return Alternative(
+        mu_squared=math.fsum(
+            count / leaf.noise_multiplier**2
+            for leaf, count in flat.items()
+            if isinstance(leaf, GaussianEvent)
+        ),
+        leaves=frozenset(
+            (leaf, count)
+            for leaf, count in flat.items()
+            if not isinstance(leaf, GaussianEvent | DeltaEvent | NonPrivateEvent)
+        ),
+        delta=math.fsum(count * leaf_delta(leaf) for leaf, count in flat.items()),
+        private=not any(isinstance(leaf, NonPrivateEvent) for leaf in flat),
+    )
+
+
+def _undominated(ways: Iterable[Alternative]) -> list[Alternative]:
+    kept: list[Alternative] = []
+    for way in dict.fromkeys(ways):
+        if not any(other.dominates(way) for other in kept):
+            kept = [other for other in kept if not way.dominates(other)] + [way]
+    return kept
+
+
+def _joined(ways: list[Alternative]) -> Alternative:
+    joined = ways[0]
+    for way in ways[1:]:
+        joined = joined.join(way)
+    return joined
+
+
+def _summed(ways: Iterable[Alternative]) -> Alternative:
+    total = Alternative(0.0, frozenset(), 0.0, True)
+    for way in ways:
+        total = total.plus(way)
+    return total

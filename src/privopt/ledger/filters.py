@@ -1,0 +1,174 @@
+"""Privacy filters: currencies in which adaptively chosen events may be added up and stopped at a cap.
+
+    composition   pays for                                   adds up                       cap
+    gaussian      Gaussian releases only                     rho = sum 1 / (2 z^2)         mu(epsilon, delta)^2 / 2
+    zcdp          all but sampled and shifted events         rho                           rho(epsilon, delta)
+    basic         pure events; whole blocks (eps_i, delta_i) epsilons and deltas           (epsilon, delta)
+
+Bad events (`DeltaEvent`) are additive in all three: they draw on a delta that is set aside when the ledger opens
+(`bad_event_delta`), or, under basic composition, on delta itself.
+
+Source:
+    Smith, Thakurta 2022 (Gaussian); Whitehouse, Ramdas, Rogers, Wu 2023 (zCDP); Rogers, Roth, Ullman, Vadhan 2016
+    (basic composition with adaptively chosen parameters).
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from privopt.errors import BudgetExceeded, NotPriceable
+from privopt.ledger.amounts import Budget
+from privopt.ledger.composition import (
+    additive_cost,
+    leaf_delta,
+    leaf_gaussian_rho,
+    leaf_pure_epsilon,
+    leaf_rho,
+)
+from privopt.ledger.events import Event
+from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
+from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
+
+Composition = Literal["plan", "gaussian", "zcdp", "basic"]
+TOLERANCE = 1e-9  # relative, for sums of floats; calibration leaves ten times as much
+COMPOSITIONS = ("plan", "gaussian", "zcdp", "basic")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What something costs in a filter's currency: rho, or epsilon under basic composition, and an additive delta."""
+
+    amount: float
+    delta: float = 0.0
+
+
+def filter_cap(composition: Composition, budget: Budget, bad_event_delta: float) -> Cost:
+    """All that a filter may spend.
+
+    Args:
+        composition: the filter.
+        budget: the guarantee it keeps.
+        bad_event_delta: the part of delta that is set aside for bad events.
+    """
+    if not budget.is_private:
+        return Cost(math.inf, math.inf)
+    if composition == "basic":
+        return Cost(budget.epsilon, budget.delta)
+    available = budget.delta - bad_event_delta
+    if composition == "gaussian":
+        return Cost(gaussian_mu(budget.epsilon, available) ** 2 / 2, bad_event_delta)
+    return Cost(zcdp_rho_budget(budget.epsilon, available), bad_event_delta)
+
+
+@functools.lru_cache(maxsize=4096)
+def filter_cost(composition: Composition, event: Event) -> Cost:
+    """What a tree of events costs in a filter's currency; "plan" stands for zCDP here.
+
+    Raises:
+        NotPriceable: the currency cannot price one of the events.
+    """
+    leaf_price = {"gaussian": leaf_gaussian_rho, "basic": leaf_pure_epsilon}.get(composition, leaf_rho)
+    amount = additive_cost(event, leaf_price)
+    if amount is None:
+        raise NotPriceable(f"{_ADVICE[composition]} It was asked to pay for: {event.describe()}.")
+    return Cost(amount, additive_cost(event, leaf_delta) or 0.0)
+
+
+def filter_epsilon(composition: Composition, cost: Cost, delta: float, bad_event_delta: float) -> float:
+    """The epsilon of an amount at `delta`.
+
+    Args:
+        composition: the filter.
+        cost: the amount, a cap or what was spent.
+        delta: at least 0 and below 1.
+        bad_event_delta: the part of delta that is set aside for bad events.
+    """
+    if composition == "basic":
+        return cost.amount if delta >= cost.delta else math.inf
+    available = delta - bad_event_delta
+    if available < 0 or math.isinf(cost.amount):
+        return math.inf
+    if composition == "gaussian":
+        return gaussian_epsilon(math.sqrt(2 * cost.amount), available)
+    return zcdp_epsilon(cost.amount, available)
+
+
+def filter_delta(composition: Composition, cost: Cost, epsilon: float, bad_event_delta: float) -> float:
+    """The delta of an amount at `epsilon`, bad events included."""
+    if composition == "basic":
+        return min(1.0, cost.delta) if epsilon >= cost.amount else 1.0
+    if composition == "gaussian":
+        return min(1.0, bad_event_delta + gaussian_delta(math.sqrt(2 * cost.amount), epsilon))
+    return min(1.0, bad_event_delta + zcdp_delta(cost.amount, epsilon))
+
+
+def require_room(name: str, cost: Cost, spent: Cost, cap: Cost, composition: Composition) -> None:
+    """Refuse what does not fit under a cap.
+
+    Raises:
+        BudgetExceeded: it does not.
+    """
+    if spent.amount + cost.amount > cap.amount * (1 + TOLERANCE):
+        left = max(0.0, cap.amount - spent.amount)
+        unit = "epsilon" if composition == "basic" else "rho"
+        raise BudgetExceeded(
+            f"{name!r} would cost {unit}={cost.amount:.4g}, but {left:.4g} of {cap.amount:.4g} is left. "
+            "Release less often or raise the noise."
+        )
+    if spent.delta + cost.delta > cap.delta * (1 + TOLERANCE):
+        left = max(0.0, cap.delta - spent.delta)
+        raise BudgetExceeded(
+            f"{name!r} would cost delta={cost.delta:.3g}, but {left:.3g} of {cap.delta:.3g} is left. "
+            "Set more aside when the ledger opens (`bad_event_delta`), or make bad events rarer."
+        )
+
+
+_ADVICE = {
+    "plan": (
+        "a part of a plan that is measured in rho holds events with a zCDP cost only. "
+        "Give the part its own plan instead."
+    ),
+    "gaussian": (
+        "a ledger opened with composition='gaussian' pays for Gaussian releases only. "
+        "Open it with composition='zcdp' for selections and Laplace noise, or declare a plan."
+    ),
+    "zcdp": (
+        "a ledger opened with composition='zcdp' pays for events that have a zCDP cost; sampled releases and objective "
+        "perturbation have none. Declare a plan (composition='plan'), or open an account with composition='basic'."
+    ),
+    "basic": (
+        "a ledger opened with composition='basic' pays for pure events, and for anything else as a block with its own "
+        "epsilon and delta: use `spend`, or open it with composition='gaussian' or 'zcdp'."
+    ),
+}
+
+
+def check_composition(composition: str) -> None:
+    """Refuse a name that is no composition.
+
+    Raises:
+        ValueError: it is none of the four.
+    """
+    if composition not in COMPOSITIONS:
+        names = ", ".join(repr(name) for name in COMPOSITIONS)
+        raise ValueError(f"composition must be one of {names}, got {composition!r}.")
+
+
+def check_bad_event_delta(composition: Composition, budget: Budget, bad_event_delta: float) -> None:
+    """Refuse a share of delta for bad events that leaves nothing.
+
+    Raises:
+        ValueError: it is negative, or not below delta, or the composition needs none.
+    """
+    if not (bad_event_delta == 0 or 0 < bad_event_delta < budget.delta):
+        raise ValueError(
+            f"bad_event_delta must be at least 0 and below delta = {budget.delta:g}, got {bad_event_delta!r}: it is "
+            "the part of delta set aside for bad events, a tenth is usual."
+        )
+    if composition == "basic" and bad_event_delta > 0:
+        raise ValueError(
+            f"bad_event_delta must be 0 with composition='basic', got {bad_event_delta!r}: there a DeltaEvent is "
+            "charged to delta like everything else."
+        )

@@ -1,0 +1,202 @@
+"""Compiled loops: many cheap releases inside one `lax.scan`, priced as a whole before the first.
+
+`Door.iterate` splits a loop into blocks. The noise and the sampled units of a block are drawn on the host, from the
+curator's secret streams, and enter the scan as inputs: no key ever enters a compiled loop. The compiled program also
+accepts recorded releases in place of computed ones, so that a replay runs the very same program and its result is
+bit-identical.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+from scipy import stats
+
+from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.rounding import rounding_bound
+from privopt.mechanisms.base import Mechanism
+from privopt.mechanisms.noise import NoiseSource
+from privopt.public import Public
+from privopt.queries.base import MeanQuery, Query, RecordSum
+from privopt.sampling import EveryUnit, FixedSize, Sampling, expected_units
+
+BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
+
+ReleaseCall = Callable[..., Array]
+Step = Callable[[Any, ReleaseCall], Any]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One release call inside a step: everything about it that does not change from step to step."""
+
+    name: str
+    kind: type[Query]
+    mechanism: Mechanism
+    sampling: Sampling
+    shape: tuple[int, ...]
+
+
+def probe(step: Step, state: Any, public: Public) -> list[Slot]:
+    """Trace a step abstractly, on no data, to learn what it releases.
+
+    Raises:
+        ValueError: a mechanism's parameters are traced values, so its cost is not known beforehand.
+    """
+    slots: list[Slot] = []
+
+    def release(query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
+        try:
+            hash(mechanism)
+        except TypeError:
+            raise ValueError(
+                f"the cost of {mechanism!r} depends on the state: a loop is priced before it runs. "
+                "Use `release` in an ordinary loop, under a privacy filter."
+            ) from None
+        shape = query.shape(public)
+        slots.append(Slot(query.name, type(query), mechanism, sampling, shape))
+        return jnp.zeros(shape, jnp.float64)
+
+    jax.eval_shape(lambda s: step(s, release), state)
+    return slots
+
+
+def compiles(slots: list[Slot], public: Public) -> bool:
+    """Whether a step runs compiled: sampled means over dense records. Anything else is faster, or only, eager."""
+    return (
+        bool(slots)
+        and not public.sparse
+        and public.unit == "record"
+        and all(
+            issubclass(slot.kind, RecordSum) and not isinstance(slot.sampling, EveryUnit) for slot in slots
+        )
+    )
+
+
+class Draws(Protocol):
+    """Where the scan inputs of a block come from."""
+
+    forced: bool
+
+    def block(self, slots: list[Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
+        """(unit indices, standard noise, recorded releases) of `length` steps, one entry a slot."""
+        ...
+
+
+class SecretDraws:
+    """Fresh units and noise from the curator's secret streams."""
+
+    forced = False
+
+    def __init__(self, noise: NoiseSource, engine: InProcessEngine) -> None:
+        self._noise = noise
+        self._engine = engine
+
+    def block(self, slots: list[Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
+        """Draw a block step by step, in the order in which an eager loop would."""
+        n = self._engine.units.public.n
+        private_indices = [np.full((length, size), n, np.int32) for size in capacity]
+        private_noise = [
+            np.empty((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots
+        ]
+        for t in range(length):
+            for k, slot in enumerate(slots):
+                private_units = self._engine.draw(slot.sampling, self._noise.units_generator)
+                if len(private_units) > private_indices[k].shape[1]:
+                    # Rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
+                    extra = len(private_units) - private_indices[k].shape[1]
+                    private_indices[k] = np.pad(private_indices[k], ((0, 0), (0, extra)), constant_values=n)
+                private_indices[k][t, : len(private_units)] = private_units
+                private_noise[k][t] = slot.mechanism.draw(self._noise, slot.shape)
+        recorded = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
+        return tuple(private_indices), tuple(private_noise), tuple(recorded)
+
+
+def run(
+    step: Step,
+    state: Any,
+    times: int,
+    slots: list[Slot],
+    *,
+    public: Public,
+    private_arrays: Any,
+    draws: Draws,
+    observe: Callable[[str, int], None],
+) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+    """Run the loop in blocks of equal length through one compiled program.
+
+    Returns:
+        (last state, released values (times, ...) a slot, sensitivities (times,) a slot).
+    """
+    capacity = [_capacity(slot.sampling, public.n, times) for slot in slots]
+    step_bytes = sum(
+        4 * size + 8 * int(np.prod(slot.mechanism.noise_shape(slot.shape))) + 8 * int(np.prod(slot.shape))
+        for size, slot in zip(capacity, slots, strict=True)
+    )
+    count = -(-times * step_bytes // BLOCK_BYTES)
+    length = -(-times // count)
+    state = jax.tree.map(jnp.asarray, state)
+    released: list[list[NDArray[Any]]] = [[] for _ in slots]
+    sensitivities: list[list[NDArray[np.float64]]] = [[] for _ in slots]
+    for start in range(0, times, length):
+        steps = min(length, times - start)
+        inputs = draws.block(slots, length, capacity)
+        valid = np.arange(length) < steps
+        state, outputs = _run_block(
+            state, private_arrays, inputs, valid, np.asarray(draws.forced), step=step, public=public
+        )
+        for k, (values, moved) in enumerate(outputs):
+            released[k].append(np.asarray(values)[:steps])
+            sensitivities[k].append(np.asarray(moved)[:steps])
+        observe(slots[0].name, steps)
+    return state, [np.concatenate(v) for v in released], [np.concatenate(s) for s in sensitivities]
+
+
+@partial(jax.jit, static_argnames=("step", "public"))
+def _run_block(
+    state: Any,
+    private_arrays: Any,
+    inputs: Any,
+    valid: Array,
+    forced: Array,
+    *,
+    step: Step,
+    public: Public,
+) -> tuple[Any, Any]:
+    """Scan `step` over one block; `forced` puts the recorded releases in place of the computed ones."""
+
+    def body(carry: Any, scanned: Any) -> tuple[Any, Any]:
+        (private_indices, private_noise, recorded), is_valid = scanned
+        outputs: list[tuple[Array, Array]] = []
+
+        def release(query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
+            assert isinstance(query, MeanQuery)
+            k = len(outputs)
+            units = expected_units(sampling, public.n)
+            private_mean = traced_sum(query, public, private_arrays, private_indices[k]) / units
+            sensitivity = (
+                query.sensitivity(public, sampling) + 2.0 * rounding_bound(query.radius(), public.n) / units
+            )
+            computed = mechanism.combine(query.finish(private_mean), sensitivity, private_noise[k])
+            released = jnp.where(forced, recorded[k], computed)
+            outputs.append((released, jnp.asarray(sensitivity, jnp.float64)))
+            return released
+
+        advanced = step(carry, release)
+        kept = jax.tree.map(lambda new, old: jnp.where(is_valid, new, old), advanced, carry)
+        return kept, tuple(outputs)
+
+    return jax.lax.scan(body, state, (inputs, valid))
+
+
+def _capacity(sampling: Sampling, n: int, times: int) -> int:
+    """Units a sampled batch is padded to: exceeded with probability below 1e-12 in the whole run."""
+    if isinstance(sampling, FixedSize):
+        return sampling.batch
+    return int(min(n, 1 + stats.binom.isf(1e-12 / times, n, sampling.rate)))

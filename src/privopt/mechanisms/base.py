@@ -1,0 +1,160 @@
+"""What every mechanism and every stream is, and the noise addition that some of them share."""
+
+import abc
+import math
+from typing import Any, ClassVar, NoReturn, SupportsFloat, SupportsIndex
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privopt.ledger.events import Event
+from privopt.mechanisms.noise import Noise, Shape
+from privopt.precision import require_double_precision
+
+Sensitivity = float | NDArray[np.float64] | jax.Array  # a scalar, perhaps traced
+
+
+class Mechanism(abc.ABC):
+    """A frozen value that turns a private value into a released one and says what that costs.
+
+    Every mechanism acts on `private_value / sensitivity`, so one event prices a release whatever its scale. `release`
+    runs on the host. A compiled loop draws `draw(noise, (times, *noise_shape(value_shape)))` ahead on the host and
+    hands one row a step to `combine`, which is pure; both ways give the same number.
+
+    Sensitivity, always public: 0 says that the value does not depend on the data, and it is released as it is. With
+    the noise off the value is released as it is whatever the sensitivity, infinite included. With noise, an infinite
+    sensitivity cannot be served: `release` refuses it, and `combine`, which cannot raise, gives NaN for any data.
+    """
+
+    @abc.abstractmethod
+    def event(self) -> Event:
+        """What one release costs, whatever the value and its sensitivity."""
+
+    @abc.abstractmethod
+    def noise_shape(self, value_shape: Shape) -> Shape:
+        """The shape of the standard noise that one release of a value of this shape needs."""
+
+    @abc.abstractmethod
+    def draw(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+        """Standard noise of this shape, drawn on the host."""
+
+    @abc.abstractmethod
+    def combine(
+        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
+    ) -> jax.Array:
+        """The released value, in pure JAX inside `jax.enable_x64(True)`; the sensitivity may be traced."""
+
+    @abc.abstractmethod
+    def release(self, noise: Noise, private_value: ArrayLike, sensitivity: SupportsFloat) -> Any:
+        """Draw the noise and release the value, on the host in float64.
+
+        Raises:
+            ValueError: the sensitivity, which is public, is negative, NaN, or infinite while the noise is on.
+        """
+
+
+class HiddenState:
+    """What a stream keeps secret between its releases. It prints as `<private>` and is neither pickled nor copied."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<private>"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError("the hidden state of a stream cannot be pickled or copied: it stays behind the door.")
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce_ex__(4)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__reduce_ex__(4)
+
+
+class StreamMechanism(abc.ABC):
+    """A frozen value that opens a hidden state, charged once for its whole declared schedule.
+
+    Every other method is a request: `method(state, noise, private_value, sensitivity, **public)` when it is fed a
+    private value, `method(state, noise, **public)` when not. It returns what is released, or None if nothing is.
+
+    Attributes:
+        silent: the methods that release nothing.
+    """
+
+    silent: ClassVar[frozenset[str]] = frozenset()
+
+    @abc.abstractmethod
+    def event(self) -> Event:
+        """What the whole stream costs."""
+
+    @abc.abstractmethod
+    def open(self, noise: Noise, shape: Shape) -> HiddenState:
+        """The hidden state of a stream of values of this shape."""
+
+
+def check_multiplier(noise_multiplier: float) -> None:
+    """Refuse a noise multiplier that is not a finite number of at least 0."""
+    if not (math.isfinite(noise_multiplier) and noise_multiplier >= 0):
+        raise ValueError(
+            f"noise_multiplier must be finite and at least 0, got {noise_multiplier!r}: "
+            "it is the scale of the noise over the sensitivity, and 0 turns the noise off (epsilon = inf)."
+        )
+
+
+def checked_sensitivity(sensitivity: SupportsFloat, *, noisy: bool) -> float:
+    """The sensitivity as a float, refused where no noise can match it."""
+    amount = float(sensitivity)
+    if not amount >= 0:
+        raise ValueError(
+            f"the sensitivity must be at least 0, got {amount!r}: bound what one unit may contribute."
+        )
+    if noisy and math.isinf(amount):
+        raise ValueError(
+            "the sensitivity is infinite, so no noise can hide one unit: clip the contributions."
+        )
+    return amount
+
+
+def traced_release(
+    private_value: jax.Array,
+    sensitivity: Sensitivity,
+    noise_multiplier: float,
+    standard_noise: jax.Array,
+) -> jax.Array:
+    """`(value / sensitivity + multiplier * noise) * sensitivity` in pure JAX, with the guards of `Mechanism`.
+
+    Args:
+        private_value: any shape.
+        sensitivity: a scalar, at least 0, perhaps traced. Public.
+        noise_multiplier: the scale of the noise over the sensitivity, a Python number.
+        standard_noise: noise of scale 1, of the value's shape.
+    Privacy:
+        The sum before the last multiplication is a unit-sensitivity release; multiplying by a public number is
+        post-processing. Where the sensitivity is 0 no unit moves the value.
+    """
+    require_double_precision()
+    value = jnp.asarray(private_value, jnp.float64)
+    if noise_multiplier == 0:
+        return value
+    scale = jnp.asarray(sensitivity, jnp.float64)
+    usable = (scale > 0) & (scale < math.inf)
+    divisor = jnp.where(usable, scale, 1.0)
+    released = (value / divisor + noise_multiplier * jnp.asarray(standard_noise, jnp.float64)) * divisor
+    return jnp.where(usable, released, jnp.where(scale == 0, value, math.nan))
+
+
+def host_release(
+    private_value: ArrayLike,
+    sensitivity: SupportsFloat,
+    noise_multiplier: float,
+    standard_noise: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """`traced_release` on the host, into an array of its own: the same number, by the same operations."""
+    scale = checked_sensitivity(sensitivity, noisy=noise_multiplier > 0)
+    value = np.array(private_value, dtype=np.float64)
+    if noise_multiplier == 0 or scale == 0:
+        return value
+    with np.errstate(all="ignore"):  # a warning must not depend on the data
+        return np.asarray((value / scale + noise_multiplier * standard_noise) * scale, dtype=np.float64)

@@ -1,0 +1,159 @@
+"""Secret randomness: where the noise and the choice of who takes part come from.
+
+A stream is AES-128 in counter mode (randomgen's `AESCounter`; ChaCha20 on a processor without AES instructions)
+keyed by the operating system, read through NumPy's float64 samplers. Their tails are limited by the 53 bits of a
+uniform only: a normal reaches 12.2 standard deviations (mass beyond: 1e-33), a Laplace 44 scales (mass beyond: 1e-19).
+"""
+
+import hashlib
+import operator
+import os
+from typing import Any, NoReturn, Protocol, SupportsIndex, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+from randomgen import AESCounter, ChaCha
+
+Shape = tuple[int, ...]
+
+
+@runtime_checkable
+class Noise(Protocol):
+    """What a mechanism needs from a source of noise; tests put deterministic ones in its place."""
+
+    def normal(self, shape: Shape) -> NDArray[np.float64]:
+        """Independent N(0, 1) draws."""
+        ...
+
+    def laplace(self, shape: Shape) -> NDArray[np.float64]:
+        """Independent Laplace draws of scale 1, variance 2."""
+        ...
+
+    def gumbel(self, shape: Shape) -> NDArray[np.float64]:
+        """Independent Gumbel draws, P(G <= x) = exp(-exp(-x))."""
+        ...
+
+    def uniform(self, shape: Shape) -> NDArray[np.float64]:
+        """Independent draws from [0, 1), multiples of 2^-53."""
+        ...
+
+
+class NoiseSource:
+    """Three independent cryptographic streams: `noise`, `units` (who is sampled) and `public` (directions, shuffles).
+
+    Drawing an array of shape `(T, *shape)` consumes the noise stream exactly as T draws of `shape` do, so noise can be
+    drawn ahead in blocks. A secret source draws fresh keys in a forked child process: two processes that used the same
+    noise would let an observer subtract it.
+
+    Args:
+        seed: None (the default) takes keys from the operating system. A number makes the run reproducible: keys are
+            derived from it, whoever knows it can remove the noise, and `seeded` says so to ledger and report.
+    Raises:
+        TypeError, ValueError: the seed is not a non-negative integer; or the source is pickled or copied, which would
+            publish or repeat the noise.
+    Source:
+        AES: FIPS 197; ChaCha20: RFC 8439. Normals and exponentials: NumPy's ziggurat, Marsaglia and Tsang 2000.
+    """
+
+    __slots__ = ("_noise", "_process", "_public", "_seed", "_units")
+
+    def __init__(self, seed: SupportsIndex | None = None) -> None:
+        self._seed = None if seed is None else _checked_seed(seed)
+        self._open()
+
+    def _open(self) -> None:
+        """Key the three streams."""
+        self._process = os.getpid()
+        self._noise = _stream("noise", self._seed)
+        self._units = _stream("units", self._seed)
+        self._public = _stream("public", self._seed)
+
+    def _after_fork(self) -> None:
+        """Take new keys in a child process; a seeded source is not secret and stays as it is."""
+        if self._seed is None and os.getpid() != self._process:
+            self._open()
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the noise follows from a seed, so that the run is not private."""
+        return self._seed is not None
+
+    @property
+    def units_generator(self) -> np.random.Generator:
+        """The secret stream that decides who takes part. Used behind the door only."""
+        self._after_fork()
+        return self._units
+
+    @property
+    def public_generator(self) -> np.random.Generator:
+        """The public stream: its draws may be published and say nothing about the other two."""
+        self._after_fork()
+        return self._public
+
+    def normal(self, shape: Shape) -> NDArray[np.float64]:
+        """Independent N(0, 1) draws."""
+        self._after_fork()
+        return self._noise.standard_normal(shape)
+
+    def laplace(self, shape: Shape) -> NDArray[np.float64]:
+        """Independent Laplace draws of scale 1, each a difference of two exponentials.
+
+        Source:
+            Holohan and Braghin 2021: a sum of several draws leaves no lattice that the low bits betray.
+        """
+        self._after_fork()
+        pairs = self._noise.standard_exponential((*shape, 2))
+        return np.asarray(pairs[..., 0] - pairs[..., 1])
+
+    def gumbel(self, shape: Shape) -> NDArray[np.float64]:
+        """Independent Gumbel draws, minus the logarithm of an exponential."""
+        self._after_fork()
+        exponentials = self._noise.standard_exponential(shape)
+        return np.asarray(
+            -np.log(np.maximum(exponentials, 2.0**-60))
+        )  # an exponential is 0 with probability about 2^-53
+
+    def uniform(self, shape: Shape) -> NDArray[np.float64]:
+        """Independent draws from [0, 1), multiples of 2^-53."""
+        self._after_fork()
+        return self._noise.random(shape)
+
+    def __repr__(self) -> str:
+        return f"NoiseSource({'seeded: not private' if self.seeded else '<private>'})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a NoiseSource cannot be pickled or copied: the same noise twice protects nobody. Make a new one."
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce_ex__(4)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__reduce_ex__(4)
+
+
+def _checked_seed(seed: SupportsIndex) -> int:
+    try:
+        number = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"seed must be an integer or None, got a {type(seed).__name__}.") from None
+    if number < 0:
+        raise ValueError(
+            f"seed must be at least 0, got {number}: give a non-negative integer, or None for secret noise."
+        )
+    return number
+
+
+def _stream(name: str, seed: int | None) -> np.random.Generator:
+    """A generator under a fresh key, or under one derived from the seed and the stream's name."""
+    bits: Any
+    if seed is None:
+        bits = AESCounter(key=int.from_bytes(os.urandom(16), "little"))
+        if not bits.use_aesni:
+            # AES in software is four times slower than ChaCha20, and its table look-ups can be timed.
+            bits = ChaCha(key=int.from_bytes(os.urandom(32), "little"), rounds=20)
+    else:
+        digest = hashlib.sha256(f"privopt/{name}/{seed}".encode()).digest()
+        bits = AESCounter(key=int.from_bytes(digest[:16], "little"))
+    return np.random.Generator(bits)

@@ -1,0 +1,105 @@
+"""The price of a solve and what to expect of it, from public quantities only."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from privopt.ledger import accounting
+from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Event
+from privopt.public import Public
+
+ROW_SECONDS = (
+    1.2e-8  # a record's scalar work (one exponential) in the compiled kernel, one thread, 2024 server core
+)
+BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a solver will do, said before any data is read.
+
+    Attributes:
+        solver: its name.
+        settings: every parameter it will run with, derived from public quantities.
+        event: everything it will release, priced as one.
+        budget: the (epsilon, delta) it was calibrated to.
+        public: what is public about the data.
+        releases: number of noised values that leave the door.
+        passes: expected passes over the data.
+        memory_bytes: resident data and work space.
+        seconds: rough estimate on one core, compilation excluded.
+        predicted_excess: predicted excess of the objective over its non-private optimum; None if no formula applies.
+        prediction: what the prediction is and how far to trust it.
+        notices: sentences for the user, from public quantities.
+    """
+
+    solver: str
+    settings: Mapping[str, float | int | str]
+    event: Event
+    budget: Budget
+    public: Public
+    releases: int
+    passes: float
+    memory_bytes: int
+    seconds: float
+    predicted_excess: float | None = None
+    prediction: str = ""
+    notices: tuple[str, ...] = field(default=())
+
+    @property
+    def epsilon(self) -> float:
+        """The price at the budget's delta."""
+        return self.epsilon_at(self.budget.delta)
+
+    def epsilon_at(self, delta: float) -> float:
+        """The price at any delta."""
+        return accounting.epsilon(self.event, delta, self.public.relation)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready description."""
+        return {
+            "solver": self.solver,
+            "settings": dict(self.settings),
+            "event": self.event.to_dict(),
+            "epsilon": self.epsilon,
+            "delta": self.budget.delta,
+            "relation": self.public.relation.value,
+            "unit": self.public.unit,
+            "n": self.public.n,
+            "d": self.public.d,
+            "releases": self.releases,
+            "passes": self.passes,
+            "memory_bytes": self.memory_bytes,
+            "seconds": self.seconds,
+            "predicted_excess": self.predicted_excess,
+            "prediction": self.prediction,
+            "notices": list(self.notices),
+        }
+
+    def __str__(self) -> str:
+        price = (
+            "no privacy (epsilon = inf)" if math.isinf(self.budget.epsilon) else f"epsilon {self.epsilon:.4g}"
+        )
+        relation = f"{self.public.relation.value}, one {self.public.unit}"
+        lines = [
+            f"{self.solver}: {price} at delta {self.budget.delta:.3g} ({relation})",
+            f"  {self.releases} releases, {self.passes:.3g} passes over {self.public.n} x {self.public.d}, "
+            f"about {self.seconds:.2g} s and {self.memory_bytes / 2**20:.0f} MB",
+        ]
+        if self.predicted_excess is not None:
+            lines.append(f"  predicted excess objective {self.predicted_excess:.3g} ({self.prediction})")
+        lines += [f"  note: {notice}" for notice in self.notices]
+        return "\n".join(lines)
+
+
+def pass_seconds(public: Public, outputs: int = 1) -> float:
+    """Rough time of one pass over dense rows on one core."""
+    records = public.n * public.records_per_unit
+    return records * (4 * public.d * BYTE_SECONDS * max(1, outputs / 2) + ROW_SECONDS * outputs)
+
+
+def data_bytes(public: Public) -> int:
+    """Memory of the stored rows, targets and norms (dense; sparse rows are smaller)."""
+    return public.n * public.records_per_unit * (4 * public.d + 17)

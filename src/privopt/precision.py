@@ -1,0 +1,27 @@
+"""The number format of every solve: 64-bit JAX, entered once around the whole solve."""
+
+from typing import Any
+
+import jax
+
+
+def double_precision() -> Any:
+    """A context in which JAX computes in float64; the package never changes the global configuration.
+
+    Estimators, `minimize` and `Solver.solve` enter it themselves. Code of your own that calls a curator directly wraps
+    the whole run in it, once: entering it again compiles anew, and arrays made outside it are float32.
+    """
+    return jax.enable_x64(True)
+
+
+def require_double_precision() -> None:
+    """Refuse to release anything computed in single precision.
+
+    Raises:
+        RuntimeError: outside `double_precision()`.
+    """
+    if not jax.config.read("jax_enable_x64"):
+        raise RuntimeError(
+            "a release was asked for in single precision, whose rounding no sensitivity covers: wrap the run in "
+            "`with privopt.double_precision():`."
+        )

@@ -1,0 +1,1 @@
+"""Public mathematics: losses, regularisers, constraint sets and mirror maps. Knows nothing of privacy."""

@@ -1,0 +1,276 @@
+"""Regularisers: public penalties of the parameters, with exact proximal maps.
+
+A regulariser is a smooth, ridge-like part, whose gradient is added to the loss's, plus a non-smooth remainder
+handled by its proximal map `prox(w, step) = argmin_u ||u - w||^2 / 2 + step * remainder(u)`. With heavy-ball
+momentum beta the step of the proximal map is `step_size / (1 - beta)`, otherwise the fixed point is wrong.
+
+Parameters are a vector (d,) or a matrix (d, K), one column per output. Per-coordinate `weights` (d of them, one
+per row of a matrix) multiply the strength; 0 leaves a coordinate unpenalised. All are hashable and static
+under `jit`.
+
+Source:
+    The table of `specs/erm.md`, section 1.3; Parikh and Boyd 2014, Proximal algorithms, chapter 6.
+"""
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+Weights: TypeAlias = tuple[float, ...]
+Step: TypeAlias = Float[Array, ""] | float
+
+
+class Regulariser(abc.ABC):
+    """A convex penalty: ridge part plus non-smooth remainder."""
+
+    @property
+    @abc.abstractmethod
+    def strong_convexity(self) -> float:
+        """Largest `mu` for which the penalty minus `mu/2 ||w||^2` is convex in every direction."""
+
+    @property
+    @abc.abstractmethod
+    def smoothness(self) -> float:
+        """Lipschitz constant of `gradient`."""
+
+    @property
+    @abc.abstractmethod
+    def is_smooth(self) -> bool:
+        """Whether there is no non-smooth remainder: `prox` is then the identity."""
+
+    @abc.abstractmethod
+    def value(self, params: Float[Array, "..."]) -> Float[Array, ""]:
+        """The whole penalty."""
+
+    @abc.abstractmethod
+    def gradient(self, params: Float[Array, "..."]) -> Float[Array, "..."]:
+        """The gradient of the smooth part only."""
+
+    @abc.abstractmethod
+    def prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
+        """The proximal map of `step` times the non-smooth remainder."""
+
+    @abc.abstractmethod
+    def full_prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
+        """The proximal map of `step` times the whole penalty."""
+
+
+class SeparableRegulariser(Regulariser):
+    """`sum_j v_j (l1 |w_j| + l2 w_j^2 / 2)`, v the weights (all 1 if None).
+
+    Its whole proximal map is `soft(w, step l1 v) / (1 + step l2 v)`, `soft` the soft threshold.
+    """
+
+    @property
+    @abc.abstractmethod
+    def terms(self) -> tuple[float, float, Weights | None]:
+        """`(l1, l2, v)`."""
+
+    @property
+    def strong_convexity(self) -> float:
+        _, l2, weights = self.terms
+        return l2 * (1.0 if weights is None else min(weights))
+
+    @property
+    def smoothness(self) -> float:
+        _, l2, weights = self.terms
+        return l2 * (1.0 if weights is None else max(weights))
+
+    @property
+    def is_smooth(self) -> bool:
+        return self.terms[0] == 0.0
+
+    def value(self, params: Float[Array, "..."]) -> Float[Array, ""]:
+        l1, l2, weights = self.terms
+        total = jnp.zeros((), params.dtype)
+        if l1 > 0.0:
+            total += l1 * jnp.sum(_column(weights, params) * jnp.abs(params))
+        if l2 > 0.0:
+            total += 0.5 * l2 * jnp.sum(_column(weights, params) * params**2)
+        return total
+
+    def gradient(self, params: Float[Array, "..."]) -> Float[Array, "..."]:
+        _, l2, weights = self.terms
+        return l2 * (_column(weights, params) * params) if l2 > 0.0 else jnp.zeros_like(params)
+
+    def prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
+        l1, _, weights = self.terms
+        return soft_threshold(params, (step * l1) * _column(weights, params)) if l1 > 0.0 else params
+
+    def full_prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
+        _, l2, weights = self.terms
+        shrunk = self.prox(params, step)
+        return shrunk / (1.0 + (step * l2) * _column(weights, params)) if l2 > 0.0 else shrunk
+
+
+@dataclass(frozen=True)
+class NoRegulariser(SeparableRegulariser):
+    """The penalty 0."""
+
+    @property
+    def terms(self) -> tuple[float, float, Weights | None]:
+        return 0.0, 0.0, None
+
+
+@dataclass(frozen=True)
+class Ridge(SeparableRegulariser):
+    """`strength/2 * sum_j v_j w_j^2`: smooth, so `prox` is the identity and `gradient` is all of it."""
+
+    strength: float
+    weights: Weights | None = None
+
+    def __post_init__(self) -> None:
+        _check("strength", self.strength, self.weights)
+
+    @property
+    def terms(self) -> tuple[float, float, Weights | None]:
+        return 0.0, self.strength, self.weights
+
+
+@dataclass(frozen=True)
+class L1(SeparableRegulariser):
+    """`strength * sum_j v_j |w_j|`: the lasso."""
+
+    strength: float
+    weights: Weights | None = None
+
+    def __post_init__(self) -> None:
+        _check("strength", self.strength, self.weights)
+
+    @property
+    def terms(self) -> tuple[float, float, Weights | None]:
+        return self.strength, 0.0, self.weights
+
+
+@dataclass(frozen=True)
+class ElasticNet(SeparableRegulariser):
+    """`sum_j v_j (l1 |w_j| + l2 w_j^2 / 2)`; the square is the smooth part."""
+
+    l1: float
+    l2: float
+    weights: Weights | None = None
+
+    def __post_init__(self) -> None:
+        _check("l1", self.l1, self.weights)
+        _check("l2", self.l2, self.weights)
+
+    @property
+    def terms(self) -> tuple[float, float, Weights | None]:
+        return self.l1, self.l2, self.weights
+
+
+@dataclass(frozen=True)
+class GroupLasso(Regulariser):
+    """`sum_g strength sqrt|g| ||w_g||_2 + l1 sum_j |w_j|`: whole groups vanish together.
+
+    A group is a tuple of coordinates; of a matrix (d, K), of rows, with the Frobenius norm over all columns.
+    Groups are disjoint; a coordinate in no group is free of the first term. The second (`l1`, default 0)
+    makes it the sparse-group lasso, whose proximal map is the soft threshold, then the block one.
+
+    Source:
+        Yuan and Lin 2006; Friedman, Hastie, Tibshirani 2010 (order of the two thresholds).
+    """
+
+    strength: float
+    groups: tuple[tuple[int, ...], ...]
+    l1: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check("strength", self.strength, None)
+        _check("l1", self.l1, None)
+        members = [j for group in self.groups for j in group]
+        if not all(self.groups) or len(set(members)) < len(members) or min(members, default=0) < 0:
+            raise ValueError(
+                f"groups must be disjoint non-empty tuples of coordinates >= 0, got {self.groups!r}: "
+                "list every coordinate once, or leave it out to keep it unpenalised."
+            )
+
+    @property
+    def strong_convexity(self) -> float:
+        return 0.0
+
+    @property
+    def smoothness(self) -> float:
+        return 0.0
+
+    @property
+    def is_smooth(self) -> bool:
+        return (self.strength == 0.0 or not self.groups) and self.l1 == 0.0
+
+    def value(self, params: Float[Array, "..."]) -> Float[Array, ""]:
+        scale, norms = self._scaled_norms(params)
+        roots = jnp.asarray(self._root_sizes, params.dtype)
+        return self.strength * jnp.sum(roots * scale * norms) + self.l1 * jnp.sum(jnp.abs(params))
+
+    def gradient(self, params: Float[Array, "..."]) -> Float[Array, "..."]:
+        return jnp.zeros_like(params)
+
+    def prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
+        kept = soft_threshold(params, step * self.l1) if self.l1 > 0.0 else params
+        scale, norms = self._scaled_norms(kept)
+        threshold = (step * self.strength) * jnp.asarray(self._root_sizes, params.dtype) / scale
+        positive = norms > 0.0
+        factors = jnp.where(
+            positive, jnp.maximum(1.0 - threshold / jnp.where(positive, norms, 1.0), 0.0), 0.0
+        )
+        return kept * _by_row(jnp.append(factors, 1.0)[self._group_of_row(kept.shape[0])], kept)
+
+    def full_prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
+        return self.prox(params, step)
+
+    @property
+    def _root_sizes(self) -> np.ndarray:
+        return np.sqrt([float(len(group)) for group in self.groups])
+
+    def _group_of_row(self, rows: int) -> np.ndarray:
+        """Each row's group; the number of groups for a row in none."""
+        members = [j for group in self.groups for j in group]
+        if max(members, default=-1) >= rows:
+            raise ValueError(f"groups name coordinate {max(members)}, but there are {rows}: count from 0.")
+        numbers = np.full(rows, len(self.groups), dtype=np.int32)
+        for number, group in enumerate(self.groups):
+            numbers[list(group)] = number
+        return numbers
+
+    def _scaled_norms(self, params: Float[Array, "..."]) -> tuple[Float[Array, " g"], Float[Array, " g"]]:
+        """Each group's largest entry (1 if all are zero), and its l2 norm in units of it."""
+        rows, count = self._group_of_row(params.shape[0]), len(self.groups)
+        flat = params.reshape(params.shape[0], -1)
+        largest = jax.ops.segment_max(jnp.max(jnp.abs(flat), axis=1), rows, num_segments=count + 1)
+        scale = jnp.where(largest > 0.0, largest, 1.0)
+        squares = jax.ops.segment_sum(jnp.sum((flat / scale[rows][:, None]) ** 2, axis=1), rows, count + 1)
+        positive = squares > 0.0
+        return scale[:count], jnp.where(positive, jnp.sqrt(jnp.where(positive, squares, 1.0)), 0.0)[:count]
+
+
+def soft_threshold(
+    params: Float[Array, "..."], threshold: Float[Array, "..."] | float
+) -> Float[Array, "..."]:
+    """Move every entry towards 0 by its threshold, and no further."""
+    return jnp.sign(params) * jnp.maximum(jnp.abs(params) - threshold, 0.0)
+
+
+def _by_row(numbers: Float[Array, " d"], params: Float[Array, "..."]) -> Float[Array, "..."]:
+    """One number per row of the parameters, shaped to multiply them."""
+    if len(numbers) != params.shape[0]:
+        raise ValueError(f"got {len(numbers)} weights for {params.shape[0]} coordinates: give one for each.")
+    return numbers.reshape((-1,) + (1,) * (params.ndim - 1))
+
+
+def _column(weights: Weights | None, params: Float[Array, "..."]) -> Float[Array, "..."] | float:
+    return 1.0 if weights is None else _by_row(jnp.asarray(weights, params.dtype), params)
+
+
+def _check(name: str, strength: float, weights: Weights | None) -> None:
+    if not (0.0 <= strength < math.inf):
+        raise ValueError(f"{name} must be at least 0 and finite, got {strength!r}.")
+    if weights is not None and not (weights and all(0.0 <= weight < math.inf for weight in weights)):
+        raise ValueError(
+            f"weights must be a non-empty tuple of finite numbers >= 0, got {weights!r}: 0 means unpenalised."
+        )

@@ -1,0 +1,1 @@
+"""What is computed on private data, and how far one unit can move it."""

@@ -1,0 +1,204 @@
+"""What is computed on private data, and how far one unit can move it.
+
+A query is a value: building one touches no data. Its array fields are public points, so that a new point needs no new
+compilation; everything else is static. The engine maps a query over the units; the query says what one record
+contributes, how a unit's contribution is clipped, and what the sensitivity of the result is.
+
+    Query
+    ├── RecordSum          mean over units of clip(average over the unit's records)
+    ├── UnitSum            mean over units of clip(a function of all the unit's records)
+    ├── StatisticOfHeld    a function of per-unit vectors that stay behind the door
+    └── ArgminQuery        a minimiser whose noise sits inside the objective
+"""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from privopt.public import Public
+from privopt.sampling import EveryUnit, Sampling, expected_units
+
+Scalar = Any  # a Python float, or a traced zero-dimensional float64 array inside a compiled loop
+Norm = Literal["l2", "linf"]
+QueryType = TypeVar("QueryType")
+ROUNDING_MARGIN = 1e-9  # relative; a float64 norm of d entries is off by at most d * 1.2e-16
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False, field_specifiers=(field,))
+def query(cls: type[QueryType]) -> type[QueryType]:
+    """Make a class a frozen dataclass and a JAX pytree; fields marked by `static()` are not traced."""
+    return jax.tree_util.register_dataclass(dataclass(frozen=True, kw_only=True, eq=False)(cls))
+
+
+def static() -> Any:
+    """A dataclass field that is part of the compiled program (a loss, a flag), not an array."""
+    return field(metadata={"static": True})
+
+
+def clip_to_ball(private_vector: Float[Array, " *shape"], radius: Scalar) -> Float[Array, " *shape"]:
+    """Scale a contribution into the l2 ball of `radius`; send anything not finite to zero.
+
+    Args:
+        private_vector: one unit's contribution, in the units of the query; matrices count as flat vectors.
+        radius: largest norm allowed, same units, at least 0; infinite leaves finite vectors alone. Public.
+    Privacy:
+        One unit's share of a sum is at most `radius`: the vector is divided by its largest entry before its norm is
+        taken (no overflow), and scaled 1e-9 inwards, more than a float64 norm of 10^6 entries can be off by.
+    Raises:
+        Nothing: the input is private.
+    Source:
+        Abadi et al. 2016, Algorithm 1 ("Clip gradient"). Zero for non-finite values is ours.
+    """
+    private_finite = jnp.all(jnp.isfinite(private_vector))
+    private_safe = jnp.where(private_finite, private_vector, jnp.zeros_like(private_vector))
+    private_peak = jnp.max(jnp.abs(private_safe), initial=0.0)
+    private_unit = private_safe / jnp.where(private_peak > 0, private_peak, 1.0)
+    private_length = jnp.sqrt(jnp.sum(private_unit * private_unit))
+    inwards = radius * (1.0 - ROUNDING_MARGIN)
+    private_inside = private_length * private_peak <= inwards
+    private_scale = inwards / jnp.where(private_length > 0, private_length, 1.0)
+    private_clipped = private_unit * jnp.where(jnp.isfinite(private_scale), private_scale, 0.0)
+    return jnp.where(private_inside, private_safe, private_clipped)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowForm:
+    """A generalised-linear contribution `outer(a, s)`: the feature row times `outputs` numbers.
+
+    Attributes:
+        points: public matrix (d, P); the engine forms predictions = rows @ points.
+        coefficients: (predictions (rows, P), targets (rows,), norms (rows,)) -> s (rows, outputs), before the clip.
+        outputs: number of columns of one contribution.
+        shape: shape of the summed contribution, (d,) or (d, outputs).
+        radius: largest norm of one unit's contribution.
+        norm: which norm the clip uses; the norm of outer(a, s) is |a| |s|, so clipping needs scalars only.
+        kernel: names the compiled kernel that computes the same thing, or None.
+    """
+
+    points: Float[Array, "d P"]
+    coefficients: Callable[[Array, Array, Array], Array]
+    outputs: int
+    shape: tuple[int, ...]
+    radius: Scalar
+    norm: Norm = "l2"
+    kernel: "KernelCall | None" = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelCall:
+    """Which compiled kernel computes a row form.
+
+    Attributes:
+        kind: "gradient" (one point) or "difference" (two points: at, anchor).
+        code: the loss formula, `problems.losses.KernelCode`.
+        parameters: the formula's two numbers.
+        inner: clip of each gradient before the difference is taken, infinite for none.
+    """
+
+    kind: Literal["gradient", "difference"]
+    code: int
+    parameters: tuple[float, float]
+    inner: Scalar = float("inf")
+
+
+class Query(abc.ABC):
+    """Something computed on private data, with a public bound on how far one unit can move it."""
+
+    norm: ClassVar[str] = "l2"
+
+    @property
+    def name(self) -> str:
+        """What the transcript calls it."""
+        return type(self).__name__
+
+    @abc.abstractmethod
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """Largest distance, in `norm`, between the values on two neighbouring data sets. Needs no data."""
+
+    @abc.abstractmethod
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """Shape of the value."""
+
+
+class MeanQuery(Query):
+    """The mean over units of one clipped contribution a unit.
+
+    value = finish( (1 / N) sum over participating units of clip(contribution) ),  N = n, or rate * n when sampled.
+
+    Privacy:
+        `clip_unit` maps every unit's contribution into a ball of `radius` (non-finite ones to zero), so replacing
+        a unit moves the sum by at most 2 * radius and adding or removing one by at most radius; N is public,
+        `finish` is 1-Lipschitz. The engine's float64 rounding bound is added by the curator.
+    """
+
+    @abc.abstractmethod
+    def radius(self) -> Scalar:
+        """Largest norm of one unit's contribution, a public number."""
+
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """factor * radius / N, with factor 2 for replace-one and 1 for add-or-remove-one."""
+        return public.relation.factor * self.radius() / expected_units(sampling, public.n)
+
+    def clip_unit(self, private_vector: Array) -> Array:
+        """Map one unit's contribution into the ball of `radius`."""
+        return clip_to_ball(private_vector, self.radius())
+
+    def finish(self, private_mean: Array) -> Array:
+        """A 1-Lipschitz map of the mean."""
+        return private_mean
+
+
+class RecordSum(MeanQuery):
+    """A mean query whose unit contribution is the average of its records' contributions."""
+
+    @abc.abstractmethod
+    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
+        """What one record contributes, before averaging within its unit and clipping. Public mathematics."""
+
+    def row_form(self, public: Public) -> RowForm | None:
+        """The generalised-linear shape of the same query, if it has one."""
+        del public
+        return None
+
+
+class UnitSum(MeanQuery):
+    """A mean query whose unit contribution is a function of all the unit's records."""
+
+    @abc.abstractmethod
+    def unit_contribution(
+        self,
+        private_features: Float[Array, "M d"],
+        private_targets: Float[Array, " M"],
+        private_mask: Float[Array, " M"],
+    ) -> Array:
+        """What one unit contributes, before clipping; absent records have mask 0 and zero rows."""
+
+
+class StatisticOfHeld(Query):
+    """A statistic of per-unit vectors held behind the door (see `Curator.hold`); the class argues its sensitivity."""
+
+    held: Any
+
+    @abc.abstractmethod
+    def value(self, private_vectors: Float[Array, "n k"]) -> Array:
+        """The statistic, from one row per unit."""
+
+
+class ArgminQuery(Query):
+    """A minimiser with noise inside its objective; the mechanism receives it as a function of the noise.
+
+    Its inner iteration count depends on data: the one documented exception to "no loop count depends on data".
+    """
+
+    @abc.abstractmethod
+    def minimise(self, private_features: Any, private_targets: Any, noise: Array) -> Array:
+        """The minimiser of the perturbed objective."""
+
+    @abc.abstractmethod
+    def implied_noise(self, private_features: Any, private_targets: Any, solution: Array) -> Array:
+        """The noise under which `solution` is the minimiser: the inverse map, which the audit compares."""

@@ -1,0 +1,292 @@
+"""What a report says in sentences: for somebody who is not an expert, and true for somebody who is."""
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+from privopt.public import Relation
+from privopt.report import words
+from privopt.report.curve import sure
+
+if TYPE_CHECKING:
+    from privopt.report.report import PrivacyReport
+
+
+class Point(NamedTuple):
+    """A short title and a sentence."""
+
+    title: str
+    text: str
+
+
+def unit_noun(report: "PrivacyReport") -> str:
+    """What is protected: "record", "user", or "unit" where nobody said."""
+    return report.unit
+
+
+def banners(report: "PrivacyReport") -> list[Point]:
+    """What must be seen before anything else."""
+    found: list[Point] = []
+    if report.seeded:
+        found.append(
+            Point(
+                "Seeded: not private",
+                "The noise was drawn from a seed, so that the run can be repeated. Whoever knows or guesses the seed "
+                "can subtract the noise and see the exact answers. The numbers below are what the same run would "
+                "promise with secret noise. Do not publish this result; run it again without a seed.",
+            )
+        )
+    if math.isinf(report.epsilon):
+        found.append(
+            Point(
+                "Noise off: not private",
+                "Epsilon is infinite: nothing was protected. Such a run is for comparison and testing only.",
+            )
+        )
+    if report.selection is not None and not report.selection.private:
+        found.append(Point("Selection not private", report.selection.sentence))
+    return found
+
+
+def headline(report: "PrivacyReport") -> str:
+    """The report in one sentence."""
+    if math.isinf(report.epsilon):
+        return "This run is not private: no noise was added."
+    if report.seeded:
+        return "This run is not private: its noise can be reproduced from a seed."
+    strength = f"(ε, δ) = ({words.pretty(report.epsilon)}, {words.pretty(report.delta, 3)})"
+    if report.selection is not None and not report.selection.private:
+        return f"This fit protects every {report.unit} with {strength}, but the choice of the model was not private."
+    return f"{_one(report)} is protected: {strength}."
+
+
+def protection(report: "PrivacyReport") -> str:
+    """What is protected, for whom and against whom."""
+    unit = unit_noun(report)
+    if report.unit == "user":
+        cap = (
+            f" (at most {report.records_per_unit:,} of them are used)" if report.records_per_unit > 1 else ""
+        )
+        who = f"each user together with all of their records{cap}"
+    elif report.unit == "record":
+        who = "each single record, that is one row of the data,"
+    else:
+        who = "each single privacy unit"
+    if report.n is None:
+        among = ""
+    elif report.relation is Relation.REPLACE_ONE:
+        among = f" among {report.n:,}"
+    else:
+        among = f" among up to {report.n:,}"
+    if report.relation is Relation.REPLACE_ONE:
+        secret = (
+            f"whether the data of a given {unit} are real or were replaced by something entirely different"
+        )
+    else:
+        secret = f"whether a given {unit} is in the data at all"
+    starts = (
+        "This run protects"
+        if report.is_private
+        else "With secret noise switched on, a run like this protects"
+    )
+    return (
+        f"{starts} {who}{among}. It limits how well anybody can tell, from everything that was published, {secret}. "
+        f"The limit holds even for somebody who knows every other {unit}, the method and all its settings, and who has "
+        "unlimited computing power."
+    )
+
+
+def strength(report: "PrivacyReport") -> str:
+    """How strong the guarantee is, as the success of a guess."""
+    if math.isinf(report.epsilon):
+        return "There was no noise, so nothing limits what can be learned about anybody."
+    if report.epsilon == 0:
+        return "Nothing that depends on the data was published: guessing stays blind."
+    unit = unit_noun(report)
+    versions = (
+        f"which of two versions of a {unit} is the true one"
+        if report.relation is Relation.REPLACE_ONE
+        else f"whether a {unit} is in the data"
+    )
+    best = words.percent(report.curve.best_guess)
+    certain = words.percent(sure(report.epsilon))
+    surprise = report.curve.surprise(report.epsilon) if report.delta > 0 else 0.0
+    condition = "With secret noise, and only then: s" if report.seeded else "S"
+    text = (
+        f"{condition}uppose that such an attacker must guess {versions}, and finds both equally likely "
+        f"beforehand. After reading everything, their best guess is right at most {best} of the time (50 % is blind "
+        "guessing, 100 % no protection). "
+    )
+    if surprise < 0.1:
+        how_often = f"with a probability of at most {words.chance(surprise)}" if surprise > 0 else "never"
+        text += f"They become rightly more than {certain} sure {how_often}. "
+    return text + (
+        "Smaller ε means stronger protection; as a rule of thumb, ε up to 1 is strong and ε above 10 says little by "
+        "itself."
+    )
+
+
+def guess(report: "PrivacyReport") -> str:
+    """The strength in one short sentence."""
+    if not report.is_private:
+        return ""
+    best = words.percent(report.curve.best_guess)
+    return f"A 50:50 guess about one {report.unit} becomes right at most {best} of the time."
+
+
+def price(report: "PrivacyReport") -> str:
+    """What was released, what it cost and what was predicted of it."""
+    plan = report.plan
+    answers = words.several(report.count, "noisy answer" if math.isfinite(report.epsilon) else "answer")
+    passes = "" if plan is None else f" in {words.several_or(plan.passes, 'pass')} over the data"
+    verb = "was" if report.count == 1 else "were"
+    text = f"{answers[:1].upper()}{answers[1:]} {verb} computed{passes}"
+    if report.budget is not None and report.budget.is_private:
+        text += f", within the budget of ε = {words.pretty(report.budget.epsilon)} that was set beforehand. "
+    else:
+        text += ". "
+    if plan is not None and plan.predicted_excess is not None:
+        text += (
+            f"The prediction made before the data were read: the training objective ends about "
+            f"{words.pretty(plan.predicted_excess, 2)} above the best value without privacy"
+        )
+        text += f" ({plan.prediction.rstrip('.')}). " if plan.prediction else ". "
+    return text + report.status
+
+
+def technical(report: "PrivacyReport") -> list[Point]:
+    """The guarantee for somebody who knows the definitions."""
+    unit = unit_noun(report)
+    if report.relation is Relation.REPLACE_ONE:
+        neighbours = f"replace-one: the number of {unit}s is public, and one {unit} is replaced by anything"
+    else:
+        neighbours = f"add-or-remove-one: one {unit} is present or absent; the nominal n is public"
+    points = [
+        Point("Privacy unit", f"one {unit}"),
+        Point("Neighbouring data sets", neighbours),
+    ]
+    if math.isfinite(report.epsilon):
+        factor = words.number(math.exp(min(report.epsilon, 700.0)), 3)
+        failing = (
+            f"; apart from a probability δ = {words.pretty(report.delta, 3)} ({words.chance(report.delta)})"
+            if report.delta > 0
+            else ""
+        )
+        points.append(
+            Point(
+                "(ε, δ)-differential privacy",
+                f"ε = {words.pretty(report.epsilon)}, δ = {words.pretty(report.delta, 3)}: no outcome becomes more "
+                f"than {factor} times (e^ε) as likely because of one {unit}{failing}",
+            )
+        )
+    if report.budget is not None and report.budget.is_private:
+        points.append(
+            Point(
+                "Budget",
+                f"ε = {words.pretty(report.budget.epsilon)}, δ = {words.pretty(report.budget.delta, 3)}",
+            )
+        )
+    return [*points, Point("Noise", noise_source(report)), Point("Ending", report.status)]
+
+
+def noise_source(report: "PrivacyReport") -> str:
+    """Where the randomness came from."""
+    if math.isinf(report.epsilon):
+        return "switched off"
+    if report.seeded:
+        return "drawn from a seed: reproducible, not private"
+    return "operating-system entropy through a cryptographic generator, 64-bit floating point"
+
+
+def not_covered(report: "PrivacyReport") -> list[Point]:
+    """The limits of the guarantee."""
+    unit = unit_noun(report)
+    points = [
+        Point(
+            "Other uses of the same data",
+            "This report is about this run. Every further model, table or statistic from the same data adds to the "
+            "price; only runs that share one privopt Account are added up for you.",
+        ),
+        Point(
+            "Choices made by looking at the data",
+            "Bounds, levels, scaling, features or settings that were learned or picked on the same data outside this "
+            "run reveal something about it, and so do test scores computed on it.",
+        ),
+        Point(
+            "What was declared public",
+            "The number of "
+            + unit
+            + "s, bounds, classes and settings listed below are treated as known to everybody.",
+        ),
+    ]
+    if report.unit == "record":
+        points.append(
+            Point(
+                "People with several records",
+                "The promise is for one row. Somebody who owns k rows has about k times the ε, at a larger δ; "
+                "protect them whole by giving user ids as groups.",
+            )
+        )
+    return [
+        *points,
+        Point(
+            "What is true of everybody",
+            "A model reveals general patterns. They may say something about a person whether or not "
+            "their data were used.",
+        ),
+        Point(
+            "Floating point and the machine",
+            "The proof is for real numbers; noise is drawn as 64-bit floats, whose gaps an attacker might exploit in "
+            "theory. Running time, memory use and access to this computer are not covered either.",
+        ),
+        Point(
+            "Seeds",
+            "A run with a fixed seed is not private. "
+            + ("This one has a seed." if report.seeded else "This one used secret randomness."),
+        ),
+    ]
+
+
+_SETTINGS = {
+    "clip": "Clip {0}: a longer contribution is shortened to this length. The shortening itself is enforced; if many "
+    "contributions are longer, the answer is biased.",
+    "gradient_clip": "Gradient clip {0}: longer gradients are shortened to this length, which may bias the answer.",
+    "slope_clip": "Slope clip {0}: a gradient is taken to change at most this fast; a faster change is shortened.",
+    "step_size": "Step size {0}: set from public numbers alone; too large a step may diverge.",
+    "steps": "{0} steps are taken to be enough; they were chosen to balance progress against noise.",
+    "momentum": "Momentum {0}: a fixed number, not tuned on the data.",
+}
+
+
+def utility_assumptions(report: "PrivacyReport") -> list[str]:
+    """What only the quality of the answer rests on."""
+    if report.plan is None:
+        return ["The solver was run by hand; its settings were not recorded."]
+    settings = report.plan.settings
+    sentences = [
+        text.format(words.pretty(value))
+        for key, text in _SETTINGS.items()
+        if isinstance(value := settings.get(key), int | float) and math.isfinite(value)
+    ]
+    bound = words.pretty(report.plan.public.row_bound)
+    sentences.append(
+        f"Rows longer than {bound} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
+    )
+    if report.plan.predicted_excess is not None:
+        sentences.append(
+            f"The predicted excess {words.pretty(report.plan.predicted_excess, 2)} is an estimate from public "
+            "numbers, not a promise."
+        )
+    return sentences
+
+
+def one_line(report: "PrivacyReport") -> str:
+    """What is protected, for a terminal."""
+    noun = {"user": "one user with all their records", "record": "one record"}.get(report.unit, "one unit")
+    among = "" if report.n is None else f", among {report.n:,} {report.unit}s"
+    return noun + among
+
+
+def _one(report: "PrivacyReport") -> str:
+    return {"user": "Every user, with all their records,", "record": "Every record"}.get(
+        report.unit, "Every unit"
+    )

@@ -1,0 +1,175 @@
+"""Figures as inline SVG: no file, no script, colours of the page they stand in.
+
+Matplotlib's object-oriented interface only: nothing global is changed, and threads wait for one another.
+"""
+
+import io
+import re
+import threading
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any
+
+from privopt.report import words
+from privopt.report.releases import ReleaseGroup
+
+if TYPE_CHECKING:
+    from privopt.report.report import PrivacyReport
+
+_LOCK = threading.Lock()
+_WIDTH, _HEIGHT = 5.6, 2.9  # inches
+_FONT = 10.5
+# Stand-ins for the page's colours, which differ between light and dark.
+_INK, _MUTED, _GRID, _PAPER = "#101112", "#606162", "#d0d1d2", "#fdfcfb"
+_LINES = ("#1a5a96", "#b0561a", "#2a7a4a", "#8a3a8c")
+_VARIABLES = {
+    _INK: "var(--ink)",
+    _MUTED: "var(--muted)",
+    _GRID: "var(--line)",
+    _PAPER: "var(--paper)",
+    **{colour: f"var(--series-{position + 1})" for position, colour in enumerate(_LINES)},
+}
+_DASHES = ("-", "--", "-.", ":")
+_MOST_CURVES = len(_LINES)
+
+
+def curves_figure(reports: Sequence["PrivacyReport"], labels: Sequence[str], key: str) -> str:
+    """The epsilon(delta) curves of one or several runs, each with the guarantee marked.
+
+    Args:
+        reports: the runs; those without a finite curve are left out.
+        labels: a name for each, shown where there are several.
+        key: prefix of the identifiers inside the figure, unique in a page.
+    """
+    shown = [(report, label) for report, label in zip(reports, labels, strict=True) if report.curve.deltas]
+    shown = shown[:_MOST_CURVES]
+    if not shown:
+        return ""
+
+    def draw(axes: Any) -> None:
+        for position, (report, label) in enumerate(shown):
+            colour, curve = _LINES[position], report.curve
+            axes.plot(
+                curve.deltas,
+                curve.epsilons,
+                color=colour,
+                linestyle=_DASHES[position],
+                marker=None if curve.exact else "o",
+                markersize=3,
+                linewidth=1.8,
+                label=label,
+            )
+            if report.delta > 0:
+                axes.plot([report.delta], [report.epsilon], color=colour, marker="o", markersize=8)
+        if len(shown) == 1 and shown[0][0].delta > 0:
+            _mark(axes, shown[0][0])
+        axes.set_xscale("log")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("delta (logarithmic scale)")
+        axes.set_ylabel("epsilon")
+        if len(shown) > 1:
+            _legend(axes)
+
+    marked = "; ".join(
+        f"{label}: epsilon {words.number(report.epsilon)} at delta {words.number(report.delta, 3)}"
+        for report, label in shown
+    )
+    return _svg(draw, key, "Epsilon against delta", f"Falling curves. Marked: {marked}.")
+
+
+def schedule_figure(groups: Sequence[ReleaseGroup], key: str) -> str:
+    """The noise scale of each release, for kinds of releases whose scale varies."""
+    varying = [group for group in groups if group.schedule][:_MOST_CURVES]
+    if not varying:
+        return ""
+    scales = [scale for group in varying for _, scale in group.schedule if scale > 0]
+
+    def draw(axes: Any) -> None:
+        for position, group in enumerate(varying):
+            axes.plot(
+                [at for at, _ in group.schedule],
+                [scale for _, scale in group.schedule],
+                color=_LINES[position],
+                linestyle=_DASHES[position],
+                linewidth=1.6,
+                label=group.label,
+            )
+        if scales and max(scales) > 30 * min(scales):
+            axes.set_yscale("log")
+        else:
+            axes.set_ylim(bottom=0)
+        axes.set_xlabel("release, in order")
+        axes.set_ylabel("noise scale")
+        if len(varying) > 1:
+            _legend(axes)
+
+    spans = "; ".join(
+        f"{group.label}: {words.number(group.scale[0])} to {words.number(group.scale[1])}"
+        for group in varying
+        if group.scale is not None
+    )
+    return _svg(draw, key, "Noise scale of each release", f"{spans}.")
+
+
+def _mark(axes: Any, report: "PrivacyReport") -> None:
+    deltas = report.curve.deltas
+    right = report.delta < deltas[len(deltas) // 2]
+    axes.annotate(
+        f"this run: epsilon {words.number(report.epsilon, 3)}",
+        (report.delta, report.epsilon),
+        xytext=(9 if right else -9, 9),
+        textcoords="offset points",
+        ha="left" if right else "right",
+        color=_INK,
+        fontsize=_FONT,
+    )
+
+
+def _legend(axes: Any) -> None:
+    legend = axes.legend(frameon=False, fontsize=_FONT - 0.5, labelcolor=_INK)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+
+
+def _svg(draw: Callable[[Any], None], key: str, title: str, description: str) -> str:
+    """Draw into a fresh figure and make its SVG fit for a page: themed, described, with its own identifiers."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    with _LOCK:
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained", facecolor="none")
+        FigureCanvasSVG(figure)
+        axes: Any = figure.add_subplot(facecolor="none")
+        axes.grid(visible=True, color=_GRID, linewidth=0.7)
+        axes.set_axisbelow(True)
+        draw(axes)
+        axes.tick_params(colors=_MUTED, labelsize=_FONT, which="both", length=3)
+        for side, spine in axes.spines.items():
+            spine.set_color(_GRID)
+            spine.set_visible(side in ("left", "bottom"))
+        for label in (axes.xaxis.label, axes.yaxis.label):
+            label.set(color=_INK, fontsize=_FONT)
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+    return _adapt(buffer.getvalue(), key, title, description)
+
+
+def _adapt(svg: str, key: str, title: str, description: str) -> str:
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r"<!--.*?-->\s*|<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
+    for colour, variable in _VARIABLES.items():
+        body = body.replace(colour, variable)
+    used = set(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", body))
+    body = re.sub(
+        r" id=\"([^\"]*)\"", lambda found: f' id="{key}-{found[1]}"' if found[1] in used else "", body
+    )
+    body = re.sub(r"(href=\"#|url\(#)", rf"\g<1>{key}-", body)
+    box = re.search(r"viewBox=\"[^\"]*\"", body)
+    assert box is not None  # matplotlib always writes one
+    inside = body[body.index(">") + 1 :]
+    return (
+        f'<svg {box[0]} role="img" aria-labelledby="{key}-title {key}-desc" '
+        'xmlns:xlink="http://www.w3.org/1999/xlink">'
+        f'<title id="{key}-title">{escape(title)}</title><desc id="{key}-desc">{escape(description)}</desc>{inside}'
+    )

@@ -1,0 +1,139 @@
+"""The released quantities of a fitted model, as a report shows them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+MOST_ROWS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSummary:
+    """What was fitted. Every number here was released, or computed from released numbers and public ones.
+
+    Attributes:
+        name: such as "LogisticRegression".
+        features: names of the columns, one for each coefficient of an output.
+        coefficients: one row for each output.
+        intercepts: one for each output; empty if the model has none.
+        outputs: names of the outputs, such as the classes; empty for a single output.
+        details: other released or public facts, in words.
+    """
+
+    name: str
+    features: tuple[str, ...]
+    coefficients: tuple[tuple[float, ...], ...]
+    intercepts: tuple[float, ...] = ()
+    outputs: tuple[str, ...] = ()
+    details: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        coefficients: ArrayLike,
+        *,
+        features: Sequence[str] | None = None,
+        intercept: ArrayLike | None = None,
+        classes: Sequence[Any] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> "ModelSummary":
+        """Describe a linear model in scikit-learn's shapes.
+
+        Args:
+            name: what the model is called.
+            coefficients: (d,) or (outputs, d).
+            features: d names; default x0, x1, ...
+            intercept: a number or (outputs,).
+            classes: the classes in the order of the rows; two classes share one row.
+            details: other facts to print.
+        Raises:
+            ValueError: the numbers of features, classes or intercepts do not fit the coefficients.
+        """
+        matrix: NDArray[np.float64] = np.atleast_2d(np.asarray(coefficients, np.float64))
+        if matrix.ndim != 2:
+            raise ValueError(f"coefficients must have one or two dimensions, got {matrix.ndim}.")
+        rows, width = matrix.shape
+        names = (
+            tuple(f"x{column}" for column in range(width)) if features is None else tuple(map(str, features))
+        )
+        if len(names) != width:
+            raise ValueError(f"features must be {width} names, one for each coefficient, got {len(names)}.")
+        intercepts = () if intercept is None else tuple(float(b) for b in np.ravel(np.asarray(intercept)))
+        if len(intercepts) not in (0, rows):
+            raise ValueError(f"intercept must be {rows} numbers, one for each output, got {len(intercepts)}.")
+        outputs = () if classes is None else tuple(map(str, classes))
+        if rows == 1 and len(outputs) == 2:
+            outputs = (f"{outputs[1]} against {outputs[0]}",)
+        if outputs and len(outputs) != rows:
+            raise ValueError(f"classes must be {rows} names, one for each row, got {len(outputs)}.")
+        return cls(
+            name=name,
+            features=names,
+            coefficients=tuple(tuple(float(value) for value in row) for row in matrix),
+            intercepts=intercepts,
+            outputs=outputs,
+            details=details,
+        )
+
+    @classmethod
+    def of_params(cls, params: Any) -> "ModelSummary":
+        """Describe bare parameters: an array or a pytree of arrays, as one list of numbers."""
+        import jax
+
+        leaves, _ = jax.tree_util.tree_flatten_with_path(params)
+        names: list[str] = []
+        values: list[float] = []
+        for path, leaf in leaves:
+            array = np.asarray(leaf, np.float64)
+            key = jax.tree_util.keystr(path).lstrip(".") or "params"
+            names += [f"{key}[{', '.join(map(str, at))}]" if at else key for at in np.ndindex(array.shape)]
+            values += [float(value) for value in array.ravel()]
+        return cls(name="parameters", features=tuple(names), coefficients=(tuple(values),))
+
+    @property
+    def size(self) -> int:
+        """The number of released coefficients and intercepts."""
+        return sum(len(row) for row in self.coefficients) + len(self.intercepts)
+
+    @property
+    def headings(self) -> tuple[str, ...]:
+        """A heading for each output."""
+        if self.outputs:
+            return self.outputs
+        rows = len(self.coefficients)
+        return ("value",) if rows == 1 else tuple(f"output {row}" for row in range(rows))
+
+    def largest(self, most: int = MOST_ROWS) -> list[tuple[str, tuple[float, ...]]]:
+        """Features with their coefficients, the intercept first, then by falling largest absolute value."""
+        matrix = np.asarray(self.coefficients, np.float64).reshape(len(self.coefficients), len(self.features))
+        finite = np.where(np.isfinite(matrix), np.abs(matrix), np.inf)
+        order = np.argsort(-finite.max(axis=0, initial=0.0), kind="stable")[:most]
+        rows = [(self.features[column], tuple(float(v) for v in matrix[:, column])) for column in order]
+        return [("(intercept)", self.intercepts), *rows] if self.intercepts else rows
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {
+            "name": self.name,
+            "features": list(self.features),
+            "coefficients": [list(row) for row in self.coefficients],
+            "intercepts": list(self.intercepts),
+            "outputs": list(self.outputs),
+            "details": dict(self.details or {}),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelSummary":
+        """Rebuild a summary from what `to_dict` gave."""
+        return cls(
+            name=values["name"],
+            features=tuple(values["features"]),
+            coefficients=tuple(tuple(float(value) for value in row) for row in values["coefficients"]),
+            intercepts=tuple(float(value) for value in values["intercepts"]),
+            outputs=tuple(values["outputs"]),
+            details=values["details"],
+        )

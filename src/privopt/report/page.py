@@ -1,0 +1,292 @@
+"""Pages: one self-contained HTML file for one run or for several, and the JSON of several."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from privopt.ledger import accounting
+from privopt.ledger.events import sequence
+from privopt.report import explain, words
+from privopt.report.figures import curves_figure, schedule_figure
+from privopt.report.model import MOST_ROWS
+from privopt.report.releases import ReleaseGroup, dearest
+from privopt.report.report import FORMAT_VERSION, PrivacyReport, form_of
+
+_FOLDER = Path(__file__).parent
+MOST_SETTINGS_TEXT = 120  # characters of a setting that is no number
+
+
+def combined_html(
+    reports: Sequence[PrivacyReport],
+    title: str,
+    summary_table: Sequence[Mapping[str, Any]] = (),
+    *,
+    introduction: Sequence[str] = (),
+    same_data: bool = True,
+) -> str:
+    """Several runs as one self-contained page: a summary first, each run below.
+
+    Args:
+        reports: the runs.
+        title: heading of the page.
+        summary_table: rows with the same keys, which head the columns.
+        introduction: paragraphs before the table.
+        same_data: whether all runs read the same data; the page then states their joint price.
+    """
+    return render(
+        reports, title=title, summary_table=summary_table, introduction=introduction, same_data=same_data
+    )
+
+
+def combined_json(
+    reports: Sequence[PrivacyReport],
+    title: str,
+    summary_table: Sequence[Mapping[str, Any]] = (),
+    *,
+    same_data: bool = True,
+) -> str:
+    """Several runs as one JSON text: `runs` holds what `PrivacyReport.to_dict` gives for each."""
+    joint = joint_price(reports) if same_data else None
+    document = {
+        "format": "privopt-reports",
+        "format_version": FORMAT_VERSION,
+        "title": title,
+        "joint_price": None if joint is None else dict(zip(("epsilon", "delta"), joint, strict=True)),
+        "summary": [
+            {str(key): words.json_value(value) for key, value in row.items()} for row in summary_table
+        ],
+        "runs": [report.to_dict() for report in reports],
+    }
+    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+
+
+def save_combined(
+    path: str | Path,
+    reports: Sequence[PrivacyReport],
+    title: str,
+    summary_table: Sequence[Mapping[str, Any]] = (),
+    *,
+    introduction: Sequence[str] = (),
+    same_data: bool = True,
+) -> Path:
+    """Write several runs into one file; the suffix chooses the form (.html or .json)."""
+    path = Path(path)
+    if form_of(path) == "html":
+        text = combined_html(reports, title, summary_table, introduction=introduction, same_data=same_data)
+    else:
+        text = combined_json(reports, title, summary_table, same_data=same_data)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def joint_price(reports: Sequence[PrivacyReport]) -> tuple[float, float] | None:
+    """(epsilon, delta) of all runs together, if they read the same data; None if they cannot be added up.
+
+    Runs under different relations or units have no joint price here. Delta is the largest of theirs.
+    """
+    if len({(report.relation, report.unit) for report in reports}) != 1:
+        return None
+    delta = max(report.delta for report in reports)
+    event = sequence(report.event for report in reports)
+    try:
+        return accounting.epsilon(event, delta, reports[0].relation), delta
+    except accounting.NotPriceable:
+        return None
+
+
+def render(
+    reports: Sequence[PrivacyReport],
+    *,
+    title: str,
+    summary_table: Sequence[Mapping[str, Any]] = (),
+    introduction: Sequence[str] = (),
+    same_data: bool = True,
+) -> str:
+    """The page of one run, or of several."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["pretty"] = words.pretty
+    several = len(reports) > 1 or bool(summary_table)
+    labels = [report.title for report in reports]
+    page = environment.get_template("report.html.j2").render(
+        title=title,
+        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
+        several=several,
+        introduction=list(introduction),
+        table=_table(summary_table),
+        joint=_joint_sentence(reports) if several and same_data and len(reports) > 1 else "",
+        banners=list(dict.fromkeys(banner for report in reports for banner in explain.banners(report))),
+        shared=_shared(reports),
+        curves=curves_figure(reports, labels, "all") if len(reports) > 1 else "",
+        runs=[_run(report, f"run{position + 1}") for position, report in enumerate(reports)],
+        version=reports[0].version if reports else "",
+    )
+    return "\n".join(line.rstrip() for line in page.splitlines() if line.strip()) + "\n"
+
+
+def _shared(reports: Sequence[PrivacyReport]) -> list[tuple[str, str]]:
+    """The plain words that hold for all runs alike."""
+    protections = {explain.protection(report) for report in reports}
+    return [("What is protected.", next(iter(protections)))] if len(protections) == 1 else []
+
+
+def _run(report: PrivacyReport, key: str) -> dict[str, Any]:
+    """What the template needs to know of one run, in words."""
+    return {
+        "key": key,
+        "title": report.title,
+        "headline": explain.headline(report),
+        "guess": explain.guess(report),
+        "banners": explain.banners(report),
+        "tiles": _tiles(report),
+        "paragraphs": [
+            ("What is protected.", explain.protection(report)),
+            ("How strong it is.", explain.strength(report)),
+            ("What it cost.", explain.price(report)),
+        ],
+        "not_covered": explain.not_covered(report),
+        "technical": explain.technical(report),
+        "curve": curves_figure([report], [report.title], f"{key}-curve"),
+        "curve_note": _curve_note(report),
+        "curve_points": _curve_points(report),
+        "schedule": schedule_figure(report.releases, f"{key}-noise"),
+        "releases": [_release_row(report, group) for group in report.releases],
+        "utility": explain.utility_assumptions(report),
+        "declared": report.declared,
+        "notices": report.notices,
+        "metrics": dict(report.metrics),
+        "selection": report.selection,
+        "model": _model(report),
+        "settings": _settings(report),
+    }
+
+
+def _tiles(report: PrivacyReport) -> list[tuple[str, str, str]]:
+    """The four numbers of the first screen: label, value, remark."""
+    finite = math.isfinite(report.epsilon)
+    among = "" if report.n is None else f"among {report.n:,}"
+    budget = report.budget
+    within = f"budget {words.pretty(budget.epsilon)}" if budget is not None and budget.is_private else ""
+    if report.unit == "user":
+        among = f"with all their records, {among}".rstrip(", ")
+    return [
+        ("Protected", f"one {report.unit}" if report.is_private else "nothing", among),
+        ("Epsilon (ε)", words.pretty(report.epsilon) if finite else "∞", within),
+        ("Delta (δ)", words.pretty(report.delta, 3), words.chance(report.delta) if report.delta else ""),
+        (
+            "Best guess right",
+            words.percent(report.curve.best_guess) if report.is_private else "100 %",
+            "50 % is blind guessing",
+        ),
+    ]
+
+
+def _curve_note(report: PrivacyReport) -> str:
+    if report.curve.exact:
+        return "Exact for this run: all its noise is Gaussian."
+    return (
+        "The dots are computed bounds of a numerical accountant; the lines between them only guide the eye."
+    )
+
+
+def _curve_points(report: PrivacyReport) -> list[tuple[str, str]]:
+    """At most a dozen points of the curve, for readers who prefer a table."""
+    pairs = list(zip(report.curve.deltas, report.curve.epsilons, strict=True))
+    step = max(1, math.ceil(len(pairs) / 10))
+    kept = sorted({*pairs[::step], *[pair for pair in pairs if pair[0] == report.delta]})
+    return [(words.pretty(delta, 3), words.pretty(epsilon)) for delta, epsilon in kept]
+
+
+def _release_row(report: PrivacyReport, group: ReleaseGroup) -> dict[str, str]:
+    return {
+        "Released": group.label,
+        "How many": f"{group.count:,}",
+        "Largest change by one " + report.unit: "—"
+        if group.sensitivity is None
+        else words.span(*group.sensitivity),
+        "Noise": group.noise,
+        "Noise scale": "—" if group.scale is None else words.span(*group.scale),
+        "Who takes part": group.participants,
+        "Cost of one": _single_cost(report, group),
+    }
+
+
+def _single_cost(report: PrivacyReport, group: ReleaseGroup) -> str:
+    """What one of these releases would cost by itself."""
+    if group.is_free:
+        return "free: part of a mechanism that was charged as a whole"
+    event = dearest(group)
+    if event is None:
+        return "charged as a whole"
+    try:
+        price = accounting.epsilon(event, report.delta, report.relation, near=report.single_near)
+    except accounting.NotPriceable:
+        return "priced together with the others only"
+    return "unlimited" if math.isinf(price) else f"ε = {words.pretty(price, 2)} by itself"
+
+
+def _model(report: PrivacyReport) -> dict[str, Any] | None:
+    model = report.model
+    if model is None or not model.size:
+        return None
+    rows = [(name, [words.pretty(value) for value in values]) for name, values in model.largest()]
+    total = len(model.features)
+    note = f"The {MOST_ROWS} largest of {total:,} by absolute value." if total > MOST_ROWS else ""
+    return {
+        "name": words.titled(model.name),
+        "headings": model.headings,
+        "rows": rows,
+        "note": note,
+        "size": model.size,
+        "details": {key: words.pretty(value) for key, value in (model.details or {}).items()},
+    }
+
+
+def _settings(report: PrivacyReport) -> list[tuple[str, str]]:
+    if report.plan is None:
+        return []
+    plan = report.plan
+    rows = [
+        ("solver", plan.solver),
+        ("features of a record, intercept included", words.pretty(plan.public.d)),
+        ("passes over the data", words.pretty(plan.passes)),
+        ("memory planned", words.size(plan.memory_bytes)),
+        ("time planned, compilation excluded", words.duration(plan.seconds)),
+    ]
+    for key, value in plan.settings.items():
+        text = words.pretty(value)
+        rows.append(
+            (words.spelled(key), text[:MOST_SETTINGS_TEXT] + ("…" if len(text) > MOST_SETTINGS_TEXT else ""))
+        )
+    return rows
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    if not rows:
+        return None
+    headings = list(dict.fromkeys(str(key) for row in rows for key in row))
+    cells = [[words.pretty(row.get(heading, "")) for heading in headings] for row in rows]
+    return {"headings": headings, "rows": cells}
+
+
+def _joint_sentence(reports: Sequence[PrivacyReport]) -> str:
+    joint = joint_price(reports)
+    if joint is None:
+        return "The runs use different units or relations, so they have no joint price here."
+    if any(report.seeded for report in reports):
+        return "The runs are not private: the noise of at least one can be reproduced from a seed."
+    if math.isinf(joint[0]):
+        return "Together the runs are not private: at least one has its noise switched off."
+    return (
+        f"All {len(reports)} runs read the same data. Whoever sees all of them faces a joint guarantee of "
+        f"ε = {words.pretty(joint[0])} at δ = {words.pretty(joint[1], 3)}, weaker than that of each alone."
+    )

@@ -1,0 +1,354 @@
+"""The privacy report of one run."""
+
+import json
+import math
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from html import escape
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+from privopt.ledger import accounting
+from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Event, event_from_dict
+from privopt.plan import Plan
+from privopt.public import Public, Relation
+from privopt.report import explain, words
+from privopt.report.curve import PrivacyCurve, privacy_curve
+from privopt.report.model import ModelSummary
+from privopt.report.releases import ReleaseGroup, group_releases
+from privopt.result import Result
+
+FORMAT = "privopt-report"
+FORMAT_VERSION = 1
+DEFAULT_DELTA = 1e-6  # for a run by hand, where nobody named a delta
+TERMINAL_WIDTH = 88
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """How the model was chosen among several.
+
+    Attributes:
+        sentence: what was done, for the reader.
+        private: whether the choice was made by a charged mechanism.
+    """
+
+    sentence: str
+    private: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyReport:
+    """What a run protected, how strongly and at what price: public things only, of released values only the model.
+
+    Attributes:
+        title: heading of the report.
+        relation: the neighbouring relation.
+        event: everything that was released, priced as one: the plan where there is one, else the transcript.
+        delta: the delta of the guarantee.
+        seeded: whether the noise came from a seed, which makes the run not private.
+        status: how the run ended, in a sentence.
+        releases: the releases, grouped by kind.
+        plan: what was announced before the data were read.
+        declared: what the user declared to be public, in sentences.
+        model: the released quantities.
+        selection: how the model was chosen among several.
+        metrics: measured quality, as the caller gave it.
+        notices: the planner's and the caller's remarks.
+        version: the version of privopt that made the run.
+    """
+
+    title: str
+    relation: Relation
+    event: Event
+    delta: float
+    seeded: bool
+    status: str
+    releases: tuple[ReleaseGroup, ...]
+    plan: Plan | None = None
+    declared: tuple[str, ...] = ()
+    model: ModelSummary | None = None
+    selection: Selection | None = None
+    metrics: Mapping[str, float | int | str] = field(default_factory=dict[str, float | int | str])
+    notices: tuple[str, ...] = ()
+    version: str = field(default_factory=lambda: metadata.version("privopt"))
+
+    @classmethod
+    def of(
+        cls,
+        result: Result,
+        *,
+        title: str | None = None,
+        declared: Iterable[str] = (),
+        model: ModelSummary | None = None,
+        selection: Selection | None = None,
+        metrics: Mapping[str, float | int | str] | None = None,
+        extra_notices: Iterable[str] = (),
+        delta: float | None = None,
+    ) -> "PrivacyReport":
+        """Report on a result.
+
+        Args:
+            result: what a solve gave back.
+            title: heading; default: the model or the solver.
+            declared: sentences on what the user declared public.
+            model: the fitted model; default: the bare parameters.
+            selection: how the model was chosen among several.
+            metrics: measured quality, by name.
+            extra_notices: further remarks.
+            delta: the delta to price a run at that had no plan; with a plan its budget's delta is used.
+        """
+        plan, transcript = result.plan, result.transcript
+        if plan is not None:
+            delta = plan.budget.delta
+        if title is None:
+            solver = "" if plan is None else f" ({plan.solver})"
+            title = ("Private optimization" if model is None else words.titled(model.name)) + solver
+        return cls(
+            title=title,
+            relation=transcript.relation,
+            event=transcript.event() if plan is None else plan.event,
+            delta=DEFAULT_DELTA if delta is None else delta,
+            seeded=transcript.seeded,
+            status=result.status.value,
+            releases=group_releases(transcript),
+            plan=plan,
+            declared=tuple(declared),
+            model=ModelSummary.of_params(result.params) if model is None else model,
+            selection=selection,
+            metrics=dict(metrics or {}),
+            notices=(*(() if plan is None else plan.notices), *extra_notices),
+        )
+
+    @property
+    def budget(self) -> Budget | None:
+        """The budget that was set beforehand; None for a run without a plan."""
+        return None if self.plan is None else self.plan.budget
+
+    @property
+    def unit(self) -> str:
+        """What is protected: "record" or "user"; "unit" for a run without a plan."""
+        return "unit" if self.plan is None else self.plan.public.unit
+
+    @property
+    def n(self) -> int | None:
+        """The public number of units, where it is known."""
+        return None if self.plan is None else self.plan.public.n
+
+    @property
+    def records_per_unit(self) -> int:
+        """The most records of one unit that are used."""
+        return 1 if self.plan is None else self.plan.public.records_per_unit
+
+    @property
+    def count(self) -> int:
+        """The number of single releases."""
+        return sum(group.count for group in self.releases)
+
+    @cached_property
+    def epsilon(self) -> float:
+        """The price at `delta`."""
+        return accounting.epsilon(self.event, self.delta, self.relation, near=self._near)
+
+    @cached_property
+    def curve(self) -> PrivacyCurve:
+        """The whole epsilon(delta) curve; numerical accounting may take a second."""
+        return privacy_curve(self.event, self.relation, self.delta, self._near)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the guarantee holds: noise was on, and it was secret."""
+        return math.isfinite(self.epsilon) and not self.seeded
+
+    @property
+    def _near(self) -> float | None:
+        """The epsilon that the noise was calibrated to: the same grid gives the same price."""
+        return self.budget.epsilon if self.budget is not None and self.budget.is_private else None
+
+    @property
+    def single_near(self) -> float | None:
+        """About the epsilon of one of many releases: a bound for the grid of the numerical accountant."""
+        return None if self._near is None else self._near / max(1.0, math.sqrt(self.count))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as a dictionary of JSON values (infinity is the text "infinity")."""
+        plan = None
+        if self.plan is not None:
+            plan = self.plan.to_dict() | {"epsilon": self.epsilon, "budget": asdict(self.plan.budget)}
+            plan["public"] = asdict(self.plan.public) | {"relation": self.relation.value}
+        document = {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "privopt": self.version,
+            "title": self.title,
+            "guarantee": {
+                "epsilon": self.epsilon,
+                "delta": self.delta,
+                "relation": self.relation.value,
+                "unit": self.unit,
+                "n": self.n,
+                "holds": self.is_private,
+                "seeded": self.seeded,
+                "noise": explain.noise_source(self),
+                "best_guess": self.curve.best_guess,
+            },
+            "summary": [explain.protection(self), explain.strength(self), explain.price(self)],
+            "not_covered": [point._asdict() for point in explain.not_covered(self)],
+            "status": self.status,
+            "curve": [
+                {"delta": delta, "epsilon": epsilon}
+                for delta, epsilon in zip(self.curve.deltas, self.curve.epsilons, strict=True)
+            ],
+            "event": self.event.to_dict(),
+            "releases": [group.to_dict() for group in self.releases],
+            "plan": plan,
+            "utility_assumptions": explain.utility_assumptions(self),
+            "declared": list(self.declared),
+            "selection": None if self.selection is None else asdict(self.selection),
+            "metrics": dict(self.metrics),
+            "notices": list(self.notices),
+            "model": None if self.model is None else self.model.to_dict(),
+        }
+        return words.json_value(document)
+
+    @classmethod
+    def from_dict(cls, document: Mapping[str, Any]) -> "PrivacyReport":
+        """Rebuild a report from what `to_dict` gave, possibly after a trip through JSON.
+
+        Raises:
+            ValueError: the document is not a report, or of a newer format.
+        """
+        if document.get("format") != FORMAT or document.get("format_version") != FORMAT_VERSION:
+            found = f"{document.get('format')!r}, version {document.get('format_version')!r}"
+            raise ValueError(f"expected a {FORMAT} document of version {FORMAT_VERSION}, got {found}.")
+        relation = Relation.parse(document["guarantee"]["relation"])
+        selection, model, plan = document["selection"], document["model"], document["plan"]
+        return cls(
+            title=document["title"],
+            relation=relation,
+            event=event_from_dict(document["event"]),
+            delta=document["guarantee"]["delta"],
+            seeded=document["guarantee"]["seeded"],
+            status=document["status"],
+            releases=tuple(ReleaseGroup.from_dict(group) for group in document["releases"]),
+            plan=None if plan is None else _plan_from_dict(plan),
+            declared=tuple(document["declared"]),
+            model=None if model is None else ModelSummary.from_dict(model),
+            selection=None if selection is None else Selection(**selection),
+            metrics=dict(document["metrics"]),
+            notices=tuple(document["notices"]),
+            version=document["privopt"],
+        )
+
+    def to_json(self) -> str:
+        """The report as JSON text."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False, ensure_ascii=False)
+
+    def to_html(self) -> str:
+        """The report as one self-contained page."""
+        from privopt.report.page import render  # late: a template engine and a plotting library
+
+        return render([self], title=self.title)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report; the suffix chooses the form.
+
+        Args:
+            path: ends in ".html" or ".json".
+        Returns:
+            The path.
+        Raises:
+            ValueError: any other suffix.
+        """
+        path = Path(path)
+        form = form_of(path)
+        path.write_text(self.to_html() if form == "html" else self.to_json(), encoding="utf-8")
+        return path
+
+    def __str__(self) -> str:
+        lines = [self.title]
+        lines += [f"  *** {banner.title} ***" for banner in explain.banners(self)]
+        for label, text in _terminal_lines(self):
+            lines += textwrap.wrap(
+                text,
+                TERMINAL_WIDTH,
+                initial_indent=f"  {label:<13} ",
+                subsequent_indent=" " * 16,
+                break_on_hyphens=False,
+            )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+def form_of(path: Path) -> Literal["html", "json"]:
+    """The form that a file name asks for.
+
+    Raises:
+        ValueError: the suffix is neither .html nor .json.
+    """
+    suffix = path.suffix.lower()
+    if suffix in (".html", ".htm"):
+        return "html"
+    if suffix == ".json":
+        return "json"
+    raise ValueError(f"a report is written as .html or .json, got the file name {path.name!r}.")
+
+
+def _terminal_lines(report: PrivacyReport) -> list[tuple[str, str]]:
+    """The rows of the printed report."""
+    lines = [("protected", f"{explain.one_line(report)} ({report.relation.value})")]
+    if math.isinf(report.epsilon):
+        lines.append(("guarantee", "none: epsilon is infinite"))
+    else:
+        budget = "" if report.budget is None else f" (budget: epsilon {words.number(report.budget.epsilon)})"
+        price = f"epsilon {words.number(report.epsilon)}, delta {words.number(report.delta, 3)}{budget}"
+        guess = words.percent(report.curve.best_guess)
+        lines += [
+            ("guarantee", price),
+            ("in words", f"whoever guesses, 50:50 beforehand, is right at most {guess} of the time"),
+        ]
+    kinds = [f"{group.count:,} x {group.label.lower()}, {group.noise}" for group in report.releases[:3]]
+    more = [f"{len(report.releases) - 3} more kinds"] if len(report.releases) > 3 else []
+    lines += [
+        ("releases", "; ".join([*kinds, *more]) or "none"),
+        ("noise from", explain.noise_source(report)),
+        ("status", report.status),
+    ]
+    if report.plan is not None and report.plan.predicted_excess is not None:
+        excess = words.number(report.plan.predicted_excess, 2)
+        lines.append(("predicted", f"objective about {excess} above its non-private optimum"))
+    if report.notices:
+        lines.append(("notices", f"{len(report.notices)}, first: {textwrap.shorten(report.notices[0], 120)}"))
+    lines.append(
+        (
+            "not covered",
+            "other uses of the same data, choices made on it, floating point, timing; see the full report",
+        )
+    )
+    return lines
+
+
+def _plan_from_dict(values: Mapping[str, Any]) -> Plan:
+    public: dict[str, Any] = dict(values["public"])
+    public["relation"] = Relation.parse(public["relation"])
+    excess = values["predicted_excess"]
+    return Plan(
+        solver=values["solver"],
+        settings=dict(values["settings"]),
+        event=event_from_dict(values["event"]),
+        budget=Budget(float(values["budget"]["epsilon"]), float(values["budget"]["delta"])),
+        public=Public(**public),
+        releases=values["releases"],
+        passes=values["passes"],
+        memory_bytes=values["memory_bytes"],
+        seconds=values["seconds"],
+        predicted_excess=None if excess is None else float(excess),
+        prediction=values["prediction"],
+        notices=tuple(values["notices"]),
+    )

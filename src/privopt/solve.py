@@ -1,0 +1,146 @@
+"""`minimize` and `plan`: the two functions of the solver interface."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+
+from privopt.curator import Curator, Observer
+from privopt.data import Units
+from privopt.ledger.account import Account
+from privopt.ledger.amounts import Budget
+from privopt.ledger.ledger import Ledger
+from privopt.mechanisms.noise import NoiseSource
+from privopt.plan import Plan
+from privopt.precision import double_precision
+from privopt.problems.losses import GLMLoss
+from privopt.problems.problem import Problem
+from privopt.public import Public, Relation
+from privopt.result import Result
+from privopt.solvers.base import Solver
+from privopt.solvers.registry import SOLVERS, choose
+
+Loss = GLMLoss | Problem | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Every applicable solver's plan, the default choice first."""
+
+    plans: tuple[Plan, ...]
+
+    @property
+    def default(self) -> Plan:
+        """What `solver="auto"` would run."""
+        return self.plans[0]
+
+    def __str__(self) -> str:
+        return "\n".join(str(plan) for plan in self.plans)
+
+
+def plan(
+    problem: GLMLoss | Problem,
+    *,
+    n: int,
+    d: int,
+    epsilon: float,
+    delta: float,
+    relation: Relation | str = Relation.REPLACE_ONE,
+    row_bound: float = 1.0,
+    records_per_unit: int = 1,
+    solver: Solver | str | None = None,
+) -> Plans:
+    """Say what a solve would cost and achieve, from public numbers alone.
+
+    Args:
+        problem: a loss, or a `Problem` with regulariser and constraint set.
+        n: public number of units.
+        d: features of a record, the intercept included.
+        epsilon: privacy budget; infinite for no privacy.
+        delta: privacy budget.
+        relation: the neighbouring relation.
+        row_bound: largest l2 norm of a feature row.
+        records_per_unit: public cap on the records of a user; 1 when a record is the unit.
+        solver: only this one; default: every solver that can solve the problem.
+    Returns:
+        Price, number of releases, data passes, memory, time and predicted excess, one `Plan` a solver.
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    problem = problem if isinstance(problem, Problem) else Problem(problem)
+    budget = Budget(epsilon, delta)
+    public = Public(
+        n=n,
+        d=d,
+        relation=Relation.parse(relation),
+        row_bound=row_bound,
+        unit="user" if records_per_unit > 1 else "record",
+        records_per_unit=records_per_unit,
+        outputs=problem.loss.outputs,
+    )
+    if solver is not None:
+        return Plans((choose(solver, problem, public).plan(problem, public, budget),))
+    default = choose("auto", problem, public)
+    others = [kind() for kind in SOLVERS.values() if not isinstance(default, kind)]
+    usable = [default, *(other for other in others if other.applicable(problem, public) is None)]
+    return Plans(tuple(usable_solver.plan(problem, public, budget) for usable_solver in usable))
+
+
+def minimize(
+    problem: Loss,
+    units: Units,
+    *,
+    budget: Budget,
+    solver: Solver | str = "auto",
+    start: Any = None,
+    account: Account | None = None,
+    random_state: int | None = None,
+    observer: Observer | None = None,
+) -> Result:
+    """Minimise a mean loss over private units.
+
+    Args:
+        problem: a loss of `privopt.problems.losses`, a `Problem`, or a JAX function
+            `loss(params, features, target) -> scalar` of one record, with `start` its parameters (any pytree).
+        units: the data, see `Units.from_arrays`.
+        budget: the (epsilon, delta) of this solve.
+        solver: "auto", a name, or a configured solver.
+        start: public or released starting point; required for a function.
+        account: a budget shared with other solves; charged for the whole plan before the data is read.
+        random_state: a seed: reproducible, and *not private*.
+        observer: called with (name, count) after releases.
+    Returns:
+        The released parameters, status, transcript, and the plan that was announced.
+    Raises:
+        ValueError, TypeError: an argument is not usable.
+        BudgetExceeded: the account cannot pay; no data has been read.
+    """
+    with double_precision():
+        problem, first = _as_problem(problem, start)
+        public = units.public
+        configured = choose(solver, problem, public).configure(problem, public, budget)
+        announced = configured.plan(problem, public, budget)
+        noise = NoiseSource(random_state)
+        if account is not None:
+            account.spend(
+                configured.name, announced.event, budget.epsilon, budget.delta, relation=public.relation
+            )
+        ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
+        curator = Curator(units, ledger, noise=noise, observer=observer)
+        result = configured.solve(curator, problem, first)
+        return result._replace(params=problem.unravel(result.params), plan=announced)
+
+
+def _as_problem(problem: Loss, start: Any) -> tuple[Problem, Any]:
+    """The problem, and the start as its flat or shaped array."""
+    if isinstance(problem, GLMLoss):
+        problem = Problem(problem)
+    if isinstance(problem, Problem):
+        return problem, None if start is None else problem.ravel(start)
+    if start is None:
+        raise ValueError(
+            "give `start`: the parameters at which your loss function begins; their shapes define it."
+        )
+    wrapped = Problem.from_pytree(problem, start)
+    return wrapped, jnp.asarray(wrapped.ravel(start))

@@ -1,0 +1,1 @@
+"""Algorithms: programs over a door, pure post-processing of what it releases."""

@@ -1,0 +1,159 @@
+"""What a solver is: a frozen configuration, a price, and a program over a door."""
+
+import abc
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from privopt.curator import Door
+from privopt.ledger.amounts import Budget
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event
+from privopt.plan import Plan, data_bytes, pass_seconds
+from privopt.precision import double_precision
+from privopt.problems.problem import Problem
+from privopt.public import Public
+from privopt.result import Result, Status
+
+
+@dataclass(frozen=True, kw_only=True)
+class Solver(abc.ABC):
+    """A frozen configuration. Fields left `None` are derived from public quantities by `configure`.
+
+    A subclass says what it releases (`event`), how it derives its fields (`derived`) and how it runs (`run`). In `run`
+    the only lines that cost privacy are calls on `door`.
+    """
+
+    noise_multiplier: float | None = (
+        None  # noise standard deviation / sensitivity, the same for every release
+    )
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """The solver's name in plans and on the command line."""
+
+    @abc.abstractmethod
+    def event(self, public: Public) -> Event:
+        """Everything this configured solver releases. Needs no data."""
+
+    @abc.abstractmethod
+    def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
+        """The solver with every field but the noise set from public quantities."""
+
+    @abc.abstractmethod
+    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+        """The program: arithmetic on releases."""
+
+    @abc.abstractmethod
+    def releases(self) -> int:
+        """The number of releases of this configured solver."""
+
+    @abc.abstractmethod
+    def passes(self) -> float:
+        """Expected passes over the data of this configured solver."""
+
+    def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
+        """Predicted excess objective, and what the number is."""
+        del problem, public, budget
+        return None, ""
+
+    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
+        """What a user should be told, from public quantities."""
+        del problem, public, budget
+        return ()
+
+    def applicable(self, problem: Problem, public: Public) -> str | None:
+        """Why this solver cannot solve the problem, or None if it can."""
+        del problem, public
+        return None
+
+    def configure(self, problem: Problem, public: Public, budget: Budget) -> Self:
+        """Derive what was left open and calibrate the noise to the budget.
+
+        Returns:
+            A solver whose whole plan costs at most the budget, and at least 0.999 of its epsilon.
+        """
+        solver = self.derived(problem, public, budget)
+        if solver.noise_multiplier is not None:
+            return solver
+        if math.isinf(budget.epsilon):
+            return replace(solver, noise_multiplier=0.0)
+        multiplier = calibrate(
+            lambda z: replace(solver, noise_multiplier=z).event(public), budget, public.relation
+        )
+        return replace(solver, noise_multiplier=float(multiplier))
+
+    def plan(self, problem: Problem, public: Public, budget: Budget) -> Plan:
+        """The plan of this solver, configured first where needed."""
+        solver = self.configure(problem, public, budget)
+        excess, meaning = solver.predicted_excess(problem, public, budget)
+        return Plan(
+            solver=self.name,
+            settings=settings(solver),
+            event=solver.event(public),
+            budget=budget,
+            public=public,
+            releases=solver.releases(),
+            passes=solver.passes(),
+            memory_bytes=data_bytes(public),
+            seconds=solver.passes() * pass_seconds(public, problem.loss.outputs),
+            predicted_excess=excess,
+            prediction=meaning,
+            notices=solver.notices(problem, public, budget),
+        )
+
+    def solve(self, door: Door, problem: Problem, start: Array | None = None) -> Result:
+        """Run the solver.
+
+        Args:
+            door: answers the releases.
+            problem: loss, regulariser and constraint set.
+            start: public starting point of `problem.parameter_shape(door.public)`; default zero.
+        Raises:
+            ValueError: the start has the wrong shape, or the solver was not configured.
+            BudgetExceeded, PlanMismatch: the door refused a release.
+        """
+        if self.noise_multiplier is None:
+            raise ValueError(
+                f"{self.name} is not configured: call `configure(problem, public, budget)` first."
+            )
+        if jax.config.read("jax_enable_x64"):
+            return self._solve(door, problem, start)
+        with double_precision():
+            return self._solve(door, problem, start)
+
+    def _solve(self, door: Door, problem: Problem, start: Array | None) -> Result:
+        shape = problem.parameter_shape(door.public)
+        first = jnp.zeros(shape, jnp.float64) if start is None else jnp.asarray(start, jnp.float64)
+        if first.shape != shape:
+            raise ValueError(f"start must have shape {shape}, got {first.shape}.")
+        params, status = self.run(door, problem, problem.constraint.project(first))
+        return Result(params=params, status=status, transcript=door.transcript)
+
+
+def settings(solver: Solver) -> Mapping[str, float | int | str]:
+    """A solver's fields, in a form that prints and serialises."""
+    values: dict[str, Any] = {}
+    for key in solver.__dataclass_fields__:
+        value = getattr(solver, key)
+        values[key] = value if isinstance(value, int | float | str) else repr(value)
+    return values
+
+
+def required(value: Any, field: str) -> Any:
+    """A field that `configure` sets.
+
+    Raises:
+        ValueError: it is still None.
+    """
+    if value is None:
+        raise ValueError(
+            f"`{field}` is not set: give it, or call `configure(problem, public, budget)` first."
+        )
+    return value

@@ -1,0 +1,265 @@
+"""Cells of a table as numbers, level codes and lists, whatever they are stored as.
+
+A column's stored type may be wrong, which is an error; a cell never is: what cannot be read counts as missing, so
+that no exception depends on a private value. Each cell is read by itself: no other row changes what it becomes.
+"""
+
+import contextlib
+import decimal
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from privopt.tables.errors import TableError
+from privopt.tables.schema import ColumnSpec
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int64]
+
+
+def column_names(table: Any) -> list[str]:
+    """The names of the columns of a pandas DataFrame or an Arrow table.
+
+    Raises:
+        TypeError: the table is neither.
+        TableError: two columns have one name.
+    """
+    names = (
+        [str(name) for name in as_table(table).columns] if _is_pandas(table) else as_table(table).column_names
+    )
+    if len(set(names)) < len(names):
+        raise TableError("The table has two columns of one name.")
+    return list(names)
+
+
+def as_table(table: Any) -> Any:
+    """A pandas DataFrame as it is; anything that speaks Arrow (a table, a batch, a Polars frame) as an Arrow table."""
+    if _is_pandas(table) or isinstance(table, pa.Table):
+        return table
+    if isinstance(table, pa.RecordBatch):
+        return pa.Table.from_batches([table])
+    if hasattr(table, "__arrow_c_stream__"):
+        return pa.table(table)
+    raise TypeError(
+        f"A table with named columns is needed, a pandas DataFrame or an Arrow table; got {type(table).__name__}."
+    )
+
+
+def read_columns(table: Any, columns: Iterable[ColumnSpec]) -> tuple[dict[str, Any], int]:
+    """Those columns, as Arrow chunked arrays or as arrays of Python objects, and the number of rows.
+
+    Raises:
+        TableError: a column is not there.
+    """
+    private_table = as_table(table)
+    present = {name: place for place, name in enumerate(column_names(private_table))}
+    private_columns: dict[str, Any] = {}
+    for column in columns:
+        if column.name not in present:
+            raise TableError(f"The table has no column {column.name!r}, which the schema names.")
+        if _is_pandas(private_table):
+            as_lists = column.kind in ("pixels", "set")
+            private_series = private_table.iloc[:, present[column.name]]
+            private_columns[column.name] = _from_pandas(private_series, as_lists=as_lists)
+        else:
+            private_columns[column.name] = private_table.column(column.name)
+    return private_columns, len(private_table) if _is_pandas(private_table) else private_table.num_rows
+
+
+def numbers(private_column: Any, name: str) -> Floats:
+    """Every cell as a float64; NaN where it is missing or is no number. Text is read as a number if it is one.
+
+    Raises:
+        TableError: the column is stored as something that holds no numbers.
+    """
+    if isinstance(private_column, np.ndarray):
+        return np.asarray([_number(cell) for cell in private_column], dtype=np.float64)
+    kind = private_column.type
+    if pa.types.is_null(kind):
+        return np.full(len(private_column), np.nan)
+    if pa.types.is_dictionary(kind):
+        return _by_distinct_value(private_column, lambda values: numbers(values, name), np.float64(np.nan))
+    if _is_text(kind):
+        try:
+            return numbers(pc.cast(private_column, pa.float64()), name)
+        except pa.ArrowInvalid:  # some cell is no number; read cell by cell, it becomes NaN
+            texts = _encoded(private_column)
+            return _by_distinct_value(
+                texts, _parsed, np.float64(np.nan)
+            )  # and every other cell what Arrow reads
+    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind):
+        private_column = pc.cast(private_column, pa.float64())
+    elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise TableError(f"Column {name!r} is stored as {kind}: the schema says that it holds numbers.")
+    return np.asarray(private_column.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def level_codes(private_column: Any, levels: Sequence[str], name: str) -> Codes:
+    """Every cell's position among the levels; -1 where it is missing or not among them.
+
+    A number is looked up as "3" or "2.5", a truth value as "True", "true" or "1".
+
+    Raises:
+        TableError: the column is stored as lists or other nested values.
+    """
+    position = {level: code for code, level in enumerate(levels)}
+
+    def codes_of(cells: Iterable[Any]) -> Codes:
+        found = [next((position[t] for t in _texts(cell) if t in position), -1) for cell in cells]
+        return np.asarray(found, dtype=np.int64)
+
+    if isinstance(private_column, np.ndarray):
+        return codes_of(private_column)
+    kind = private_column.type
+    if pa.types.is_null(kind):
+        return np.full(len(private_column), -1, dtype=np.int64)
+    if pa.types.is_nested(kind):
+        raise TableError(f"Column {name!r} is stored as {kind}: the schema says that it holds categories.")
+    return _by_distinct_value(
+        _encoded(private_column), lambda values: codes_of(_scalars(values)), np.int64(-1)
+    )
+
+
+def lists(private_column: Any, name: str) -> Iterator[tuple[NDArray[np.int64], NDArray[Any]]]:
+    """Chunk by chunk, how many numbers each row's list holds (-1 for a missing list), and the numbers of all of them.
+
+    Raises:
+        TableError: the column is not stored as lists of numbers.
+    """
+    kind = private_column.type
+    if pa.types.is_null(kind):
+        yield np.full(len(private_column), -1, dtype=np.int64), np.zeros(0)
+        return
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise TableError(
+            f"Column {name!r} is stored as {kind}: the schema says that it holds lists of numbers."
+        )
+    for private_chunk in private_column.chunks:
+        counts = pc.call_function("list_value_length", [private_chunk])
+        lengths = counts.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        flat = private_chunk.flatten()  # without the rows that are null
+        if pa.types.is_integer(flat.type) and flat.null_count == 0:
+            yield lengths, flat.to_numpy(zero_copy_only=False)
+        else:
+            yield lengths, numbers(flat, name)
+
+
+def group_codes(table: Any, column: str) -> Codes:
+    """One integer per distinct value of the column that says whose record a row is; all missing values are one user."""
+    private_column = read_columns(table, [ColumnSpec(name=column, kind="id")])[0][column]
+    if isinstance(private_column, np.ndarray):
+        private_users = np.asarray([next(_texts(cell), None) for cell in private_column], dtype=object)
+    elif pa.types.is_nested(private_column.type):
+        raise TableError(f"Column {column!r} is stored as {private_column.type}: it cannot tell users apart.")
+    else:
+        private_users = private_column.to_pandas()
+    return np.asarray(pd.factorize(private_users, use_na_sentinel=False)[0], dtype=np.int64)
+
+
+def _is_pandas(table: Any) -> bool:
+    return isinstance(table, pd.DataFrame)
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind) in ("string", "large_string", "string_view")
+
+
+def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
+    """A pandas column as an Arrow chunked array, or as an array of Python objects, which are then read one by one.
+
+    Privacy:
+        Arrow would settle on one type for all objects of a column, so that one record's cell could change how another's
+        is read. Only where all are text does that make no difference.
+    """
+    if private_series.dtype != object:
+        try:
+            return _chunked(pa.array(private_series, from_pandas=True))
+        except (pa.ArrowException, UnicodeError):  # categories of mixed types, text that is no Unicode
+            private_series = private_series.astype(object)
+    if as_lists:
+        lists_of_numbers = [_number_list(cell) for cell in private_series]
+        return _chunked(pa.array(lists_of_numbers, type=pa.large_list(pa.float64())))
+    if pd.api.types.infer_dtype(private_series, skipna=True) == "string":
+        with contextlib.suppress(UnicodeError):
+            return _chunked(pa.array(private_series, type=pa.large_string(), from_pandas=True))
+    return private_series.to_numpy(dtype=object)
+
+
+def _chunked(private_array: Any) -> Any:
+    return private_array if isinstance(private_array, pa.ChunkedArray) else pa.chunked_array([private_array])
+
+
+def _number_list(private_cell: Any) -> Floats | None:
+    """One cell as a list of numbers, or None."""
+    if not isinstance(private_cell, list | tuple | np.ndarray):
+        return None
+    try:
+        return np.asarray(private_cell, dtype=np.float64).ravel()
+    except (TypeError, ValueError):
+        return None
+
+
+def _encoded(private_column: Any) -> Any:
+    """The column as codes into its distinct values, chunk by chunk."""
+    return (
+        private_column if pa.types.is_dictionary(private_column.type) else private_column.dictionary_encode()
+    )
+
+
+def _by_distinct_value(private_column: Any, mapped: Any, missing: Any) -> NDArray[Any]:
+    """Map the distinct values of a dictionary-encoded column and spread the outcome over its rows."""
+    chunks = private_column.chunks if isinstance(private_column, pa.ChunkedArray) else [private_column]
+    spread: list[NDArray[Any]] = [np.zeros(0, dtype=missing.dtype)]
+    for chunk in chunks:
+        table = np.append(
+            mapped(chunk.dictionary), missing
+        )  # the last entry is where a missing cell (-1) points
+        spread.append(table[chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)])
+    return np.concatenate(spread)
+
+
+def _scalars(values: Any) -> list[Any]:
+    """Distinct values as Python or NumPy scalars; a float32 keeps its type, so that 0.1 is written as "0.1"."""
+    if pa.types.is_floating(values.type):
+        return list(values.to_numpy(zero_copy_only=False))
+    return values.to_pylist()
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """How a level that equals the value may be written; nothing for a missing value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, bool | np.bool_):
+        yield from (str(bool(value)), str(bool(value)).lower(), str(int(value)))
+    elif isinstance(value, float | np.floating):
+        if math.isfinite(value):
+            yield str(int(value)) if float(value).is_integer() else str(value)
+    elif value is not None and value is not pd.NA and value is not pd.NaT:
+        yield str(value)
+
+
+def _parsed(texts: Any) -> Floats:
+    """Texts as numbers; NaN for what is none."""
+    return np.asarray([_number(text) for text in texts.to_pylist()], dtype=np.float64)
+
+
+def _number(cell: Any) -> float:
+    """One cell as a number; NaN for what is none."""
+    if isinstance(cell, str):
+        word = cell.strip().lower()
+        if word in ("true", "false"):
+            return float(word == "true")
+        if "_" in word:  # Python would read "1_000"
+            return math.nan
+    elif not isinstance(cell, bool | int | float | np.bool_ | np.integer | np.floating | decimal.Decimal):
+        return math.nan
+    try:
+        return float(cell)
+    except (ValueError, OverflowError):
+        return math.nan

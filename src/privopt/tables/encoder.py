@@ -1,0 +1,342 @@
+"""A raw table to bounded features: scaling by public ranges, one-hot by public levels, nothing fitted on the rows."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+
+from privopt.tables.cells import column_names, level_codes, lists, numbers, read_columns
+from privopt.tables.errors import TableError
+from privopt.tables.schema import ColumnSpec, Schema
+
+# Wider than this, and with at most a tenth of a row's features non-zero, is stored as CSR by `sparse_output="auto"`.
+WIDE = 1000
+ROWS_AT_ONCE = 2048  # images are scaled in blocks of rows: the float64 copy of a block stays near the cache
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The features that one column becomes: encoded columns `start` to `stop`, of l2 norm at most `norm_bound`."""
+
+    column: str
+    kind: str
+    start: int
+    stop: int
+    norm_bound: float
+
+
+class TabularEncoder(TransformerMixin, BaseEstimator):
+    """Encode a pandas DataFrame or an Arrow table as float32 features, by a public schema alone.
+
+    * `num`: clipped to [low, high], mapped by log(1 + v) where the schema says `log1p`, scaled to `numeric_range`;
+    * `flag`: 1 from 0.5 on, else 0;
+    * `cat`: one feature per level, 1 at the level; a level that the schema does not list is a block of zeros;
+    * `pixels`: `size` features scaled to [0, 1];
+    * `set`: `size` features, 1 at the active indices; indices outside are left out.
+
+    A cell that is missing, not finite or not a number is *neutral*: a `num` becomes the middle of `numeric_range`,
+    anything else zeros. With `missing="record"` such `num`, `flag` and `pixels` cells become NaN instead, by which the
+    whole record counts as zero contribution in a private model.
+
+    Args:
+        schema: a `Schema`, its JSON object, or the path of its JSON file.
+        target: the column to predict, where it is not the schema's own; never a feature.
+        features: the columns to encode, in order; None takes all but targets, user, split, identifiers and free text.
+        exclude: columns to leave out.
+        numeric_range: where `num` columns are scaled to, low and high.
+        missing: "neutral" or "record".
+        sparse_output: True for CSR, False for a dense array, "auto" for CSR where a column is a `set` or the encoding
+            is wide and mostly zeros by its schema.
+
+    Attributes:
+        n_features_out_: the number of encoded features.
+        row_norm_bound_: the largest l2 norm that an encoded row without NaN can have.
+        blocks_: which features each column becomes.
+        columns_: the public descriptions of the encoded columns, in order.
+        feature_names_in_: names of the columns of the table seen by `fit`, used or not.
+        n_features_in_: how many those are.
+
+    Privacy:
+        Each row is encoded by itself and by public values only, so encoding costs nothing and changes no privacy
+        unit. `fit` looks at the table's column names only; once stored types are checked, no exception depends on a
+        cell.
+
+    Examples:
+        >>> import pandas as pd
+        >>> schema = {"columns": {"age": {"kind": "num", "low": 0, "high": 100},
+        ...                       "sex": {"kind": "cat", "levels": ["f", "m"]}}}
+        >>> encoder = TabularEncoder(schema)
+        >>> encoder.fit_transform(pd.DataFrame({"age": [25, 200], "sex": ["m", "?"]}))
+        array([[-0.5,  0. ,  1. ],
+               [ 1. ,  0. ,  0. ]], dtype=float32)
+        >>> list(encoder.get_feature_names_out())
+        ['age', 'sex=f', 'sex=m']
+    """
+
+    def __init__(
+        self,
+        schema: "Schema | Mapping[str, Any] | str | Path",
+        *,
+        target: str | None = None,
+        features: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        numeric_range: tuple[float, float] = (-1.0, 1.0),
+        missing: str = "neutral",
+        sparse_output: bool | str = "auto",
+    ) -> None:
+        self.schema = schema
+        self.target = target
+        self.features = features
+        self.exclude = exclude
+        self.numeric_range = numeric_range
+        self.missing = missing
+        self.sparse_output = sparse_output
+
+    def fit(self, X: Any, y: Any = None) -> "TabularEncoder":
+        """Check the arguments and the table's column names; nothing else is looked at.
+
+        Raises:
+            TableError: the schema is not valid, or the table lacks one of its feature columns.
+            ValueError: an option has a value that is not allowed.
+            TypeError: X has no named columns.
+        """
+        self._check_options()
+        names = column_names(X)
+        columns = self._described_columns()
+        for column in columns:
+            if column.name not in names:
+                raise TableError(f"The table has no column {column.name!r}, which the schema names.")
+        self.columns_ = columns
+        self.feature_names_in_ = np.asarray(names, dtype=object)
+        self.n_features_in_ = len(names)
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """Encode every row. Columns may stand in any order, others are ignored, and `fit` is not needed.
+
+        Returns:
+            A float32 array, or a CSR array, of shape (rows, n_features_out_).
+        """
+        self._check_options()
+        columns = self._columns()
+        private_columns, rows = read_columns(X, columns)
+        if self._is_sparse():
+            return self._encode_sparse(private_columns, rows)
+        return self._encode_dense(private_columns, rows)
+
+    def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+        """The name of every encoded feature: `age`, `sex=Female`, `pixels_17`, `active_300`."""
+        seen = getattr(self, "feature_names_in_", input_features)
+        if input_features is not None and list(input_features) != list(seen):
+            raise ValueError("input_features must be the column names that `fit` saw; leave it out.")
+        names: list[str] = []
+        for column in self._columns():
+            if column.kind == "cat":
+                names += [f"{column.name}={level}" for level in column.levels]
+            elif column.kind in ("pixels", "set"):
+                names += [f"{column.name}_{index}" for index in range(column.size)]
+            else:
+                names.append(column.name)
+        return np.asarray(names, dtype=object)
+
+    @property
+    def blocks_(self) -> tuple[Block, ...]:
+        """Which features each column becomes, and how long they can be."""
+        blocks: list[Block] = []
+        start = 0
+        for column in self._columns():
+            bound = self._norm_bound(column)
+            stop = start + column.width
+            blocks.append(
+                Block(column=column.name, kind=column.kind, start=start, stop=stop, norm_bound=bound)
+            )
+            start = stop
+        return tuple(blocks)
+
+    @property
+    def n_features_out_(self) -> int:
+        """The number of encoded features."""
+        return sum(column.width for column in self._columns())
+
+    @property
+    def row_norm_bound_(self) -> float:
+        """The largest l2 norm an encoded row can have, from the schema alone; a bound of `sqrt(size)` for a `set`."""
+        return math.sqrt(sum(block.norm_bound**2 for block in self.blocks_))
+
+    def to_document(self) -> dict[str, Any]:
+        """Everything needed to build the same encoder again, as plain JSON values."""
+        return {
+            "schema": Schema.from_json(self.schema).to_json(),
+            "target": self.target,
+            "features": [column.name for column in self._columns()],
+            "numeric_range": list(self.numeric_range),
+            "missing": self.missing,
+            "sparse_output": self.sparse_output,
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> "TabularEncoder":
+        """Build the encoder that `to_document` described."""
+        low, high = document["numeric_range"]
+        return cls(
+            Schema.from_json(document["schema"]),
+            target=document["target"],
+            features=tuple(document["features"]),
+            numeric_range=(low, high),
+            missing=document["missing"],
+            sparse_output=document["sparse_output"],
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return True  # everything is known from the schema
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.requires_fit = False
+        tags.no_validation = True
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        tags.input_tags.string = True
+        return tags
+
+    def _check_options(self) -> None:
+        low, high = self.numeric_range
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ValueError(
+                f"numeric_range must be two finite numbers, low < high; got {self.numeric_range!r}."
+            )
+        if self.missing not in ("neutral", "record"):
+            raise ValueError(f"missing must be 'neutral' or 'record'; got {self.missing!r}.")
+        if self.sparse_output not in (True, False, "auto"):
+            raise ValueError(f"sparse_output must be True, False or 'auto'; got {self.sparse_output!r}.")
+
+    def _columns(self) -> tuple[ColumnSpec, ...]:
+        """The columns that `fit` settled on, or those of the schema before it."""
+        return getattr(self, "columns_", None) or self._described_columns()
+
+    def _described_columns(self) -> tuple[ColumnSpec, ...]:
+        schema = Schema.from_json(self.schema)
+        return schema.feature_columns(self.features, exclude=self.exclude, target=self.target)
+
+    def _norm_bound(self, column: ColumnSpec) -> float:
+        if column.kind == "num":
+            return float(max(abs(np.float32(end)) for end in self.numeric_range))
+        most = {"pixels": column.size, "set": min(column.size, column.max_active or column.size)}
+        return math.sqrt(most.get(column.kind, 1))
+
+    def _is_sparse(self) -> bool:
+        if self.sparse_output != "auto":
+            return bool(self.sparse_output)
+        columns = self._columns()
+        non_zero = sum(column.size if column.kind == "pixels" else 1 for column in columns)
+        wide = self.n_features_out_ > WIDE and self.n_features_out_ > 10 * non_zero
+        return wide or any(column.kind == "set" for column in columns)
+
+    def _encode_dense(self, private_columns: Mapping[str, Any], rows: int) -> NDArray[np.float32]:
+        private_features = np.zeros((rows, self.n_features_out_), dtype=np.float32)
+        for column, block in zip(self._columns(), self.blocks_, strict=True):
+            self._fill(private_features[:, block.start : block.stop], column, private_columns[column.name])
+        return private_features
+
+    def _encode_sparse(self, private_columns: Mapping[str, Any], rows: int) -> "sparse.csr_array":
+        entries: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
+        for column, block in zip(self._columns(), self.blocks_, strict=True):
+            private_column = private_columns[column.name]
+            if column.kind == "set":
+                at, index = _active(column, private_column)
+                value = np.ones(len(at), dtype=np.float32)
+            elif column.kind == "cat":
+                codes = level_codes(private_column, column.levels, column.name)
+                at = np.flatnonzero(codes >= 0)
+                index, value = codes[at], np.ones(len(at), dtype=np.float32)
+            else:
+                dense = np.zeros((rows, column.width), dtype=np.float32)
+                self._fill(dense, column, private_column)
+                at, index = np.nonzero(dense)
+                value = dense[at, index]
+            entries.append((at.astype(np.int32), (index + block.start).astype(np.int32), value))
+        at, index, value = (np.concatenate(part) for part in zip(*entries, strict=True))
+        return sparse.coo_array((value, (at, index)), shape=(rows, self.n_features_out_)).tocsr()
+
+    def _fill(self, out: NDArray[np.float32], column: ColumnSpec, private_column: Any) -> None:
+        """Write one column's features into their place, which holds zeros."""
+        if column.kind == "cat":
+            codes = level_codes(private_column, column.levels, column.name)
+            known = np.flatnonzero(codes >= 0)
+            out[known, codes[known]] = 1.0
+        elif column.kind == "set":
+            out[_active(column, private_column)] = 1.0
+        elif column.kind == "pixels":
+            self._fill_pixels(out, column, private_column)
+        else:
+            out[:, 0] = self._scaled(column, numbers(private_column, column.name))
+
+    def _scaled(self, column: ColumnSpec, private_values: NDArray[np.float64]) -> NDArray[np.float32]:
+        """A `num` or `flag` column as one feature."""
+        finite = np.isfinite(private_values)
+        if column.kind == "flag":
+            return np.where(finite, private_values >= 0.5, self._missing_is(0.0)).astype(np.float32)
+        start, end = self.numeric_range
+        low, high = float(column.low), float(column.high)
+        clipped = np.clip(np.where(finite, private_values, low), low, high)
+        if column.log1p:
+            clipped, low, high = np.log1p(clipped), math.log1p(low), math.log1p(high)
+        # Halved before the difference is taken: bounds near the largest float64 must not overflow.
+        fraction = (clipped / 2 - low / 2) / (high / 2 - low / 2)
+        scaled = np.where(finite, start + (end - start) * fraction, self._missing_is((start + end) / 2))
+        # Rounding, to float64 above and to float32 here, must not leave the range.
+        return np.clip(scaled.astype(np.float32), np.float32(start), np.float32(end))
+
+    def _missing_is(self, neutral: float) -> float:
+        return neutral if self.missing == "neutral" else math.nan
+
+    def _fill_pixels(self, out: NDArray[np.float32], column: ColumnSpec, private_column: Any) -> None:
+        first = 0
+        for lengths, private_flat in lists(private_column, column.name):
+            rows = np.arange(first, first + len(lengths))
+            first += len(lengths)
+            whole = lengths == column.size  # a list of another length counts as missing
+            out[rows[~whole]] = self._missing_is(0.0)
+            kept = private_flat if whole.all() else private_flat[np.repeat(whole, np.maximum(lengths, 0))]
+            private_pixels, rows = kept.reshape(-1, column.size), rows[whole]
+            if private_pixels.dtype == np.uint8:  # bytes: scale the 256 there are, once
+                table = self._scaled_pixels(column, np.arange(256)).astype(np.float32)
+            else:
+                table = None
+            for start in range(0, len(rows), ROWS_AT_ONCE):
+                block = private_pixels[start : start + ROWS_AT_ONCE]
+                scaled = self._scaled_pixels(column, block) if table is None else table[block]
+                out[rows[start : start + ROWS_AT_ONCE]] = scaled
+
+    def _scaled_pixels(self, column: ColumnSpec, private_pixels: NDArray[Any]) -> NDArray[np.float64]:
+        low, high = float(column.low), float(column.high)
+        values = private_pixels.astype(np.float64)
+        fraction = (np.clip(values, low, high) / 2 - low / 2) / (high / 2 - low / 2)
+        return np.where(np.isfinite(values), np.clip(fraction, 0.0, 1.0), self._missing_is(0.0))
+
+
+def _active(column: ColumnSpec, private_column: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row and index of every active index below `size`, each once, in order; at most `max_active` a row."""
+    rows: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+    indices: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
+    first = 0
+    for lengths, private_flat in lists(private_column, column.name):
+        row = np.repeat(np.arange(first, first + len(lengths)), np.maximum(lengths, 0))
+        first += len(lengths)
+        usable = (private_flat >= 0) & (private_flat < column.size) & (private_flat == np.floor(private_flat))
+        rows.append(row[usable])
+        indices.append(private_flat[usable].astype(np.int64))
+    row, index = np.concatenate(rows), np.concatenate(indices)
+    key = row * column.size + index  # one number that orders the pairs by row, then by index
+    if np.any(key[1:] <= key[:-1]):  # not sorted yet, or with repetitions
+        row, index = np.divmod(np.unique(key), column.size)
+    if column.max_active is not None:
+        place = np.arange(len(row)) - np.searchsorted(row, row)
+        row, index = row[place < column.max_active], index[place < column.max_active]
+    return row, index

@@ -1,0 +1,5 @@
+"""The one exception for a schema, a table or a model directory that cannot be used."""
+
+
+class TableError(ValueError):
+    """What the user gave cannot be used; the message is one sentence and carries no cell of the table."""

@@ -1,0 +1,178 @@
+"""Read tables from CSV and Parquet, only the columns the schema names, and write predictions."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+from numpy.typing import ArrayLike
+
+from privopt.tables.atomic import replace_file
+from privopt.tables.cells import numbers
+from privopt.tables.errors import TableError
+from privopt.tables.schema import Schema
+
+PARQUET = (".parquet", ".pq")
+DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
+
+
+def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | None = None) -> Any:
+    """Read the schema's columns of a CSV or Parquet file; no other column is read.
+
+    In CSV every cell is text at first: `num` and `flag` cells that are no numbers become missing, categories and
+    identifiers stay text. Lists (`pixels`, `set`) need Parquet.
+
+    Args:
+        path: a file ending in .parquet, .pq, .csv, .tsv, or one of the last two with .gz.
+        schema: says which columns there are, and of which kind.
+        columns: the columns wanted, all of them in the schema; None takes all of the schema's.
+
+    Returns:
+        A `pyarrow.Table` with those columns in that order.
+
+    Raises:
+        TableError: the file is missing, of another format, damaged, or lacks a column.
+    """
+    file = _existing(path)
+    wanted = [schema.column(name).name for name in (schema.names if columns is None else columns)]
+    present = table_columns(file)
+    missing = [name for name in wanted if name not in present]
+    if missing:
+        raise TableError(f"The table {str(file)!r} has no column {missing[0]!r}, which the schema names.")
+    if len(set(present)) < len(present):
+        raise TableError(f"The table {str(file)!r} has two columns of one name.")
+    if _delimiter(file) is None:
+        return _guarded(file, lambda: pq.ParquetFile(file).read(columns=wanted).select(wanted))
+    for name in wanted:
+        if schema.column(name).kind in ("pixels", "set"):
+            raise TableError(
+                f"Column {name!r} holds lists, which CSV has no form for: give the table as Parquet."
+            )
+    private_table = _guarded(file, lambda: _read_csv(file, wanted))
+    private_arrays = [
+        pa.chunked_array([numbers(private_table.column(name), name)])
+        if schema.column(name).kind in ("num", "flag")
+        else private_table.column(name)
+        for name in wanted
+    ]
+    return pa.table(private_arrays, names=wanted)
+
+
+def table_columns(path: str | Path) -> list[str]:
+    """The names of the columns in a file, from its header.
+
+    Raises:
+        TableError: the file is missing, of another format, or damaged.
+    """
+    file = _existing(path)
+    delimiter = _delimiter(file)
+    if delimiter is None:
+        return list(_guarded(file, lambda: pq.read_schema(file).names))
+
+    def header() -> list[str]:
+        with (
+            pa.input_stream(str(file), compression="detect") as stream,
+            io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
+        ):
+            return next(csv.reader(text, delimiter=delimiter), [])
+
+    return _guarded(file, header)
+
+
+def row_count(path: str | Path) -> int:
+    """How many rows a file has; Parquet says so in its footer, CSV is read through.
+
+    Privacy:
+        The count is public under replace-one only; under add-or-remove-one it is private, and n must be given.
+    """
+    file = _existing(path)
+    if _delimiter(file) is None:
+        return int(_guarded(file, lambda: pq.ParquetFile(file).metadata.num_rows))
+    names = table_columns(file)
+    return int(_guarded(file, lambda: _read_csv(file, names[:1]).num_rows)) if names else 0
+
+
+def write_predictions(
+    path: str | Path, prediction: ArrayLike, *, probabilities: Mapping[Any, ArrayLike] | None = None
+) -> None:
+    """Write a Parquet file with a column `prediction` and, for classifiers, one `probability_<class>` per class.
+
+    Args:
+        path: where to, ending in .parquet or .pq; an existing file is replaced in one step.
+        prediction: one value per row.
+        probabilities: for each class one probability per row, in the order of the columns.
+
+    Raises:
+        TableError: the name ends otherwise, the folder does not exist or is not writable.
+        ValueError: the columns differ in length.
+    """
+    file = Path(path)
+    if _extension(file) not in PARQUET:
+        raise TableError(f"Predictions are written as Parquet: let {str(file)!r} end in .parquet.")
+    columns = {"prediction": np.asarray(prediction)}
+    columns |= {f"probability_{label}": np.asarray(each) for label, each in (probabilities or {}).items()}
+    lengths = {name: len(values) for name, values in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"Every column needs one value per row; got lengths {lengths}.")
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer, compression="zstd")
+    try:
+        replace_file(file, buffer.getvalue())
+    except OSError as error:
+        raise TableError(f"{str(file)!r} cannot be written: {error.strerror}.") from None
+
+
+def _existing(path: str | Path) -> Path:
+    """The path, of a known format and an existing file."""
+    file = Path(path)
+    if _extension(file) not in (*PARQUET, *DELIMITERS):
+        known = ", ".join((*PARQUET, *DELIMITERS))
+        raise TableError(
+            f"The table {str(file)!r} is of no known format: its name must end in one of {known}."
+        )
+    if not file.is_file():
+        raise TableError(f"There is no table {str(file)!r}.")
+    return file
+
+
+def _extension(file: Path) -> str:
+    name = file.name.lower()
+    return next((end for end in (*PARQUET, *DELIMITERS) if name.endswith(end)), "")
+
+
+def _delimiter(file: Path) -> str | None:
+    return DELIMITERS.get(_extension(file))
+
+
+def _read_csv(file: Path, names: list[str]) -> Any:
+    """Those columns as text."""
+    return arrow_csv.read_csv(
+        str(file),
+        parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(file), newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            include_columns=names,
+            column_types={name: pa.string() for name in names},
+            strings_can_be_null=False,
+        ),
+    )
+
+
+def _guarded(file: Path, read: Any) -> Any:
+    """Read, and turn whatever the reader says, which may quote cells, into a sentence of ours."""
+    try:
+        return read()
+    except UnicodeDecodeError:
+        reason = "it is not UTF-8 text"
+    except (pa.ArrowException, csv.Error, EOFError, ValueError):
+        kind = (
+            "Parquet" if _delimiter(file) is None else "CSV (one header, as many cells in every row, UTF-8)"
+        )
+        reason = f"it is not well-formed {kind}"
+    except OSError as error:
+        reason = (error.strerror or "its content is damaged").lower()
+    raise TableError(f"The table {str(file)!r} cannot be read: {reason}.")

@@ -1,0 +1,404 @@
+"""What is publicly known about a table: for every column its kind and its range or its levels.
+
+A schema is written down by a person from documentation or plausibility, never read off the rows, so scaling and one-hot
+encoding by it cost no privacy. Its JSON form is one object:
+
+    {"target": "income", "other_targets": [], "sensitive": ["sex"], "user": "person",
+     "columns": {"age": {"kind": "num", "low": 16, "high": 90},
+                 "gain": {"kind": "num", "low": 0, "high": 100000, "log1p": true},
+                 "sex": {"kind": "cat", "levels": ["Female", "Male"]},
+                 "person": {"kind": "id"},
+                 "income": {"kind": "flag"}}}
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from privopt.tables.errors import TableError
+
+# Every kind, and the keys that describe it: required, then optional.
+KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "num": (("low", "high"), ("log1p",)),
+    "flag": ((), ()),
+    "cat": (("levels",), ()),
+    "pixels": (("size", "low", "high"), ()),
+    "set": (("size",), ("max_active",)),
+    "id": ((), ()),
+    "text": ((), ()),
+}
+FEATURE_KINDS = ("num", "flag", "cat", "pixels", "set")
+TARGET_KINDS = ("flag", "cat", "num")
+ENTRY_KEYS = ("columns", "target", "other_targets", "sensitive", "user", "split", "n", "codes", "description")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSpec:
+    """The public description of one column.
+
+    Attributes:
+        name: the column's name in the table.
+        kind: `num` (a number), `flag` (0 or 1), `cat` (one of `levels`), `pixels` (a list of `size` numbers), `set`
+            (a list of the active indices below `size`), `id` or `text` (never a feature).
+        low: smallest plausible value (`num`, `pixels`), in the column's own units; smaller ones are clipped.
+        high: largest plausible value.
+        log1p: whether the number and its bounds are mapped by log(1 + v) before scaling.
+        levels: the categories, as text; a number is written as in "3" or "2.5".
+        size: how many numbers (`pixels`) or possible indices (`set`) the lists have.
+        max_active: a public cap on the active indices kept per row (`set`), the smallest first; None keeps all.
+    """
+
+    name: str
+    kind: str
+    low: float = 0.0
+    high: float = 1.0
+    log1p: bool = False
+    levels: tuple[str, ...] = ()
+    size: int = 0
+    max_active: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise TableError(
+                f"Column {self.name!r} has kind {self.kind!r}, which does not exist: use one of {_listed(KINDS)}."
+            )
+        if self.kind in ("num", "pixels"):
+            self._check_range()
+        if self.kind == "cat":
+            self._check_levels()
+        if self.kind in ("pixels", "set") and (not _is_whole(self.size) or self.size < 1):
+            raise TableError(
+                f"Column {self.name!r} needs a size of at least 1, a whole number; got {self.size!r}."
+            )
+        if self.max_active is not None and (not _is_whole(self.max_active) or self.max_active < 1):
+            raise TableError(
+                f"Column {self.name!r} needs a max_active of at least 1, a whole number; got {self.max_active!r}."
+            )
+
+    def _check_range(self) -> None:
+        for key, bound in (("low", self.low), ("high", self.high)):
+            if type(bound) not in (int, float) or not abs(bound) <= sys.float_info.max:
+                raise TableError(f"Column {self.name!r} needs a finite number as its {key!r}; got {bound!r}.")
+        if not self.low < self.high:
+            raise TableError(
+                f"Column {self.name!r} needs low < high; got low={self.low!r} and high={self.high!r}. "
+                "They are public bounds: take them from documentation, not from the rows."
+            )
+        if self.log1p not in (True, False):
+            raise TableError(f"Column {self.name!r} has log1p={self.log1p!r}: it must be true or false.")
+        if self.log1p and self.low <= -1:
+            raise TableError(
+                f"Column {self.name!r} has log1p, so its low must be above -1; got {self.low!r}."
+            )
+
+    def _check_levels(self) -> None:
+        if not self.levels:
+            raise TableError(
+                f"Column {self.name!r} needs a non-empty list of levels, the documented categories."
+            )
+        levels: tuple[Any, ...] = self.levels
+        if not all(isinstance(level, str) and level for level in levels):
+            raise TableError(
+                f"Column {self.name!r} needs levels that are non-empty texts or whole numbers. "
+                "A missing category needs no level: it becomes a block of zeros."
+            )
+        if len(set(self.levels)) < len(self.levels):
+            twice = next(level for level in self.levels if self.levels.count(level) > 1)
+            raise TableError(f"Column {self.name!r} lists the level {twice!r} twice.")
+
+    @property
+    def width(self) -> int:
+        """How many encoded features the column becomes; 0 for `id` and `text`."""
+        widths = {"num": 1, "flag": 1, "cat": len(self.levels), "pixels": self.size, "set": self.size}
+        return widths.get(self.kind, 0)
+
+    @classmethod
+    def from_json(cls, name: str, entry: object) -> "ColumnSpec":
+        """Read one column's JSON object.
+
+        Raises:
+            TableError: a key is missing, misspelt or has a value that is not allowed.
+        """
+        if not isinstance(entry, Mapping):
+            raise TableError(
+                f'Column {name!r} must be described by an object such as {{"kind": "flag"}}; got {entry!r}.'
+            )
+        given = cast("Mapping[str, Any]", entry)
+        if "kind" not in given:
+            raise TableError(f"Column {name!r} has no 'kind': give one of {_listed(KINDS)}.")
+        kind: Any = given["kind"]
+        if kind not in KINDS:
+            return cls(name=name, kind=str(kind))  # raises the sentence about kinds
+        required, optional = KINDS[kind]
+        missing = [key for key in required if key not in given]
+        if missing:
+            raise TableError(
+                f"Column {name!r} of kind {kind!r} lacks {_listed(missing)}: a public value that you give, "
+                "as reading it off the rows would cost privacy."
+            )
+        allowed = ("kind", *required, *optional, "description")
+        unknown = [key for key in given if key not in allowed]
+        if unknown:
+            raise TableError(
+                f"Column {name!r} of kind {kind!r} has the unknown key {unknown[0]!r}: use {_listed(allowed)}."
+            )
+        arguments = {key: given[key] for key in (*required, *optional) if key in given}
+        if "levels" in arguments:
+            arguments["levels"] = _levels(name, arguments["levels"])
+        return cls(name=name, kind=kind, **arguments)
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON object that `from_json` reads back to an equal column."""
+        required, optional = KINDS[self.kind]
+        entry: dict[str, Any] = {"kind": self.kind}
+        entry |= {key: getattr(self, key) for key in required}
+        entry |= {key: getattr(self, key) for key in optional if getattr(self, key)}
+        if "levels" in entry:
+            entry["levels"] = list(self.levels)
+        return entry
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetEncoding:
+    """What a target may be: one of `classes`, or a number within `bounds`. Exactly one of the two is given."""
+
+    column: str
+    classes: tuple[Any, ...] | None = None
+    bounds: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """The public description of a table.
+
+    Attributes:
+        columns: the columns that may be read; others in the table are left alone.
+        target: the column to predict, if the schema names one.
+        other_targets: columns that give the target away and are therefore no features.
+        sensitive: columns about which fairness is asked; they are features unless they are excluded.
+        user: the column that says whose record a row is.
+        split: the column that assigns rows to "train" and "test".
+        n: the public number of rows, if the schema states it.
+    """
+
+    columns: tuple[ColumnSpec, ...]
+    target: str | None = None
+    other_targets: tuple[str, ...] = ()
+    sensitive: tuple[str, ...] = ()
+    user: str | None = None
+    split: str | None = None
+    n: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.columns:
+            raise TableError("A schema needs at least one column under 'columns'.")
+        if len(set(self.names)) < len(self.names):
+            raise TableError("A schema may name each column once only.")
+        roles = {"target": self.target, "user": self.user, "split": self.split}
+        named = [(role, name) for role, name in roles.items() if name is not None]
+        named += [("other_targets", name) for name in self.other_targets]
+        named += [("sensitive", name) for name in self.sensitive]
+        for role, name in named:
+            if name not in self.names:
+                raise TableError(f"The schema's {role!r} names {name!r}, which is not among its columns.")
+        if self.n is not None and (not _is_whole(self.n) or self.n < 1):
+            raise TableError(f"The schema's 'n' must be a whole number of rows, at least 1; got {self.n!r}.")
+        if self.target is not None:
+            self.target_encoding()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> ColumnSpec:
+        """The description of the column `name`.
+
+        Raises:
+            TableError: the schema has no such column.
+        """
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise TableError(f"The schema has no column {name!r}: it names {_listed(self.names)}.")
+
+    def feature_columns(
+        self, features: Iterable[str] | None = None, *, exclude: Iterable[str] = (), target: str | None = None
+    ) -> tuple[ColumnSpec, ...]:
+        """The columns a model learns from: `features`, or all that are neither target, user nor split, less `exclude`.
+
+        Args:
+            features: names, in the order wanted; None takes every usable column in the schema's order.
+            exclude: names to leave out.
+            target: the column to predict, where it is not the schema's own target (which then is no feature either).
+
+        Raises:
+            TableError: a name is unknown, not usable as a feature, or nothing is left.
+        """
+        excluded = tuple(self.column(name).name for name in exclude)
+        predicted = self.target if target is None else self.column(target).name
+        if features is None:
+            reserved = {predicted, self.target, self.user, self.split, *self.other_targets, *excluded}
+            chosen = [c for c in self.columns if c.kind in FEATURE_KINDS and c.name not in reserved]
+        else:
+            chosen = [self.column(name) for name in features]
+            for column in chosen:
+                if column.kind not in FEATURE_KINDS or column.name in (predicted, self.user, self.split):
+                    raise TableError(
+                        f"Column {column.name!r} (kind {column.kind!r}) cannot be a feature: targets, users, splits, "
+                        "identifiers and free text are left out."
+                    )
+            chosen = [column for column in chosen if column.name not in excluded]
+        if not chosen:
+            raise TableError("No feature column is left: name some of kind num, flag, cat, pixels or set.")
+        if len({column.name for column in chosen}) < len(chosen):
+            raise TableError("A feature column is named twice.")
+        return tuple(chosen)
+
+    def target_encoding(self, target: str | None = None) -> TargetEncoding:
+        """What the target may be: classes (0, 1) of a flag, the levels of a category, or the bounds of a number.
+
+        Raises:
+            TableError: no target is known, or its column is of a kind that cannot be predicted.
+        """
+        name = self.target if target is None else target
+        if name is None:
+            raise TableError("The schema names no target: give the column to predict.")
+        column = self.column(name)
+        if column.kind not in TARGET_KINDS:
+            raise TableError(
+                f"The target {name!r} is of kind {column.kind!r}: only {_listed(TARGET_KINDS)} can be predicted."
+            )
+        if column.kind == "num":
+            return TargetEncoding(column=name, bounds=(float(column.low), float(column.high)))
+        if column.kind == "flag":
+            return TargetEncoding(column=name, classes=(0, 1))
+        if len(column.levels) < 2:
+            raise TableError(f"The target {name!r} has a single level: there is nothing to predict.")
+        return TargetEncoding(column=name, classes=column.levels)
+
+    @classmethod
+    def from_json(
+        cls, source: "Schema | Mapping[str, Any] | str | Path", name: str | None = None
+    ) -> "Schema":
+        """Read a schema from a JSON file, from the object in it, or return the schema that is given.
+
+        Args:
+            source: one entry, or an object of several entries under their names.
+            name: which entry; needed where there are several.
+
+        Raises:
+            TableError: the file cannot be read, or says something that a schema may not say.
+        """
+        if isinstance(source, Schema):
+            return source
+        entry = _one_entry(_read_json(Path(source)) if isinstance(source, str | Path) else source, name)
+        unknown = [key for key in entry if key not in ENTRY_KEYS]
+        if unknown:
+            raise TableError(f"The schema has the unknown key {unknown[0]!r}: use {_listed(ENTRY_KEYS)}.")
+        described: Any = entry["columns"]
+        if not isinstance(described, Mapping):
+            raise TableError(
+                "The schema's 'columns' must be an object that describes each column under its name."
+            )
+        columns = tuple(
+            ColumnSpec.from_json(str(key), column)
+            for key, column in cast("Mapping[str, Any]", described).items()
+        )
+        return cls(
+            columns=columns,
+            target=_name(entry, "target"),
+            other_targets=_names(entry, "other_targets"),
+            sensitive=_names(entry, "sensitive"),
+            user=_name(entry, "user"),
+            split=_name(entry, "split") or _split_among(columns),
+            n=entry.get("n"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON entry that `from_json` reads back to an equal schema."""
+        roles = {"target": self.target, "user": self.user, "split": self.split, "n": self.n}
+        lists = {"other_targets": list(self.other_targets), "sensitive": list(self.sensitive)}
+        entry: dict[str, Any] = {key: value for key, value in (roles | lists).items() if value}
+        entry["columns"] = {column.name: column.to_json() for column in self.columns}
+        return entry
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    """The names in quotes, at most `most` of them."""
+    quoted = [repr(name) for name in names]
+    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "")
+
+
+def _is_whole(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool)
+
+
+def _levels(name: str, levels: object) -> tuple[str, ...]:
+    """The levels as texts: whole numbers are written out."""
+    if not isinstance(levels, list | tuple):
+        raise TableError(
+            f"Column {name!r} needs a list of levels, the documented categories; got {levels!r}."
+        )
+    given = cast("list[Any]", levels)
+    return tuple(str(level) if _is_whole(level) else level for level in given)
+
+
+def _name(entry: Mapping[str, Any], key: str) -> str | None:
+    name = entry.get(key)
+    if name is not None and not isinstance(name, str):
+        raise TableError(f"The schema's {key!r} must be the name of one column; got {name!r}.")
+    return name
+
+
+def _names(entry: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    names: Any = entry.get(key, [])
+    if not isinstance(names, list | tuple) or not all(
+        isinstance(name, str) for name in cast("list[Any]", names)
+    ):
+        raise TableError(f"The schema's {key!r} must be a list of column names; got {names!r}.")
+    return tuple(cast("list[str]", names))
+
+
+def _split_among(columns: tuple[ColumnSpec, ...]) -> str | None:
+    """The column named `split`, where its levels show that it assigns rows to training and test."""
+    for column in columns:
+        if column.name == "split" and {"train", "test"} <= set(column.levels):
+            return column.name
+    return None
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise TableError(f"There is no schema file {str(path)!r}.") from None
+    except OSError as error:
+        raise TableError(f"The schema file {str(path)!r} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise TableError(f"The schema file {str(path)!r} is not UTF-8 text.") from None
+    except json.JSONDecodeError as error:
+        raise TableError(
+            f"The schema file {str(path)!r} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
+        ) from None
+
+
+def _one_entry(content: object, name: str | None) -> Mapping[str, Any]:
+    """The entry `name` of a file with several, or the only one there is."""
+    if not isinstance(content, Mapping):
+        raise TableError("A schema must be a JSON object with a 'columns' object in it.")
+    entries = cast("Mapping[str, Any]", content)
+    if "columns" in entries:
+        return entries
+    usable = [key for key, entry in entries.items() if isinstance(entry, Mapping) and "columns" in entry]
+    if not usable:
+        raise TableError("The schema has no 'columns': describe each column of the table under its name.")
+    if name is None and len(usable) > 1:
+        raise TableError(f"The schema file has several entries: say which one by name, of {_listed(usable)}.")
+    chosen = usable[0] if name is None else name
+    if chosen not in usable:
+        raise TableError(f"The schema file has no entry {chosen!r}: it has {_listed(usable)}.")
+    return cast("Mapping[str, Any]", entries[chosen])

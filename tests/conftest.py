@@ -1,0 +1,50 @@
+"""What every test shares: strict JAX promotion, few threads, hypothesis profiles, the shared data.
+
+The environment is set when this file is read, before anything imports JAX, so that doctests and the
+documentation's code blocks run under the same rules.
+"""
+
+import os
+from pathlib import Path
+
+os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
+os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["MPLBACKEND"] = "Agg"
+# Two pytest workers on two cores: the fused kernels keep their two threads, everything else gets one.
+os.environ.setdefault("NUMBA_NUM_THREADS", "2")
+for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_pool, "1")
+
+import hypothesis
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+SHARED_DATA = REPOSITORY.parent / "shared" / "data"
+
+hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
+hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
+
+if os.environ.get("PRIVOPT_TYPECHECK") == "1":
+    # Check array shapes at run time. The compiled kernels in engine/ are left out: numba cannot compile a
+    # function that has been wrapped by a check.
+    from jaxtyping import install_import_hook
+
+    install_import_hook(
+        ["privopt.problems", "privopt.queries", "privopt.mechanisms", "privopt.solvers"], "beartype.beartype"
+    )
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of public data sets that stands beside the checkout; without it the test is skipped."""
+    if not (SHARED_DATA / "schema.json").exists():
+        pytest.skip("the shared data sets do not stand beside this checkout")
+    return SHARED_DATA

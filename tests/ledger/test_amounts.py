@@ -1,0 +1,34 @@
+"""Amounts are floats that were checked when they were made."""
+
+import math
+
+import pytest
+
+from privopt.ledger.amounts import Budget, Delta, Epsilon, NoiseMultiplier, Rho
+
+
+def test_amounts_are_floats() -> None:
+    assert Epsilon(1) + Rho(0.5) == 1.5
+    assert Delta(0) == 0
+    assert NoiseMultiplier(2.0) == 2.0
+
+
+@pytest.mark.parametrize("kind", [Epsilon, Rho, NoiseMultiplier])
+@pytest.mark.parametrize("value", [0.0, -1.0, math.nan])
+def test_an_amount_must_be_positive(kind: type, value: float) -> None:
+    with pytest.raises(ValueError, match="must be positive"):
+        kind(value)
+
+
+@pytest.mark.parametrize("value", [1.0, -1e-9, math.nan])
+def test_delta_is_a_probability(value: float) -> None:
+    with pytest.raises(ValueError, match="delta must be at least 0 and below 1"):
+        Budget(1.0, value)
+
+
+def test_a_budget_prints_and_knows_whether_it_is_private() -> None:
+    assert str(Budget(1, 1e-6)) == "epsilon = 1, delta = 1e-06"
+    assert str(Budget(0.5)) == "epsilon = 0.5, delta = 0"
+    assert str(Budget(math.inf, 0.1)) == "epsilon = infinity (not private)"
+    assert not Budget(math.inf, 0.1).is_private
+    assert Budget(1, 1e-6).is_private

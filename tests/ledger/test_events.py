@@ -1,0 +1,129 @@
+"""Events are values: checked when they are built, equal when they say the same, and JSON keeps them."""
+
+import json
+import math
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from privopt.ledger.events import (
+    BoundedRangeEvent,
+    DeltaEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    NoEvent,
+    NonPrivateEvent,
+    Parallel,
+    PureEvent,
+    Repeated,
+    SampledEvent,
+    Sequence,
+    ShiftedGaussianEvent,
+    ZCDPEvent,
+    event_from_dict,
+    leaf_counts,
+    repeat,
+    sequence,
+)
+from privopt.sampling import EveryUnit, FixedSize, Poisson
+
+POSITIVE = st.floats(1e-6, 1e6)
+LEAVES = st.one_of(
+    st.builds(GaussianEvent, POSITIVE),
+    st.builds(LaplaceEvent, POSITIVE),
+    st.builds(BoundedRangeEvent, POSITIVE),
+    st.builds(PureEvent, POSITIVE),
+    st.builds(ZCDPEvent, POSITIVE),
+    st.builds(ShiftedGaussianEvent, POSITIVE, st.floats(0, 3)),
+    st.builds(DeltaEvent, st.floats(0, 0.5)),
+    st.just(NoEvent()),
+    st.just(NonPrivateEvent()),
+    st.builds(SampledEvent, st.just(Poisson(0.25)), st.builds(GaussianEvent, POSITIVE)),
+    st.builds(SampledEvent, st.just(FixedSize(3, 12)), st.builds(GaussianEvent, POSITIVE)),
+)
+TREES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.builds(Repeated, inner, st.integers(0, 1000)),
+        st.builds(Sequence, st.lists(inner, max_size=3).map(tuple)),
+        st.builds(Parallel, st.lists(inner, min_size=1, max_size=3).map(tuple)),
+    ),
+    max_leaves=6,
+)
+
+
+@given(TREES)
+def test_an_event_survives_json_and_prints_as_words(event: Event) -> None:
+    again = event_from_dict(json.loads(json.dumps(event.to_dict())))
+    assert again == event
+    assert hash(again) == hash(event)
+    assert event.describe()
+
+
+def test_a_description_names_the_noise_the_sampler_and_the_count() -> None:
+    event = Repeated(SampledEvent(Poisson(0.01), GaussianEvent(37.2)), 100)
+    assert event.describe() == (
+        "100 times: Gaussian noise, 37.2 times the sensitivity, on a Poisson sample of 1 % of the units"
+    )
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        GaussianEvent,
+        LaplaceEvent,
+        BoundedRangeEvent,
+        PureEvent,
+        ZCDPEvent,
+        lambda v: ShiftedGaussianEvent(v, 0),
+    ],
+)
+@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+def test_a_cost_must_be_positive_and_finite(build: type, value: float) -> None:
+    with pytest.raises(ValueError, match="must be positive and finite, got"):
+        build(value)
+
+
+def test_wrong_pieces_are_refused_with_advice() -> None:
+    with pytest.raises(TypeError, match="noise_multiplier of GaussianEvent must be a number"):
+        GaussianEvent("loud")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="count must be at least 0, got -1"):
+        Repeated(NoEvent(), -1)
+    with pytest.raises(TypeError, match="count must be a whole number"):
+        Repeated(NoEvent(), 1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected a privacy event"):
+        Repeated(3.0, 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="expected a tuple of events"):
+        Sequence(NoEvent())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one branch"):
+        Parallel(())
+    with pytest.raises(ValueError, match="sampling must be Poisson"):
+        SampledEvent(EveryUnit(), GaussianEvent(1.0))
+    with pytest.raises(ValueError, match="shift of ShiftedGaussianEvent must be at least 0"):
+        ShiftedGaussianEvent(1.0, -0.1)
+    with pytest.raises(ValueError, match="delta of DeltaEvent must be at least 0 and below 1"):
+        DeltaEvent(1.0)
+    with pytest.raises(ValueError, match="event must be one of GaussianEvent"):
+        event_from_dict({"event": "ShuffledEvent"})
+    with pytest.raises(ValueError, match="not described completely"):
+        event_from_dict({"event": "GaussianEvent"})
+    with pytest.raises(ValueError, match="sampling kind must be"):
+        event_from_dict(
+            {"event": "SampledEvent", "sampling": {"kind": "shuffled"}, "of": {"event": "NoEvent"}}
+        )
+
+
+def test_leaves_are_counted_without_expanding_anything() -> None:
+    block = Parallel((GaussianEvent(1.0), NoEvent()))
+    tree = Repeated(Sequence((GaussianEvent(2.0), Repeated(GaussianEvent(2.0), 4), block, NoEvent())), 10**12)
+    leaves, parallels = leaf_counts(tree)
+    assert leaves == {GaussianEvent(2.0): 5 * 10**12}
+    assert parallels == ((block, 10**12),)
+
+
+def test_short_forms_are_short() -> None:
+    assert repeat(GaussianEvent(1.0), 1) == GaussianEvent(1.0)
+    assert sequence([NoEvent(), GaussianEvent(1.0)]) == GaussianEvent(1.0)
+    assert sequence([]) == NoEvent()

@@ -1,0 +1,84 @@
+"""The Gaussian curve: pinned values, inverses, extremes."""
+
+import math
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+from scipy.integrate import quad
+from scipy.stats import norm
+
+from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_deltas, gaussian_epsilon, gaussian_mu
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "mu"),
+    [
+        (0.1, 1e-6, 0.027544650244),
+        (0.2, 1e-3, 0.101028446241),
+        (0.5, 1e-3, 0.216913719248),
+        (1, 1e-3, 0.388401248307),
+        (1, 1e-6, 0.236704380663),
+        (3, 1e-6, 0.647726530689),
+    ],
+)
+def test_mu_has_its_reference_values(epsilon: float, delta: float, mu: float) -> None:
+    assert gaussian_mu(epsilon, delta) == pytest.approx(mu, rel=1e-9)  # specs/erm.md RV11
+
+
+def test_the_user_level_reference_values_hold() -> None:  # specs/user_level.md R1
+    assert gaussian_mu(1, 1e-6) == pytest.approx(0.2367043806634365, rel=1e-12)
+    assert gaussian_mu(1, 1e-6) ** 2 / 2 == pytest.approx(0.028014481912630524, rel=1e-12)
+    assert gaussian_mu(4, 1e-6) ** 2 / 2 == pytest.approx(0.35100364841619835, rel=1e-12)
+    assert gaussian_delta(0.25, 1) == pytest.approx(2.9242721048563415e-06, rel=1e-12)
+
+
+@given(st.floats(-6, 4), st.floats(-250, -0.5))
+def test_the_three_functions_are_inverses(log_epsilon: float, log_delta: float) -> None:
+    epsilon, delta = 10**log_epsilon, 10**log_delta
+    mu = gaussian_mu(epsilon, delta)
+    assert gaussian_delta(mu, epsilon) == pytest.approx(delta, rel=1e-5)
+    assert gaussian_delta(mu, epsilon) <= delta * (1 + 1e-9)
+    assert gaussian_epsilon(mu, delta) == pytest.approx(epsilon, rel=1e-8)
+
+
+@pytest.mark.parametrize(("mu", "epsilon"), [(0.5, 0.3), (3.0, 1.0), (0.05, 0.1), (1.0, -0.7), (20.0, 5.0)])
+def test_delta_is_the_hockey_stick_divergence(mu: float, epsilon: float) -> None:
+    def excess(x: float) -> float:
+        return max(0.0, norm.pdf(x, mu) - math.exp(epsilon) * norm.pdf(x))
+
+    start = epsilon / mu + mu / 2  # where the densities balance
+    value, _ = quad(excess, start, max(start, mu) + 12, limit=200)
+    assert gaussian_delta(mu, epsilon) == pytest.approx(value, rel=1e-6)
+
+
+def test_the_curve_is_monotone_to_the_last_grid_point() -> None:
+    grid = np.linspace(-30, 33.5, 2001)
+    deltas = gaussian_deltas(0.9, grid)
+    assert np.all(np.diff(deltas) <= 0)
+    assert deltas[0] == pytest.approx(1)
+    assert 0 < deltas[-1] < 1e-290
+
+
+def test_the_ends_of_the_curve_are_exact() -> None:
+    assert gaussian_delta(0, 0) == 0
+    assert gaussian_delta(math.inf, 3) == 1
+    assert gaussian_delta(1, math.inf) == 0
+    assert gaussian_epsilon(0, 0) == 0
+    assert gaussian_epsilon(1, 0) == math.inf
+    assert gaussian_epsilon(0.1, 0.5) == 0
+    assert gaussian_mu(math.inf, 1e-6) == math.inf
+    assert gaussian_mu(1, 0) == 0
+    assert gaussian_mu(0, 1e-6) == pytest.approx(2 * norm.ppf(0.5 + 0.5e-6), rel=1e-9)
+
+
+def test_nonsense_is_refused() -> None:
+    with pytest.raises(ValueError, match="mu must be at least 0"):
+        gaussian_delta(-1, 1)
+    with pytest.raises(ValueError, match="delta must be at least 0 and below 1"):
+        gaussian_epsilon(1, 1)
+    with pytest.raises(ValueError, match="epsilon must be at least 0"):
+        gaussian_mu(-1, 0.1)
+    with pytest.raises(ValueError, match="epsilon must be a number"):
+        gaussian_delta(1, math.nan)

@@ -1,0 +1,190 @@
+import copy
+import math
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES
+
+from privopt.ledger.events import NonPrivateEvent, PureEvent
+from privopt.mechanisms.above_threshold import AboveThreshold
+from privopt.mechanisms.noise import NoiseSource
+
+
+class RecordingNoise(NoiseSource):
+    """Gives these Laplace draws in turn and remembers how many were asked for."""
+
+    def __init__(self, *draws: float) -> None:
+        super().__init__(seed=0)
+        self.draws = list(draws)
+        self.asked = 0
+
+    def laplace(self, shape: tuple[int, ...]) -> Any:
+        assert shape == ()
+        self.asked += 1
+        return np.float64(self.draws.pop(0) if self.draws else 0.0)
+
+
+def split(epsilon: float, threshold: float = 0.0) -> AboveThreshold:
+    return AboveThreshold(threshold, *AboveThreshold.best_split(epsilon))
+
+
+def test_the_closed_forms_have_their_reference_values() -> None:
+    """user_level.md, R4."""
+    test = split(0.3)
+    assert test.epsilon_threshold == pytest.approx(0.11594646286929282, rel=1e-12)
+    assert test.epsilon_queries == pytest.approx(0.18405353713070716, rel=1e-12)
+    assert test.threshold_scale == pytest.approx(8.624670173227331, rel=1e-12)
+    assert test.query_scale == pytest.approx(10.866403499649579, rel=1e-12)
+    assert test.tail(100.0) == pytest.approx(1.283160740820107e-4, rel=1e-10)
+    assert test.threshold_for(1e-7, 20) == pytest.approx(210.92516445435706, rel=1e-12)
+    assert split(0.25).threshold_for(1e-7, 50) == pytest.approx(265.06960004, abs=1e-8)
+
+
+def test_the_tail_is_a_survival_function() -> None:
+    test = AboveThreshold(0.0, 0.7, 0.4)
+    distances = np.linspace(-60, 60, 241)
+    tails = np.array([test.tail(x) for x in distances])
+    assert np.all(np.diff(tails) < 0)
+    assert np.allclose(tails + tails[::-1], 1.0)
+    assert test.tail(0.0) == pytest.approx(0.5)
+
+
+def test_the_tail_is_continuous_where_the_two_scales_meet() -> None:
+    equal = AboveThreshold(0.0, 0.5, 1.0)
+    for distance in (0.1, 3.0, 40.0):
+        closed = (2 + distance / 2) * math.exp(-distance / 2) / 4
+        assert equal.tail(distance) == pytest.approx(closed, rel=1e-12)
+        for near in (1 + 1e-6, 1 + 3e-5):
+            assert AboveThreshold(0.0, 0.5, 1.0 / near).tail(distance) == pytest.approx(closed, rel=2e-3)
+        inside = AboveThreshold(0.0, 0.5, 1.0 / (1 + 0.99e-5)).tail(distance)
+        outside = AboveThreshold(0.0, 0.5, 1.0 / (1 + 1.01e-5)).tail(distance)
+        assert inside == pytest.approx(outside, rel=1e-5)
+
+
+def test_the_threshold_for_a_failure_probability_errs_on_the_safe_side() -> None:
+    for failure, tests in [(1e-3, 1), (1e-7, 20), (1e-12, 1000)]:
+        distance = split(1.0).threshold_for(failure, tests)
+        assert tests * split(1.0).tail(distance) <= failure
+        assert tests * split(1.0).tail(distance * (1 - 1e-9)) > failure
+    with pytest.raises(ValueError, match="failure must be in"):
+        split(1.0).threshold_for(0.5, 1)
+
+
+def test_the_whole_stream_costs_both_epsilons() -> None:
+    assert AboveThreshold(1.0, 0.25, 0.5).event() == PureEvent(0.75)
+    assert AboveThreshold(1.0, math.inf, math.inf).event() == NonPrivateEvent()
+
+
+@pytest.mark.parametrize("distance", [0.0, 3.0, 9.0])
+def test_hits_have_the_probability_of_the_tail_and_of_no_other_scale(distance: float) -> None:
+    noise, trials = NoiseSource(seed=50), 8000
+    test = AboveThreshold(10.0, 0.6, 0.9)
+    value = 10.0 - 0.5 * distance
+    hits = sum(test.answer(test.open(noise), noise, value, 0.5) for _ in range(trials))
+    assert stats.binomtest(hits, trials, test.tail(distance)).pvalue > LEVEL
+    for wrong in WRONG_SCALES if distance else ():
+        claimed = AboveThreshold(10.0, 0.6 * wrong, 0.9 * wrong).tail(distance)
+        assert stats.binomtest(hits, trials, claimed).pvalue < LEVEL
+
+
+def test_the_threshold_noise_is_drawn_once_and_the_query_noise_every_time() -> None:
+    noise = RecordingNoise(2.0, 0.0, 0.0, 0.0)
+    test = AboveThreshold(100.0, 1.0, 2.0)
+    state = test.open(noise)
+    assert noise.asked == 1
+    answers = [test.answer(state, noise, value, 3.0) for value in (100.0, 105.9, 106.0)]
+    assert answers == [False, False, True]  # the threshold moved by 2.0 / 1.0 sensitivities of 3.0
+    assert noise.asked == 4
+
+
+def test_query_noise_has_twice_the_scale() -> None:
+    for draw, hit in [(0.99, False), (1.0, True)]:
+        noise = RecordingNoise(0.0, draw)
+        test = AboveThreshold(0.0, 1.0, 0.5)
+        assert test.answer(test.open(noise), noise, -4.0, 1.0) is hit
+
+
+def test_many_passing_answers_cost_the_threshold_epsilon_once() -> None:
+    """Exactly, by integrating over the threshold's noise: the pass-all probability of 16 values moves by at most
+    epsilon_threshold. Mutant: redrawing that noise for every value costs more than the whole stream is charged."""
+    test = AboveThreshold(0.0, 0.5, 1.0)
+    grid = np.linspace(-60, 60, 24_001)
+    density = stats.laplace.pdf(grid, scale=test.threshold_scale)
+
+    def pass_all(value: float, redraw: bool) -> float:
+        below = stats.laplace.cdf(grid - value, scale=test.query_scale)
+        if redraw:
+            return 16 * math.log(np.trapezoid(density * below, grid))
+        return math.log(np.trapezoid(density * below**16, grid))
+
+    assert 0.3 < pass_all(0.0, False) - pass_all(1.0, False) <= test.epsilon_threshold
+    assert pass_all(0.0, True) - pass_all(1.0, True) > test.epsilon_threshold + test.epsilon_queries
+
+
+def test_reversed_stops_at_the_first_value_below() -> None:
+    noise = NoiseSource(seed=51)
+    plain = AboveThreshold(5.0, math.inf, math.inf)
+    backwards = AboveThreshold(5.0, math.inf, math.inf, reversed=True)
+    assert [plain.answer(plain.open(noise), noise, v, 1.0) for v in (4.9, 5.0, 5.1)] == [False, True, True]
+    assert [backwards.answer(backwards.open(noise), noise, v, 1.0) for v in (4.9, 5.0, 5.1)] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_reversed_mirrors_forward() -> None:
+    forward, backwards = AboveThreshold(-5.0, 0.7, 0.6), AboveThreshold(5.0, 0.7, 0.6, reversed=True)
+    first, second = NoiseSource(seed=52), NoiseSource(seed=52)
+    for value in np.linspace(0, 10, 400):
+        answers = [
+            test.answer(test.open(noise), noise, sign * value, 2.0)
+            for test, noise, sign in [(forward, first, -1), (backwards, second, 1)]
+        ]
+        assert answers[0] is answers[1]
+
+
+def test_a_stream_closes_at_its_first_hit() -> None:
+    noise = NoiseSource(seed=53)
+    test = AboveThreshold(0.0, 50.0, 50.0)
+    state = test.open(noise, (1,))
+    assert test.answer(state, noise, -100.0, 1.0) is False
+    assert test.answer(state, noise, 100.0, 1.0) is True
+    with pytest.raises(RuntimeError, match="stopped at its first hit"):
+        test.answer(state, noise, -100.0, 1.0)
+
+
+def test_sensitivity_zero_answers_exactly() -> None:
+    noise = NoiseSource(seed=54)
+    test = AboveThreshold(1.0, 0.01, 0.01)
+    for _ in range(20):
+        assert test.answer(test.open(noise), noise, 1.0 - 1e-12, 0.0) is False
+        assert test.answer(test.open(noise), noise, 1.0, 0.0) is True
+
+
+@pytest.mark.parametrize("sensitivity", [-1.0, math.nan, math.inf])
+def test_a_sensitivity_that_no_noise_can_match_is_refused(sensitivity: float) -> None:
+    noise = NoiseSource(seed=55)
+    test = split(1.0)
+    with pytest.raises(ValueError, match="sensitivity"):
+        test.answer(test.open(noise), noise, 0.0, sensitivity)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="threshold must be finite"):
+        AboveThreshold(math.nan, 1.0, 1.0)
+    with pytest.raises(ValueError, match="must be positive"):
+        AboveThreshold(0.0, 0.0, 1.0)
+    with pytest.raises(ValueError, match="single numbers"):
+        split(1.0).open(NoiseSource(seed=1), (3,))
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_the_hidden_state_stays_hidden(duplicate: Any) -> None:
+    state = split(1.0).open(NoiseSource(seed=56))
+    assert repr(state) == "<private>"
+    with pytest.raises(TypeError, match="cannot be pickled or copied"):
+        duplicate(state)

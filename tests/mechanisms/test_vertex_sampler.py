@@ -1,0 +1,360 @@
+import copy
+import itertools
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES, frequency_p_value, softmax
+
+from privopt.ledger.events import NoEvent, ZCDPEvent
+from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.vertex_sampler import VertexSampler, inverse_cdf, rounding_delta, two_level_draw
+
+REFERENCE_SCORES = np.array([0.3, -1.2, 0.8, 0.0])
+
+
+def full_batch(
+    *, n: int, steps: int, power: float, scale: float, factor: int = 2, draws: int = 1
+) -> VertexSampler:
+    """beta_t = scale * t^power, linear weights, gradients clipped to [-1, 1], every unit in every item."""
+    return VertexSampler.weighted_average(
+        step_weights=[t + 1.0 for t in range(steps)],
+        inverse_temperatures=[scale * t**power for t in range(steps)],
+        draws=draws,
+        half_range=1.0,
+        sensitivities=factor * 2.0 / n,
+    )
+
+
+# Drawing -------------------------------------------------------------------------------------------------------------
+
+
+def test_inverse_cdf_draws_have_their_reference_values() -> None:
+    """saddle.md 13.3."""
+    probabilities = softmax(REFERENCE_SCORES)
+    expected = [0.276803609645, 0.061763233750, 0.456371999029, 0.205061157576]
+    assert np.allclose(probabilities, expected, atol=1e-12)
+    uniforms = np.array([0.05, 0.31, 0.5, 0.77, 0.999])
+    assert inverse_cdf(np.tile(probabilities, (5, 1)), uniforms).tolist() == [0, 1, 2, 2, 3]
+
+
+def test_an_index_without_mass_is_never_drawn() -> None:
+    uniforms = np.array([0.0, 0.3, 1 - 2**-53])
+    masses = np.tile([0.0, 1e-300, 0.0, 3e-300, 0.0], (3, 1))
+    assert inverse_cdf(masses, uniforms).tolist() == [1, 3, 3]
+    scores = np.array([-1e4, 5.0, -1e4, -1e4, -1e4])
+    assert two_level_draw(scores, np.array([[0.0, 0.0], [1 - 2**-53, 1 - 2**-53]])).tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 10, 17])
+def test_two_level_draws_have_exact_softmax_probabilities(size: int) -> None:
+    """The uniforms that give each index fill its probability: a fine grid stands in for the uniform distribution."""
+    scores = np.cos(np.arange(size)) * 2
+    grid = (np.arange(400) + 0.5) / 400
+    uniforms = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
+    frequencies = np.bincount(two_level_draw(scores, uniforms), minlength=size) / len(uniforms)
+    assert np.allclose(frequencies, softmax(scores), atol=2 / 400)
+
+
+@pytest.mark.parametrize("spread", [3.0, 60.0])
+def test_draws_have_softmax_frequencies_and_no_other_temperature(spread: float) -> None:
+    generator = np.random.default_rng(70)
+    scores = -spread * generator.random(1000)
+    noise = NoiseSource(seed=71)
+    for factor, accepted in [(1.0, True), *((wrong, False) for wrong in WRONG_SCALES)]:
+        drawn = two_level_draw(factor * scores, noise.uniform((20_000, 2)))
+        p_value = frequency_p_value(np.bincount(drawn, minlength=1000), softmax(scores))
+        assert p_value > LEVEL if accepted else p_value < LEVEL
+
+
+def test_the_compiled_draw_is_the_host_draw() -> None:
+    scores, uniforms = np.cos(np.arange(103)) * 5, NoiseSource(seed=72).uniform((500, 2))
+    with jax.enable_x64(True):
+        compiled = jax.jit(lambda s, u: two_level_draw(s, u, jnp))(scores, uniforms)
+    assert np.array_equal(np.asarray(compiled), two_level_draw(scores, uniforms))
+
+
+def test_the_rounding_of_draws_is_far_below_any_delta() -> None:
+    assert rounding_delta(10**6, 1, 1.0) == pytest.approx((1 + math.e) * 2000 * 2.0**-52)
+    assert rounding_delta(1, 10, 0.0) == pytest.approx(2 * 10 * 2 * 2.0**-52)
+    assert math.isfinite(rounding_delta(5, 1, math.inf))
+
+
+@pytest.mark.audit
+def test_draws_among_a_million_vertices_have_softmax_frequencies() -> None:
+    generator = np.random.default_rng(73)
+    scores = -60.0 * generator.random(10**6) ** 0.25
+    noise = NoiseSource(seed=74)
+    drawn = np.concatenate([two_level_draw(scores, noise.uniform((2000, 2))) for _ in range(20)])
+    for cells in (np.arange(10**6) // 5000, generator.integers(200, size=10**6)):
+        expected = np.bincount(cells, weights=softmax(scores))
+        assert frequency_p_value(np.bincount(cells[drawn], minlength=200), expected) > LEVEL
+
+
+# Price ---------------------------------------------------------------------------------------------------------------
+
+
+def two_players(items: int, sensitivity: float, participation: Any) -> float:
+    """saddle.md 13.3: T = 10 steps, step 0.5, L = 1, one draw, both players."""
+    sampler = VertexSampler(
+        item_weights=(0.5 * sensitivity,) * items,
+        temperatures=(1.0,) * 10,
+        draws=(1,) * 10,
+        participation=participation,
+        largest_item=1.0 / sensitivity,
+    )
+    return 2 * sampler.rho()
+
+
+def test_constant_step_schedules_have_their_reference_price() -> None:
+    paper = two_players(10, 2 * 2 / 100, VertexSampler.one_item(10))
+    single = two_players(9, 2 * 2 / 111, VertexSampler.one_item(9))
+    full = two_players(10, 2 * 2 / 1000, VertexSampler.every_item(10))
+    assert paper == pytest.approx(0.0009, rel=1e-9)
+    assert single == pytest.approx(0.000730460190, abs=1e-12)
+    assert full == pytest.approx(0.000285, rel=1e-9)
+
+
+def test_epochs_are_priced_by_the_units_several_items() -> None:
+    """E = 2 epochs over 5 batches of 200 units: K T^3 (1 + 1/E)(1 + 1/(2E)) / 3 in the limit; here exactly."""
+    pattern = tuple((b, b + 5) for b in range(5))
+    rho = two_players(10, 2 * 2 / 200, pattern) / 2
+    shift = 0.5 * 2 * 2 / 200
+    uses = [sum(1 for item in pattern[0] if item < t) for t in range(10)]
+    assert rho == pytest.approx(sum((shift * u) ** 2 for u in uses) / 8, rel=1e-9)
+
+
+def test_weighted_averages_over_the_full_batch_have_the_closed_price() -> None:
+    for factor in (1, 2):
+        sampler = full_batch(n=500, steps=12, power=0.5, scale=7.0, factor=factor, draws=3)
+        closed = 3 * sum((2 * factor * 7.0 * math.sqrt(t) / 500) ** 2 for t in range(1, 12)) / 8
+        assert sampler.rho() == pytest.approx(closed, rel=1e-9)
+        assert sampler.event() == ZCDPEvent(sampler.rho())
+
+
+def test_a_single_pass_has_its_reference_price() -> None:
+    """saddle.md 5.1, one pass: rho = K (2 c L s)^2 / 8 max_r U2_r / B_r^2, with sqrt(U2) of 13.3 for T = 6."""
+    roots = np.array([1.169520319523, 1.212893693244, 1.144552314226, 0.997775303140, 0.745355992500])
+    sizes = np.array([22, 23, 22, 19, 14])
+    sampler = VertexSampler.weighted_average(
+        step_weights=[1.0, 2.0, 3.0, 4.0, 5.0],
+        inverse_temperatures=[0.3 * math.sqrt(t) for t in range(6)],
+        draws=2,
+        half_range=1.0,
+        sensitivities=(2 * 2.0 / sizes).tolist(),
+        participation=VertexSampler.one_item(5),
+    )
+    expected = 2 * (2 * 2 * 0.3) ** 2 / 8 * np.max(roots**2 / sizes**2)
+    assert sampler.rho() == pytest.approx(float(expected), rel=1e-10)
+
+
+def test_the_first_step_and_zero_temperatures_are_free() -> None:
+    assert full_batch(n=10, steps=1, power=0.5, scale=3.0).event() == NoEvent()
+    assert full_batch(n=10, steps=6, power=0.5, scale=0.0).event() == NoEvent()
+
+
+def test_the_rounding_of_the_scores_is_in_the_price() -> None:
+    sampler = full_batch(n=10**6, steps=1000, power=0.5, scale=1.0)
+    plain = sum((4 * math.sqrt(t) / 10**6) ** 2 for t in range(1, 1000)) / 8
+    assert 1e-8 < sampler.rho() / plain - 1 < 1e-5
+
+
+# The stream ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_hidden_scores_are_the_weighted_average() -> None:
+    sampler = full_batch(n=100, steps=4, power=0.5, scale=2.0)
+    noise = NoiseSource(seed=75)
+    items = np.cos(np.arange(20.0)).reshape(4, 5)
+    state = sampler.open(noise, (5,))
+    for t in range(4):
+        average = items[:t].T @ np.arange(1, t + 1) / max(1, sum(range(1, t + 1)))
+        assert np.allclose(
+            sampler.temperatures[t] * state.private_scores, 2 * math.sqrt(t) * average, atol=1e-14
+        )
+        assert sampler.draw(state, noise).shape == (1,)
+        assert sampler.add(state, noise, items[t], 0.04) is None
+    assert "add" in sampler.silent
+
+
+def test_the_first_draw_is_uniform_and_later_ones_follow_the_scores() -> None:
+    sampler = VertexSampler(
+        item_weights=(1.0,),
+        temperatures=(1.0, 1.5),
+        draws=(20_000, 20_000),
+        participation=VertexSampler.every_item(1),
+        largest_item=10.0,
+    )
+    noise = NoiseSource(seed=76)
+    state = sampler.open(noise, (4,))
+    first = np.bincount(sampler.draw(state, noise), minlength=4)
+    sampler.add(state, noise, -0.1 * REFERENCE_SCORES, 0.1)
+    second = np.bincount(sampler.draw(state, noise), minlength=4)
+    assert frequency_p_value(first, np.full(4, 0.25)) > LEVEL
+    assert frequency_p_value(second, softmax(1.5 * REFERENCE_SCORES)) > LEVEL
+    for wrong in WRONG_SCALES:
+        assert frequency_p_value(second, softmax(1.5 * wrong * REFERENCE_SCORES)) < LEVEL
+
+
+def test_steps_and_items_take_turns() -> None:
+    sampler = full_batch(n=10, steps=2, power=0.5, scale=1.0)
+    noise = NoiseSource(seed=77)
+    state = sampler.open(noise, (3,))
+    sampler.draw(state, noise)
+    with pytest.raises(ValueError, match="drawn after 1 items"):
+        sampler.draw(state, noise)
+    with pytest.raises(ValueError, match="shape"):
+        sampler.add(state, noise, np.zeros(2), 0.4)
+    with pytest.raises(ValueError, match="sensitivity 0"):
+        sampler.add(state, noise, np.zeros(3), 0.0)
+    with pytest.raises(ValueError, match="infinite"):
+        sampler.add(state, noise, np.zeros(3), math.inf)
+    sampler.add(state, noise, np.zeros(3), 0.4)
+    sampler.draw(state, noise)
+    sampler.add(state, noise, np.zeros(3), 0.4)
+    with pytest.raises(ValueError, match="all have been drawn"):
+        sampler.draw(state, noise)
+    with pytest.raises(ValueError, match="all have been added"):
+        sampler.add(state, noise, np.zeros(3), 0.4)
+
+
+def sampler_with(**changes: Any) -> VertexSampler:
+    fields: dict[str, Any] = {
+        "item_weights": (1.0, 1.0),
+        "temperatures": (1.0, 1.0),
+        "draws": (1, 1),
+        "participation": ((0, 1),),
+        "largest_item": 5.0,
+    }
+    return VertexSampler(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"draws": (1,)}, "a step needs"),
+        ({"item_weights": (1.0,) * 3}, "a step needs"),
+        ({"temperatures": (1.0, math.inf)}, "finite and at least 0"),
+        ({"item_weights": (1.0, -1.0)}, "finite and at least 0"),
+        ({"draws": (1, -1)}, "number of draws"),
+        ({"participation": ((0,),)}, "participation"),
+        ({"participation": ((0, 1, 2),)}, "participation"),
+        ({"largest_item": 0.1}, "largest_item"),
+    ],
+)
+def test_a_schedule_that_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sampler_with(**changes)
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="positive and finite"):
+        full_batch(n=10, steps=2, power=0.5, scale=1.0, factor=0)
+    with pytest.raises(ValueError, match="one step more"):
+        VertexSampler.weighted_average(
+            step_weights=[1.0], inverse_temperatures=[0.0] * 3, draws=1, half_range=1.0, sensitivities=0.1
+        )
+    with pytest.raises(ValueError, match="vertices"):
+        sampler_with().open(NoiseSource(seed=1), (0,))
+
+
+@pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_the_hidden_state_stays_hidden(duplicate: Any) -> None:
+    state = sampler_with().open(NoiseSource(seed=78), (3,))
+    assert repr(state) == "<private>"
+    assert repr(sampler_with()) == "VertexSampler(steps=2, draws=2, rho=0.125)"
+    with pytest.raises(TypeError, match="cannot be pickled or copied"):
+        duplicate(state)
+
+
+# An exact audit ------------------------------------------------------------------------------------------------------
+
+
+class ChosenIndex(NoiseSource):
+    """Uniforms that make a two-vertex draw give the wanted index."""
+
+    wanted = 0
+
+    def uniform(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return np.full(shape, 1e-300 if self.wanted == 0 else 1 - 2**-53)
+
+
+def transcript_probability(
+    make: Callable[[], VertexSampler],
+    mean_payoff: Callable[[int], NDArray[np.float64]],
+    sensitivity: float,
+    plays: tuple[tuple[int, int], ...],
+) -> float:
+    """The probability of these plays in a 2 x 2 game, from the samplers' own hidden scores."""
+    samplers, noise = (make(), make()), ChosenIndex()
+    states = [sampler.open(noise, (2,)) for sampler in samplers]
+    probability = 1.0
+    for t, (row, column) in enumerate(plays):
+        for sampler, state, index in zip(samplers, states, (row, column), strict=True):
+            probability *= softmax(-sampler.temperatures[t] * state.private_scores)[index]
+            noise.wanted = index
+            assert sampler.draw(state, noise).tolist() == [index]
+        if t < len(samplers[0].item_weights):
+            payoff = mean_payoff(t)
+            for sampler, state, gradient in zip(
+                samplers, states, (payoff[:, column], -payoff[row]), strict=True
+            ):
+                sampler.add(state, noise, gradient - np.mean(gradient), sensitivity)
+    return probability
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factor", "expected"),
+    [("full", 2, 1.430), ("full", 1, 0.3684), ("pass", 2, 2.564), ("pass", 1, 0.6973)],
+)
+def test_the_price_bounds_the_renyi_divergence_of_all_transcripts(
+    schedule: str, factor: int, expected: float
+) -> None:
+    """saddle.md 13.2, the tight case: 4 steps, all 256 transcripts, on both data sets. Both players are charged."""
+    units = 6 if schedule == "full" else 8
+    batch = 6 if schedule == "full" else 2
+    table = np.array([[0.0, 2.0], [-2.0, 0.0]])
+    sensitivity = factor * 2.0 / batch
+    neighbour = -table if factor == 2 else 0 * table
+
+    def sampler() -> VertexSampler:
+        items = 4 if schedule == "full" else 3
+        return VertexSampler.weighted_average(
+            step_weights=[1.0, 2.0, 3.0, 4.0][:items],
+            inverse_temperatures=[1.5 * math.sqrt(t) for t in range(4)],
+            draws=1,
+            half_range=1.0,
+            sensitivities=sensitivity,
+            participation=None if schedule == "full" else VertexSampler.one_item(3),
+        )
+
+    def law(record: NDArray[np.float64], position: int) -> NDArray[np.float64]:
+        def mean_payoff(t: int) -> NDArray[np.float64]:
+            present = schedule == "full" or t == position // batch
+            return record / batch if present else 0 * record
+
+        moves = list(itertools.product((0, 1), (0, 1)))
+        return np.array(
+            [
+                transcript_probability(sampler, mean_payoff, sensitivity, plays)
+                for plays in itertools.product(moves, repeat=4)
+            ]
+        )
+
+    rho = 2 * sampler().rho()
+    worst = 0.0
+    for position in range(0, 1 if schedule == "full" else units - batch, batch):
+        laws = law(table, position), law(neighbour, position)
+        assert all(p.sum() == pytest.approx(1.0) for p in laws)
+        for p, q in (laws, laws[::-1]):
+            for order in (1.01, 1.5, 2.0, 4.0, 8.0):
+                worst = max(worst, math.log(np.sum(p**order * q ** (1 - order))) / (order - 1) / order)
+    assert worst <= rho
+    assert worst == pytest.approx(expected, abs=6e-4)
+    assert rho == pytest.approx({"full": 0.375, "pass": 0.734375}[schedule] * factor**2, rel=1e-9)

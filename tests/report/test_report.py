@@ -1,0 +1,249 @@
+import json
+import math
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from privopt.public import Relation
+from privopt.report.model import MOST_ROWS, ModelSummary
+from privopt.report.page import combined_html, combined_json, joint_price, save_combined
+from privopt.report.releases import group_releases
+from privopt.report.report import TERMINAL_WIDTH, PrivacyReport
+
+sys.path.insert(0, str(Path(__file__).parent))
+import samples
+
+VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use", "rect", "circle", "line"}
+REPORTS = {
+    "gaussian": samples.gaussian_report,
+    "sampled": samples.sampled_report,
+    "seeded": samples.seeded_report,
+    "off": samples.off_report,
+    "by-hand": samples.by_hand_report,
+}
+
+
+class Page(HTMLParser):
+    """Checks that tags nest, and collects what a test asks for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).replace("\xa0", " ").split())
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return {name: make().to_html() for name, make in REPORTS.items()}
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_every_page_parses_and_loads_nothing(pages: dict[str, str], name: str) -> None:
+    page = Page(pages[name])
+    for tag, attributes in page.tags:
+        assert tag not in {"script", "link", "iframe", "img", "object"}
+        for attribute in ("src", "href", "xlink:href", "data"):
+            assert (attributes.get(attribute) or "#").startswith("#")
+    assert "@import" not in pages[name]
+    assert "url(http" not in pages[name]
+    identifiers = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(identifiers) == len(set(identifiers))
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_figures_are_described_and_tables_have_headers(pages: dict[str, str], name: str) -> None:
+    page = Page(pages[name])
+    described = [attributes for tag, attributes in page.tags if tag == "svg"]
+    assert all(attributes["role"] == "img" and attributes["aria-labelledby"] for attributes in described)
+    assert len([tag for tag, _ in page.tags if tag == "desc"]) == len(described)
+    assert [tag for tag, _ in page.tags].count("h1") == 1
+    assert "th" in [tag for tag, _ in page.tags]
+
+
+def test_the_first_screen_says_what_is_protected_and_how_strongly() -> None:
+    report = samples.gaussian_report()
+    text = Page(report.to_html()).text
+    assert report.epsilon <= 1.0
+    assert report.curve.best_guess < 0.54
+    first = text[: text.index("The guarantee in technical terms")]
+    for phrase in (
+        "each single record, that is one row of the data, among 16,152",
+        "right at most 53.8 % of the time",
+        "30 noisy answers were computed in 30 passes",
+        "0.0012",
+        "What this does not cover",
+        "64-bit floats",
+        "Running time",
+        "This one used secret randomness",
+    ):
+        assert phrase in first
+
+
+def test_the_page_contains_the_numbers_of_the_transcript() -> None:
+    text = Page(samples.gaussian_report().to_html()).text
+    for number in (
+        "28.9 times the sensitivity",
+        "0.0001238",
+        "0.003573",
+        "3.83 × 10⁻⁹",
+        "1.42 MB",
+        "3.2",
+        "−0.61",
+    ):
+        assert number.replace("1.42", "1.4") in text
+
+
+def test_names_are_escaped(pages: dict[str, str]) -> None:
+    assert "<b>plan" not in pages["gaussian"]
+    assert "&lt;b&gt;plan&lt;/b&gt;" in pages["gaussian"]
+    report = samples.gaussian_report(title="<script>alert(1)</script> $x_{$", metrics={"<i>": "<u>"})
+    page = combined_html([report, report], "<i>&", [{"<u>": "<s>"}])
+    tags = {tag for tag, _ in Page(page).tags}
+    assert not tags & {"script", "i", "u", "s"}
+
+
+@pytest.mark.parametrize("name", ["seeded", "off", "sampled"])
+def test_what_is_not_private_is_said_first(pages: dict[str, str], name: str) -> None:
+    warning = {
+        "seeded": "Seeded: not private",
+        "off": "Noise off: not private",
+        "sampled": "Selection not private",
+    }
+    text = Page(pages[name]).text
+    assert text.index(warning[name]) < text.index("What is protected.")
+    assert warning[name] in str(REPORTS[name]())
+    assert "not private" not in Page(pages["gaussian"]).text.split("What this does not cover")[0]
+
+
+def test_users_and_adding_or_removing_one_are_named() -> None:
+    text = Page(samples.sampled_report().to_html()).text
+    for phrase in (
+        "each user together with all of their records (at most 20 of them are used) among up to 5,908",
+        "whether a given user is in the data at all",
+        "a secret random sample, each with probability 2 %",
+        f"The {MOST_ROWS} largest of 200 by absolute value",
+        "GridSearchCV compared raw validation scores",
+        "0.8441",
+        "Noise scale of each release",
+    ):
+        assert phrase in text
+    assert "People with several records" not in text
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_the_short_text_fits_a_terminal(name: str) -> None:
+    report = REPORTS[name]()
+    lines = str(report).splitlines()
+    assert 8 <= len(lines) <= 20
+    assert max(map(len, lines)) <= TERMINAL_WIDTH
+    assert report._repr_html_().startswith("<pre>")
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_json_round_trips_and_holds_no_released_value_but_the_model(name: str) -> None:
+    report = REPORTS[name]()
+    text = report.to_json()
+    document = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    again = PrivacyReport.from_dict(document)
+    assert again.to_dict() == report.to_dict()
+    assert str(again) == str(report)
+    assert "0.98765" not in text
+    assert "0.98765" not in report.to_html()
+    assert document["privopt"] == report.version
+    assert document["guarantee"]["epsilon"] == ("infinity" if math.isinf(report.epsilon) else report.epsilon)
+
+
+def test_a_json_document_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected a privopt-report document of version 1, got 'other'"):
+        PrivacyReport.from_dict({"format": "other"})
+
+
+def test_releases_of_one_kind_are_one_line() -> None:
+    groups = group_releases(samples.gaussian_result().transcript)
+    assert [(group.label, group.count, group.schedule) for group in groups] == [("Clipped gradient", 30, ())]
+    hand = samples.by_hand_report()
+    assert [group.noise for group in hand.releases] == ["Gaussian noise, 40 to 60 times the sensitivity"]
+    assert hand.releases[0].scale == pytest.approx((4e-3, 6e-3))
+    assert len(hand.releases[0].schedule) == 3
+    assert hand.model is not None
+    assert hand.model.features == ("['b']", "['w'][0, 0]", "['w'][0, 1]", "['w'][1, 0]", "['w'][1, 1]")
+
+
+def test_several_runs_stand_in_one_file_with_their_joint_price(tmp_path: Path) -> None:
+    reports = [
+        samples.gaussian_report(epsilon, title=f"Doctor visits at {epsilon:g}") for epsilon in (0.5, 1.0, 2.0)
+    ]
+    page = Page(
+        save_combined(tmp_path / "all.html", reports, "RAND", samples.SUMMARY).read_text(encoding="utf-8")
+    )
+    identifiers = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+    assert len(identifiers) == len(set(identifiers))
+    joint = joint_price(reports)
+    assert joint is not None
+    assert 2.0 < joint[0] < 3.5
+    for phrase in (
+        "Doctor visits at 0.5",
+        "Doctor visits at 2",
+        "0.7934",
+        "∞",
+        "joint guarantee of ε = 2.339",
+    ):
+        assert phrase in page.text
+    document = json.loads(combined_json(reports, "RAND", samples.SUMMARY))
+    assert document["joint_price"]["epsilon"] == pytest.approx(joint[0])
+    assert document["summary"][0]["epsilon"] == "infinity"
+    assert [run["title"] for run in document["runs"]] == [report.title for report in reports]
+
+
+def test_runs_under_different_relations_have_no_joint_price() -> None:
+    reports = [samples.gaussian_report(), samples.sampled_report()]
+    assert reports[0].relation is Relation.REPLACE_ONE
+    assert joint_price(reports) is None
+    assert "no joint price" in Page(combined_html(reports, "Two")).text
+
+
+def test_the_suffix_chooses_the_form(tmp_path: Path) -> None:
+    report = samples.gaussian_report()
+    assert report.save(tmp_path / "report.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert (
+        json.loads(report.save(tmp_path / "report.json").read_text(encoding="utf-8"))["title"] == report.title
+    )
+    with pytest.raises(ValueError, match=r"written as \.html or \.json, got the file name 'report\.pdf'"):
+        report.save(tmp_path / "report.pdf")
+
+
+def test_a_model_summary_checks_its_shapes() -> None:
+    with pytest.raises(ValueError, match="features must be 2 names"):
+        ModelSummary.of("m", [1.0, 2.0], features=["a"])
+    with pytest.raises(ValueError, match="classes must be 2 names"):
+        ModelSummary.of("m", [[1.0], [2.0]], classes=["a", "b", "c"])
+    with pytest.raises(ValueError, match="intercept must be 1 numbers"):
+        ModelSummary.of("m", [1.0, 2.0], intercept=[1.0, 2.0])
+    largest = ModelSummary.of("m", [0.1, -3.0, 2.0], intercept=0.5).largest(2)
+    assert [name for name, _ in largest] == ["(intercept)", "x1", "x2"]

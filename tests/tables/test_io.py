@@ -1,0 +1,167 @@
+"""Reading CSV and Parquet, only what the schema names, and writing predictions."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from privopt.tables import (
+    Schema,
+    TableError,
+    TabularEncoder,
+    group_codes,
+    read_table,
+    read_target,
+    row_count,
+    table_columns,
+    write_predictions,
+)
+
+SCHEMA = Schema.from_json(
+    {
+        "target": "y",
+        "user": "person",
+        "columns": {
+            "age": {"kind": "num", "low": 0, "high": 100},
+            "town": {"kind": "cat", "levels": ["007", "NA", "a,b", "two\nlines"]},
+            "member": {"kind": "flag"},
+            "person": {"kind": "id"},
+            "y": {"kind": "flag"},
+        },
+    }
+)
+FRAME = pd.DataFrame(
+    {
+        "secret": ["do", "not", "read", "this"],
+        "y": [0, 1, 1, 0],
+        "town": ["007", "NA", "a,b", "two\nlines"],
+        "age": [50.0, None, 1e9, 0.1],
+        "member": [1, 0, 1, 1],
+        "person": [3, 3, 5, 8],
+    }
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    paths = {end: tmp_path / f"table{end}" for end in (".csv", ".csv.gz", ".tsv", ".parquet")}
+    FRAME.to_csv(paths[".csv"], index=False, encoding="utf-8-sig")
+    paths[".csv.gz"].write_bytes(gzip.compress(paths[".csv"].read_bytes()))
+    FRAME.to_csv(paths[".tsv"], index=False, sep="\t")
+    FRAME.to_parquet(paths[".parquet"])
+    return paths
+
+
+def test_every_format_gives_the_same_features_targets_and_users(files: dict[str, Path]) -> None:
+    encoder = TabularEncoder(SCHEMA)
+    expected = encoder.transform(FRAME)
+    assert expected[:, 1:5].tolist() == np.eye(4).tolist()
+    for path in files.values():
+        table = read_table(path, SCHEMA)
+        assert table.column_names == list(SCHEMA.names)
+        assert np.array_equal(encoder.transform(table), expected)
+        assert read_target(table, SCHEMA).tolist() == [0, 1, 1, 0]
+        assert group_codes(table, "person").tolist() == [0, 0, 1, 2]
+        assert row_count(path) == 4
+        assert table_columns(path) == list(FRAME.columns)
+        assert read_table(path, SCHEMA, columns=["town", "age"]).column_names == ["town", "age"]
+
+
+def test_a_csv_cell_that_is_no_number_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("age,y\n25,1\nunknown,true\n,maybe\n", encoding="utf-8")
+    table = read_table(path, SCHEMA, columns=["age", "y"])
+    assert np.array_equal(table["age"].to_numpy(), [25, np.nan, np.nan], equal_nan=True)
+    assert np.array_equal(read_target(table, SCHEMA), [1, 1, np.nan], equal_nan=True)
+
+
+def test_a_column_that_only_resembles_a_wanted_one_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"age.secret": ["x"], "age": [1.0]}), path)
+    assert read_table(path, SCHEMA, columns=["age"]).column_names == ["age"]
+    folder = tmp_path / "member=1"
+    folder.mkdir()
+    pq.write_table(pa.table({"age": [1.0]}), folder / "table.parquet")
+    with pytest.raises(TableError, match="has no column 'member'"):
+        read_table(folder / "table.parquet", SCHEMA, columns=["member"])
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_a_file_that_cannot_be_read_is_one_sentence_without_cells(
+    tmp_path: Path, files: dict[str, Path]
+) -> None:
+    cases: list[tuple[Path, str]] = [
+        (tmp_path / "absent.csv", "There is no table"),
+        (tmp_path, "is of no known format"),
+        (tmp_path / "table.xlsx", r"must end in one of \.parquet, \.pq, \.csv"),
+        (written(tmp_path / "ragged.csv", b"age,y\n1,1\nhush,2,3\n"), "it is not well-formed CSV"),
+        (written(tmp_path / "latin.csv", b"age,town\n1,Z\xfcrich\n"), "it is not UTF-8 text"),
+        (written(tmp_path / "latin_header.csv", b"\xe4ge,town\n1,2\n"), "it is not UTF-8 text"),
+        (written(tmp_path / "no.parquet", b"hush"), "it is not well-formed Parquet"),
+        (
+            written(tmp_path / "cut.parquet", files[".parquet"].read_bytes()[:300]),
+            "it is not well-formed Parquet",
+        ),
+        (written(tmp_path / "cut.csv.gz", files[".csv.gz"].read_bytes()[:40]), "cannot be read"),
+        (written(tmp_path / "empty.csv", b""), "has no column 'age'"),
+        (written(tmp_path / "twice.csv", b"age,town,age\n1,2,3\n"), "two columns of one name"),
+    ]
+    for path, sentence in cases:
+        with pytest.raises(TableError, match=sentence) as caught:
+            read_table(path, SCHEMA, columns=["age", "town"] if "ragged" not in path.name else ["age"])
+        assert "hush" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_missing_and_unknown_columns_are_named(files: dict[str, Path]) -> None:
+    wider = Schema.from_json({"columns": {"age": {"kind": "flag"}, "height": {"kind": "flag"}}})
+    for path in files.values():
+        with pytest.raises(TableError, match="has no column 'height', which the schema names"):
+            read_table(path, wider)
+        with pytest.raises(TableError, match="The schema has no column 'secret'"):
+            read_table(path, SCHEMA, columns=["secret"])
+
+
+def test_csv_has_no_form_for_lists(tmp_path: Path) -> None:
+    schema = Schema.from_json({"columns": {"active": {"kind": "set", "size": 3}}})
+    path = written(tmp_path / "table.csv", b"active\n1\n")
+    with pytest.raises(
+        TableError, match="'active' holds lists, which CSV has no form for: give the table as Parquet"
+    ):
+        read_table(path, schema)
+
+
+def test_predictions_are_written_and_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "predictions.parquet"
+    write_predictions(path, np.array(["a", "b"]), probabilities={"a": [0.75, 0.25], "b": [0.25, 0.75]})
+    table = pq.read_table(path)
+    assert table.column_names == ["prediction", "probability_a", "probability_b"]
+    assert table["prediction"].to_pylist() == ["a", "b"]
+    write_predictions(path, [1.5])
+    assert pq.read_table(path).to_pydict() == {"prediction": [1.5]}
+    assert [each.name for each in tmp_path.iterdir()] == ["predictions.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "error", "sentence"),
+    [
+        ("p.csv", {}, TableError, r"let .* end in \.parquet"),
+        ("absent/p.parquet", {}, TableError, "cannot be written: No such file"),
+        ("p.parquet", {"probabilities": {0: [1.0, 1.0]}}, ValueError, "one value per row"),
+    ],
+)
+def test_predictions_that_cannot_be_written(
+    tmp_path: Path, name: str, arguments: dict[str, Any], error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        write_predictions(tmp_path / name, [1], **arguments)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,184 @@
+"""The house of the design, read from the sources: who may import whom, and where private names may stand."""
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parent.parent / "src" / "privopt"
+FILES = sorted(SOURCE.rglob("*.py"))
+LONGEST_FILE = 450
+
+FRONT_ENDS = {"cli", "estimators", "report", "solve", "tables"}
+PRIVATE_STAGES = {"curator", "data", "engine", "loops", "replay"}
+# A stage, and the parts of the package that it must know nothing of.
+FORBIDDEN_IMPORTS = {
+    "problems": PRIVATE_STAGES
+    | FRONT_ENDS
+    | {"ledger", "mechanisms", "plan", "queries", "result", "solvers"},
+    "queries": PRIVATE_STAGES | FRONT_ENDS | {"plan", "result", "solvers"},
+    "engine": FRONT_ENDS | {"curator", "ledger", "mechanisms", "plan", "result", "solvers"},
+    "mechanisms": PRIVATE_STAGES | FRONT_ENDS | {"plan", "queries", "result", "solvers"},
+    "ledger": PRIVATE_STAGES
+    | FRONT_ENDS
+    | {"mechanisms", "plan", "problems", "queries", "result", "solvers"},
+    "data": FRONT_ENDS | {"curator", "plan", "result", "solvers"},
+    "curator": FRONT_ENDS | {"plan", "result", "solvers"},
+    "loops": FRONT_ENDS | {"curator", "data", "ledger", "plan", "result", "solvers"},
+    "solvers": FRONT_ENDS | {"data", "engine", "replay"},
+    "plan": PRIVATE_STAGES | FRONT_ENDS | {"solvers"},
+    "transcript": PRIVATE_STAGES | FRONT_ENDS | {"solvers"},
+    "result": PRIVATE_STAGES | {"solvers"},
+    "report": PRIVATE_STAGES,
+}
+NAMELESS = {"common", "helpers", "misc", "util", "utils"}
+
+
+def stage_of(path: Path) -> str:
+    """The first part of a module's name below `privopt`."""
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(SOURCE).as_posix()
+
+
+def imports_of(tree: ast.AST) -> Iterator[str]:
+    """Every module that a source imports, and `module.name` for each imported name (which may be a module)."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def names_in(tree: ast.AST) -> Iterator[str]:
+    """Every name that a source binds, reads or passes."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg) or (isinstance(node, ast.keyword) and node.arg):
+            yield str(node.arg)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+
+
+def dotted(node: ast.AST) -> str:
+    """`jax.config.update` as text; an empty string for anything but names and attributes."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def test_there_are_sources_to_read() -> None:
+    assert {"errors.py", "public.py"} <= {name_of(path) for path in FILES}
+
+
+@pytest.mark.parametrize("stage", FORBIDDEN_IMPORTS)
+def test_a_stage_imports_only_what_it_may_know(stage: str) -> None:
+    forbidden = {f"privopt.{name}" for name in FORBIDDEN_IMPORTS[stage]}
+    offences = [
+        f"{name_of(path)} imports {module}"
+        for path in FILES
+        if stage_of(path) == stage
+        for module in imports_of(parse(path))
+        if ".".join(module.split(".")[:2]) in forbidden
+    ]
+    assert not offences
+
+
+def test_solvers_name_nothing_private_and_evaluate_nothing() -> None:
+    offences = [
+        f"{name_of(path)} names {name}"
+        for path in FILES
+        if stage_of(path) == "solvers"
+        for name in names_in(parse(path))
+        if name.startswith("private_") or name == "evaluate"
+    ]
+    assert not offences
+
+
+def test_only_the_accounting_adapter_talks_to_dp_accounting() -> None:
+    importers = {
+        name_of(path)
+        for path in FILES
+        for module in imports_of(parse(path))
+        if module.split(".")[0] == "dp_accounting"
+    }
+    assert importers <= {"ledger/accounting.py"}
+
+
+def test_noise_never_comes_from_a_jax_key() -> None:
+    offences = [
+        f"{name_of(path)} uses jax.random"
+        for path in FILES
+        if stage_of(path) in PRIVATE_STAGES | {"mechanisms", "queries"}
+        for name in [*imports_of(parse(path)), *(dotted(node) for node in ast.walk(parse(path)))]
+        if name.startswith("jax.random")
+    ]
+    assert not offences
+
+
+def test_no_source_changes_global_jax_settings() -> None:
+    offences: list[str] = []
+    for path in FILES:
+        for node in ast.walk(parse(path)):
+            changed: list[ast.expr] = []
+            if isinstance(node, ast.Call):
+                changed = [node.func]
+            elif isinstance(node, ast.Assign):
+                changed = node.targets
+            text = [dotted(target) for target in changed]
+            assigned = isinstance(node, ast.Assign) and any(name.startswith("jax.config.") for name in text)
+            if assigned or any(name.endswith("config.update") for name in text):
+                offences.append(f"{name_of(path)}:{node.lineno} changes {text}")
+    assert not offences
+
+
+def test_every_file_is_short_and_says_what_it_is() -> None:
+    too_long = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert not {name: lines for name, lines in too_long.items() if lines > LONGEST_FILE}
+    silent = [name_of(path) for path in FILES if path.stat().st_size and not ast.get_docstring(parse(path))]
+    assert not silent
+
+
+def test_every_folder_is_a_package() -> None:
+    folders = {path.parent for path in FILES}
+    assert not [name_of(folder) for folder in folders if not (folder / "__init__.py").exists()]
+
+
+def test_files_are_named_for_what_they_do_and_lie_at_most_two_levels_deep() -> None:
+    assert not [name_of(path) for path in FILES if path.stem in NAMELESS]
+    assert not [name_of(path) for path in FILES if len(path.relative_to(SOURCE).parts) > 2]
+
+
+def test_everything_that_users_type_resolves() -> None:
+    privopt = importlib.import_module("privopt")
+    assert len(privopt.__all__) == len(set(privopt.__all__))
+    assert not [name for name in privopt.__all__ if not hasattr(privopt, name)]
+
+
+def test_importing_the_package_changes_no_jax_setting_and_starts_no_figure() -> None:
+    program = """
+import sys, jax
+before = dict(jax.config.values)
+import privopt
+assert dict(jax.config.values) == before
+assert not jax.config.jax_enable_x64
+assert "matplotlib.pyplot" not in sys.modules
+"""
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
