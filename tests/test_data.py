@@ -78,7 +78,8 @@ def test_dense_and_sparse_rows_are_stored_alike() -> None:
             right = Units.from_arrays(form(features), row_bound=1.5, intercept=intercept)
             np.testing.assert_allclose(dense(left), dense(right), rtol=3e-7)
             np.testing.assert_allclose(left.private_norms, right.private_norms, rtol=3e-7)
-            assert right.public.sparse and not left.public.sparse
+            assert right.public.sparse
+            assert not left.public.sparse
 
 
 def test_duplicate_entries_of_a_sparse_row_are_added_and_the_callers_matrix_stays() -> None:
@@ -86,13 +87,15 @@ def test_duplicate_entries_of_a_sparse_row_are_added_and_the_callers_matrix_stay
     given_features = sparse.csr_array((values, columns, [0, 2, 2]), shape=(2, 3))
     units = Units.from_arrays(given_features, row_bound=10.0)
     assert dense(units).tolist() == [[3, 0, 0], [0, 0, 0]]
-    assert given_features.nnz == 2 and values.tolist() == [1.0, 2.0]
+    assert given_features.nnz == 2
+    assert values.tolist() == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.bool_, np.float16, np.float32])
 def test_any_numeric_type_is_taken(kind: Any) -> None:
     units = Units.from_arrays(np.ones((3, 2), kind), row_bound=2.0)
-    assert dense(units).dtype == np.float32 and dense(units).tolist() == [[1, 1]] * 3
+    assert dense(units).dtype == np.float32
+    assert dense(units).tolist() == [[1, 1]] * 3
 
 
 @pytest.mark.parametrize(
@@ -157,14 +160,19 @@ def test_users_are_grouped_capped_and_weighted() -> None:
         n=5,
         noise=FixedChoice(),
     )
-    assert units.public.unit == "user" and units.public.n == 5 and units.public.records_per_unit == 2
+    assert units.public.unit == "user"
+    assert units.public.n == 5
+    assert units.public.records_per_unit == 2
     offsets = units.private_offsets
-    assert offsets is not None and offsets.tolist() == [0, 2, 4, 4, 4, 4]
-    assert set(units.private_targets[:2]) < {0.0, 2.0, 3.0} and units.private_targets[2:].tolist() == [
+    assert offsets is not None
+    assert offsets.tolist() == [0, 2, 4, 4, 4, 4]
+    assert set(units.private_targets[:2]) < {0.0, 2.0, 3.0}
+    assert units.private_targets[2:].tolist() == [
         1.0,
         5.0,
     ]
-    assert units.private_weights is not None and units.private_weights.tolist() == [1, 1, 0, 0, 0]
+    assert units.private_weights is not None
+    assert units.private_weights.tolist() == [1, 1, 0, 0, 0]
 
 
 def test_weights_follow_the_rule() -> None:
@@ -206,11 +214,14 @@ def test_a_subset_holds_the_chosen_units() -> None:
     for features in (np.arange(6.0)[:, None], sparse.csr_array(np.arange(6.0)[:, None])):
         whole = Units.from_arrays(features, np.arange(6), row_bound=9.0, groups=groups, noise=FixedChoice())
         part = whole.subset(np.array([2, 0]), 2)
-        assert part.private_targets.tolist() == [3, 4, 5, 0] and part.public.n == 2
-        assert part.private_offsets is not None and part.private_offsets.tolist() == [0, 3, 4]
+        assert part.private_targets.tolist() == [3, 4, 5, 0]
+        assert part.public.n == 2
+        assert part.private_offsets is not None
+        assert part.private_offsets.tolist() == [0, 3, 4]
         assert dense(part)[:, 0].tolist() == [3, 4, 5, 0]
         records = Units.from_arrays(features, np.arange(6), row_bound=9.0).subset(np.array([5, 1, 2]), 3)
-        assert records.private_targets.tolist() == [5, 1, 2] and records.positions == 3
+        assert records.private_targets.tolist() == [5, 1, 2]
+        assert records.positions == 3
 
 
 def test_mapped_rows_are_products_inside_the_new_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,10 +232,13 @@ def test_mapped_rows_are_products_inside_the_new_bound(monkeypatch: pytest.Monke
     for given_features in (features, sparse.csr_array(features)):
         mapped = Units.from_arrays(given_features, row_bound=100.0).mapped(matrix, 1.5)
         np.testing.assert_allclose(dense(mapped), expected, rtol=1e-5, atol=1e-6)
-        assert mapped.public.d == 4 and mapped.public.row_bound == 1.5 and not mapped.public.sparse
+        assert mapped.public.d == 4
+        assert mapped.public.row_bound == 1.5
+        assert not mapped.public.sparse
     monkeypatch.setattr("privopt.data._DENSE_VIEW_BYTES", 0)
     lazy = Units.from_arrays(sparse.csr_array(features), row_bound=100.0).mapped(matrix, 1.5)
-    assert isinstance(lazy.private_features, MappedRows) and "<private>" in repr(lazy.private_features)
+    assert isinstance(lazy.private_features, MappedRows)
+    assert "<private>" in repr(lazy.private_features)
     np.testing.assert_allclose(dense(lazy), expected, rtol=1e-5, atol=1e-6)
     assert np.all(exact_norms(lazy) <= lazy.private_norms)
     twice = lazy.mapped(np.eye(4), 1.0)
@@ -233,7 +247,9 @@ def test_mapped_rows_are_products_inside_the_new_bound(monkeypatch: pytest.Monke
 
 def test_printing_shows_no_data() -> None:
     units = Units.from_arrays(np.full((2, 1), 0.123456), [0.654321, 1.0], row_bound=1.0)
-    assert "123" not in repr(units) and "654" not in repr(units) and "<private>" in repr(units)
+    assert "123" not in repr(units)
+    assert "654" not in repr(units)
+    assert "<private>" in repr(units)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +326,8 @@ def test_sparse_rows_are_never_made_dense() -> None:
         for groups in (None, np.arange(rows) // 3):
             units = Units.from_arrays(features, targets, row_bound=1.0, classes=[0, 1], intercept=0.1, groups=groups)
             engine = InProcessEngine(units)
-            assert np.isfinite(engine.clipped_sum(ClippedGradient(loss=losses.logistic, at=np.zeros(d + 1), clip=1.0))).all()
+            gradient = ClippedGradient(loss=losses.logistic, at=np.zeros(d + 1), clip=1.0)
+            assert np.isfinite(engine.clipped_sum(gradient)).all()
 
     run(10, 50)
     used = int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1]) * 1024

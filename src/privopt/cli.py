@@ -1,50 +1,54 @@
-"""The `privopt` command: arguments in, one sentence out when they are wrong."""
+"""The `privopt` command: arguments in, one sentence out when they are wrong.
+
+Heavy imports stand inside the commands, so that `--help` and a mistyped option answer at once.
+"""
 
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
-from privopt.commands.mistakes import sentence_about
-
 DEBUG = "PRIVOPT_DEBUG"
-# The root of the errors of the command-line parser, wherever this version of typer keeps it.
-_ParserError: type[Exception] = typer.BadParameter.__mro__[2]  # pyright: ignore[reportAssignmentType]
+STOPPED = 130  # what a shell expects of a command that was interrupted
+# The root of the argument parser's errors, wherever the installed typer keeps it.
+ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 
-class Commands(TyperGroup):
+class OneSentenceGroup(TyperGroup):
     """The commands, with every error as one sentence on stderr: exit code 2 for a user's mistake, 1 for ours."""
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
-        """Run a command and leave."""
+        """Run a command and leave with its exit code."""
         options["standalone_mode"] = False
         try:
             code = super().main(args, *rest, **options)
-        except KeyboardInterrupt:
-            code = _complain("stopped.", 130)
-        except typer.Abort:
-            code = _complain("stopped.", 130)
-        except _ParserError as error:
-            code = _complain(f"{error.format_message()} See `privopt --help`.", 2)  # pyright: ignore
+        except (KeyboardInterrupt, typer.Abort):
+            code = STOPPED
+        except ParserError as error:
+            code = _complain(f"{cast('Any', error).format_message()} See `privopt --help`.", 2)
         except Exception as error:
             code = _explain(error)
         sys.exit(code if isinstance(code, int) else 0)
 
 
 def _explain(error: Exception) -> int:
-    """Say what went wrong; the traceback only for those who asked for it."""
+    """Say what went wrong; the trace only to those who asked for it."""
+    from privopt.commands.mistakes import sentence_about
+
     if os.environ.get(DEBUG) == "1":
         traceback.print_exc()
     sentence = sentence_about(error)
     if sentence is not None:
         return _complain(sentence, 2)
     return _complain(
-        f"an internal error ({type(error).__name__}); nothing you typed explains it. Run again with {DEBUG}=1 to see "
-        "where, and note that such a trace may quote private data.",
+        f"internal error ({type(error).__name__}), not a mistake of yours. Set {DEBUG}=1 to see where; such a trace "
+        "may quote private data.",
         1,
     )
 
@@ -52,3 +56,220 @@ def _explain(error: Exception) -> int:
 def _complain(sentence: str, code: int) -> int:
     sys.stderr.write(f"privopt: {' '.join(sentence.split())}\n")
     return code
+
+
+class ModelName(StrEnum):
+    """What to fit."""
+
+    LOGISTIC = "logistic"
+    LINEAR = "linear"
+    SVM = "svm"
+    POISSON = "poisson"
+    QUANTILE = "quantile"
+    HUBER = "huber"
+
+
+class RelationName(StrEnum):
+    """The neighbouring relation."""
+
+    REPLACE_ONE = "replace-one"
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+
+
+Table = Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.", show_default=False)]
+ModelDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False)]
+SchemaFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--schema", help="JSON file with the columns' public ranges and levels. Required.", show_default=False
+    ),
+]
+SchemaName = Annotated[
+    str | None, typer.Option("--schema-name", help="Which entry of the schema file.", show_default=False)
+]
+Target = Annotated[
+    str | None, typer.Option("--target", help="Column to predict; default: the schema's.", show_default=False)
+]
+EpsilonOption = Annotated[
+    float | None,
+    typer.Option(
+        "--epsilon", help="Privacy budget; 1 is common, less is more private. Required.", show_default=False
+    ),
+]
+DeltaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--delta",
+        help="Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required.",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    ModelName | None,
+    typer.Option("--model", help="Default: logistic for classes, linear for numbers.", show_default=False),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", help="Column that says whose record a row is: protects users whole.", show_default=False
+    ),
+]
+MaxRecords = Annotated[
+    int, typer.Option("--max-records", min=1, help="With --group: records used of one user.")
+]
+RelationOption = Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")]
+Units = Annotated[
+    int | None,
+    typer.Option("--n", help="Public number of records, or of users with --group.", show_default=False),
+]
+Quantile = Annotated[float, typer.Option("--quantile", help="Level, for --model quantile.")]
+Solver = Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")]
+Seed = Annotated[
+    int | None,
+    typer.Option("--seed", help="Reproducible noise: the result is NOT PRIVATE.", show_default=False),
+]
+
+app = typer.Typer(
+    name="privopt",
+    cls=OneSentenceGroup,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+) -> None:
+    """Private models from tables, with a guarantee that is priced before the data is read."""
+    if version:
+        from importlib import metadata
+
+        typer.echo(f"privopt {metadata.version('privopt')}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def fit(
+    table: Table,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Model directory to write. Required.", show_default=False)
+    ] = None,
+    schema: SchemaFile = None,
+    schema_name: SchemaName = None,
+    target: Target = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
+    model: Model = None,
+    group: Group = None,
+    max_records: MaxRecords = 100,
+    relation: RelationOption = RelationName.REPLACE_ONE,
+    n: Units = None,
+    quantile: Quantile = 0.5,
+    solver: Solver = "auto",
+    seed: Seed = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in the directory.")] = False,
+) -> None:
+    """Fit a private model to a table; write it with its report."""
+    from privopt.commands import fitting
+    from privopt.commands.task import Options
+
+    options = Options(
+        schema=schema,
+        schema_name=schema_name,
+        target=target,
+        epsilon=epsilon,
+        delta=delta,
+        model=None if model is None else model.value,
+        group=group,
+        max_records=max_records,
+        relation=relation.value,
+        n=n,
+        quantile=quantile,
+        solver=solver,
+        seed=seed,
+    )
+    fitting.run(table, options, output=output, overwrite=overwrite)
+
+
+@app.command()
+def plan(
+    schema: SchemaFile = None,
+    schema_name: SchemaName = None,
+    target: Target = None,
+    epsilon: EpsilonOption = None,
+    delta: DeltaOption = None,
+    model: Model = None,
+    group: Group = None,
+    max_records: MaxRecords = 100,
+    relation: RelationOption = RelationName.REPLACE_ONE,
+    n: Units = None,
+    quantile: Quantile = 0.5,
+    solver: Solver = "auto",
+) -> None:
+    """Say what a fit would cost and achieve, without any table."""
+    from privopt.commands import planning
+    from privopt.commands.task import Options
+
+    planning.run(
+        Options(
+            schema=schema,
+            schema_name=schema_name,
+            target=target,
+            epsilon=epsilon,
+            delta=delta,
+            model=None if model is None else model.value,
+            group=group,
+            max_records=max_records,
+            relation=relation.value,
+            n=n,
+            quantile=quantile,
+            solver=solver,
+        )
+    )
+
+
+@app.command()
+def predict(
+    directory: ModelDirectory,
+    table: Table,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Parquet file to write. Required.", show_default=False)
+    ] = None,
+) -> None:
+    """Predict for the rows of a table; its target may be missing."""
+    from privopt.commands import prediction
+
+    prediction.run(directory, table, output=output)
+
+
+@app.command()
+def report(
+    directory: ModelDirectory,
+    open_path: Annotated[
+        bool, typer.Option("--open-path", help="Print the HTML file's path only, for a browser.")
+    ] = False,
+) -> None:
+    """Print a model's privacy report; write it as HTML and JSON."""
+    from privopt.commands import reporting
+
+    reporting.run(directory, path_only=open_path)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", help="Folder for the reports.")] = Path("demo-output"),
+) -> None:
+    """Private models of medical records, beside non-private ones."""
+    from privopt import demo
+
+    demo.run(output)
+
+
+def main() -> None:
+    """The entry point of the `privopt` command."""
+    app()

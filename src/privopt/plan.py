@@ -55,7 +55,8 @@ class Plan:
 
     def epsilon_at(self, delta: float) -> float:
         """The price at any delta."""
-        return accounting.epsilon(self.event, delta, self.public.relation)
+        near = self.budget.epsilon if delta == self.budget.delta and self.budget.is_private else None
+        return accounting.epsilon(self.event, delta, self.public.relation, near=near)
 
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready description."""

@@ -53,7 +53,7 @@ def test_a_plan_is_drawn_like_a_pack_of_cards() -> None:
         PlanMismatch, match=r"'noise' asked for 1 x \(Gaussian noise, 60 .*but 0 of it are left"
     ):
         ledger.charge("noise", NOISE)
-    with pytest.raises(PlanMismatch, match="but the plan does not hold it. A declared plan"):
+    with pytest.raises(PlanMismatch, match="but the plan does not hold it"):
         ledger.charge("other", GaussianEvent(61.0))
     ledger.charge("free", NoEvent())
     assert (
@@ -83,7 +83,7 @@ def test_a_refused_charge_records_nothing() -> None:
 
 def test_blocks_are_bound_to_the_branches_of_the_plan_in_order() -> None:
     ledger = Ledger(BUDGET, RELATION, plan=PLAN)
-    with pytest.raises(PlanMismatch, match="it has 2 branches. Declare Parallel with 3 branches"):
+    with pytest.raises(PlanMismatch, match="it has 2 branches"):
         ledger.parallel(3)
     first, second = ledger.parallel(2, "halves")
     first.charge("mean", NOISE, count=3)
@@ -158,10 +158,9 @@ def test_the_caps_of_the_filters() -> None:
 @pytest.mark.parametrize("composition", ["gaussian", "zcdp"])
 def test_a_filter_stops_before_the_sum_would_pass_the_cap(composition: str) -> None:
     ledger = Ledger(BUDGET, RELATION, composition=composition)  # type: ignore[arg-type]
-    steps = 0
-    while ledger.affords(GaussianEvent(20.0 + steps)):
-        ledger.charge("step", GaussianEvent(20.0 + steps))
-        steps += 1
+    for step in range(100):  # the noise depends on what came before
+        if ledger.affords(GaussianEvent(20.0 + step % 7)):
+            ledger.charge("step", GaussianEvent(20.0 + step % 7))
     before = (ledger.spent, len(ledger.entries))
     message = r"'step' would cost rho=[\d.e-]+, but [\d.e-]+ of 0.02\d+ is left. Release less often or raise the noise."
     with pytest.raises(BudgetExceeded, match=message):

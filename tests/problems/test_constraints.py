@@ -141,11 +141,13 @@ def test_projections_have_derivatives(constraint: Constraint) -> None:
 
 def test_a_matrix_is_the_vector_of_its_entries() -> None:
     matrix = np.random.default_rng(0).normal(size=(SIZE, 2))
-    for constraint in (L2Ball(0.8), L1Ball(0.8), Simplex(), LpBall(0.8, 1.5)):
-        both = jax.jit(lambda w, project=constraint.project: (project(w).ravel(), project(w.ravel())))
-        np.testing.assert_array_equal(*both(matrix))
+    sets = (L2Ball(0.8), L1Ball(0.8), LpBall(0.8, 1.5))  # the l1 ball projects onto the simplex
+    pairs = jax.jit(lambda w: [(each.project(w).ravel(), each.project(w.ravel())) for each in sets])
+    for as_matrix, as_vector in pairs(matrix):
+        np.testing.assert_array_equal(as_matrix, as_vector)
     by_rows = Box((-1.0, 0.0, -0.2, 0.3, -2.0), (1.0, 0.0, 0.2, 0.5, 4.0))
-    np.testing.assert_array_equal(by_rows.project(matrix)[:, 1], by_rows.project(matrix[:, 1]))
+    column = by_rows.project(jnp.asarray(matrix[:, 1]))
+    np.testing.assert_array_equal(by_rows.project(jnp.asarray(matrix))[:, 1], column)
 
 
 def test_reference_value_of_the_specification() -> None:
@@ -156,11 +158,15 @@ def test_reference_value_of_the_specification() -> None:
 
 def test_linear_minimisers_are_vertices() -> None:
     gradient = jnp.asarray([0.1, -2.0, 1.5])
-    cross_polytope = jax.jit(L1Ball(2.0).linear_minimiser)
-    np.testing.assert_array_equal(cross_polytope(gradient), [0.0, 2.0, 0.0])
-    np.testing.assert_array_equal(cross_polytope(-gradient), [0.0, -2.0, 0.0])
-    np.testing.assert_array_equal(jax.jit(Simplex(2.0).linear_minimiser)(gradient), [0.0, 2.0, 0.0])
-    np.testing.assert_array_equal(jax.jit(Box(-1.0, 3.0).linear_minimiser)(gradient), [-1.0, 3.0, -1.0])
+    cases = (
+        (L1Ball(2.0), 1.0, [0.0, 2.0, 0.0]),
+        (L1Ball(2.0), -1.0, [0.0, -2.0, 0.0]),
+        (Simplex(2.0), 1.0, [0.0, 2.0, 0.0]),
+        (Box(-1.0, 3.0), 1.0, [-1.0, 3.0, -1.0]),
+    )
+    vertices = jax.jit(lambda g: [each.linear_minimiser(sign * g) for each, sign, _ in cases])(gradient)
+    for vertex, (_, _, expected) in zip(vertices, cases, strict=True):
+        np.testing.assert_array_equal(vertex, expected)
     assert Unconstrained().linear_minimiser(gradient) is None
     assert Box(0.0, math.inf).linear_minimiser(gradient) is None
     assert Product(((L1Ball(1.0), 1), (Unconstrained(), 2))).linear_minimiser(gradient) is None
@@ -180,9 +186,9 @@ def test_constraints_are_static_values() -> None:
 
 def test_wrong_arguments_are_refused_with_a_sentence() -> None:
     with pytest.raises(ValueError, match="radius must be positive and finite, got 0"):
-        L2Ball(0)
+        L2Ball(0.0)
     with pytest.raises(ValueError, match=r"p must lie in \(1, 2\], got 1"):
-        LpBall(1.0, 1)
+        LpBall(1.0, 1.0)
     with pytest.raises(ValueError, match="low must be at most high"):
         Box((0.0, 1.0), (1.0, 0.5))
     with pytest.raises(ValueError, match="low must be at most high"):

@@ -129,7 +129,7 @@ def test_a_matrix_is_penalised_by_rows() -> None:
     w = np.random.default_rng(0).normal(size=(SIZE, 3))
     weighted, rows = ElasticNet(0.4, 1.0, WEIGHTS), GroupLasso(0.3, ((1,), (0, 3)))
     by_column = jax.vmap(lambda column: weighted.full_prox(column, 0.5), 1, 1)
-    np.testing.assert_allclose(weighted.full_prox(w, 0.5), jax.jit(by_column)(w), rtol=1e-14)
+    np.testing.assert_allclose(weighted.full_prox(jnp.asarray(w), 0.5), jax.jit(by_column)(w), rtol=1e-14)
     shrunk, value = jax.jit(lambda w: (rows.prox(w, 0.5), rows.value(w)))(w)
     pair = np.linalg.norm(w[[0, 3]])
     np.testing.assert_array_equal(shrunk[2], w[2])

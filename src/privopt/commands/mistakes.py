@@ -47,7 +47,9 @@ def check_epsilon(epsilon: float | None) -> float:
             "give --epsilon: how much anybody may learn about one unit; 1 is a common choice, smaller is more private."
         )
     if not epsilon > 0:
-        raise Mistake(f"--epsilon must be positive, got {epsilon:g}: 1 is a common choice, smaller is more private.")
+        raise Mistake(
+            f"--epsilon must be positive, got {epsilon:g}: 1 is a common choice, smaller is more private."
+        )
     return epsilon
 
 

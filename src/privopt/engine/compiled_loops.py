@@ -38,7 +38,7 @@ def traced_arrays(units: Units) -> TracedRows:
         )
     with double_precision():
         return TracedRows(
-            jnp.asarray(private_features),
+            jax.device_put(private_features, may_alias=True),  # stored aligned, and never written again
             jnp.asarray(units.private_targets),
             jnp.asarray(units.private_norms),
             jnp.asarray(units.private_present),

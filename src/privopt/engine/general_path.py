@@ -69,12 +69,11 @@ def unit_contributions(
     private_features = chunk.private_features.astype(jnp.float64)
     if isinstance(query, RecordSum):
         private_vectors = _averages(query, public, chunk, private_features, by_rows)
-    elif isinstance(query, UnitSum):
+    else:
+        assert isinstance(query, UnitSum)
         private_vectors = jax.vmap(query.unit_contribution)(
             private_features, chunk.private_targets, chunk.private_mask.astype(jnp.float64)
         )
-    else:
-        raise TypeError(f"the engine sums a RecordSum or a UnitSum, got {type(query).__name__}.")
     private_there = jnp.any(chunk.private_mask, axis=1)
     private_clipped = jax.vmap(query.clip_unit)(
         _keep(private_vectors, private_there & _finite(private_vectors))

@@ -23,7 +23,7 @@ from privopt.engine.rounding import BlockedSum, rounding_bound
 from privopt.engine.rows import row_peaks, take_rows
 from privopt.engine.users import within
 from privopt.precision import double_precision
-from privopt.queries.base import MeanQuery, RecordSum, RowForm
+from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum
 from privopt.sampling import EveryUnit, FixedSize, Sampling
 
 __all__ = ["InProcessEngine", "traced_arrays", "traced_shapes", "traced_sum"]
@@ -56,7 +56,7 @@ class InProcessEngine:
             or changes shape because of a unit's values.
         """
         with double_precision():
-            query, public = _with_typed_leaves(query), self.units.public
+            public, query = self.units.public, _with_typed_leaves(_checked(query))
             form = query.row_form(public) if isinstance(query, RecordSum) else None
             # A user's average has no scalar clip in the l_inf norm.
             if form is None or (form.norm != "l2" and public.unit == "user"):
@@ -76,12 +76,12 @@ class InProcessEngine:
     ) -> NDArray[np.float64]:
         """`clipped_sum` by the path that serves every query, `vmap` over chunks of whole units: the reference."""
         with double_precision():
-            return self._chunked_sum(_with_typed_leaves(query), private_draw, by_rows=False)
+            return self._chunked_sum(_with_typed_leaves(_checked(query)), private_draw, by_rows=False)
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit."""
         with double_precision():
-            query = _with_typed_leaves(query)
+            query = _with_typed_leaves(_checked(query))
             private_parts = [
                 np.asarray(chunk_contributions(query, private_chunk, public=self.units.public))[:units]
                 for private_chunk, units in self._chunks(query, None)
@@ -201,9 +201,19 @@ class InProcessEngine:
         return total.total().reshape(form.shape)
 
 
+def _checked(query: MeanQuery) -> MeanQuery:
+    if isinstance(query, RecordSum | UnitSum):
+        return query
+    raise TypeError(f"the engine sums a RecordSum or a UnitSum, got {type(query).__name__}.")
+
+
 def _with_typed_leaves(query: MeanQuery) -> MeanQuery:
-    """The same query with its Python floats as arrays: a new number then needs no new compilation."""
-    return jax.tree.map(lambda leaf: np.float64(leaf) if isinstance(leaf, float) else leaf, query)
+    """The same query with NumPy leaves: how a caller made a number or a point then needs no new compilation."""
+
+    def typed(leaf: Any) -> Any:
+        return np.asarray(leaf) if isinstance(leaf, float | jax.Array) else leaf
+
+    return jax.tree.map(typed, query)
 
 
 def _padded(private_values: NDArray[Any], length: int) -> NDArray[Any]:

@@ -31,13 +31,9 @@ TILE = 32  # rows whose predictions are computed before their share of the sum; 
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 EXACT = {"contract"}
 
-_LOGISTIC = int(KernelCode.LOGISTIC)
-_SQUARED = int(KernelCode.SQUARED)
-_HUBER = int(KernelCode.HUBER)
-_SMOOTHED_HINGE = int(KernelCode.SMOOTHED_HINGE)
-_QUANTILE = int(KernelCode.QUANTILE)
-_POISSON = int(KernelCode.POISSON)
-FORMULAS = frozenset({_LOGISTIC, _SQUARED, _HUBER, _SMOOTHED_HINGE, _QUANTILE, _POISSON})
+_SCALAR = [int(code) for code in KernelCode if code is not KernelCode.SOFTMAX]
+_LOGISTIC, _SQUARED, _HUBER, _HINGE, _QUANTILE, _POISSON = _SCALAR
+FORMULAS = frozenset(_SCALAR)  # the codes that `slopes` knows
 
 _LARGEST = float(np.finfo(np.float64).max)
 _SAFE_SQUARES = (1e-280, 1e280)  # a sum of squares in here neither overflowed nor lost digits
@@ -125,7 +121,7 @@ def slopes(code: int, p0: float, p1: float, t: Any, y: Any, m: int, s: Any) -> N
     elif code == _HUBER:
         for r in range(m):
             s[r] = min(max(t[r] - y[r], -p0), p0)
-    elif code == _SMOOTHED_HINGE:
+    elif code == _HINGE:
         for r in range(m):
             s[r] = -y[r] * min(max((1.0 + p0 - y[r] * t[r]) / (2.0 * p0), 0.0), 1.0)
     elif code == _QUANTILE:
@@ -255,23 +251,22 @@ def _coefficients(
     start: int,
     m: int,
     points: Any,
+    task: Any,
     y: Any,
-    inverse_norms: Any,
-    formula: Any,
-    inner: float,
-    t: Any,
-    other: Any,
+    inverse: Any,
+    scratch: Any,
     s: Any,
 ) -> None:
     """s[:m] = slopes at points[0]; with two points, minus those at points[1], each clipped to `inner` first."""
-    code, p0, p1 = formula
+    (code, p0, p1), inner = task
+    t, other = scratch
     _predictions(rows, index, start, m, points[0], t)
     slopes(code, p0, p1, t, y, m, s)
     if points.shape[0] == 2:
         _predictions(rows, index, start, m, points[1], t)
         slopes(code, p0, p1, t, y, m, other)
-        _clip_scalars(s, inverse_norms, inner, m)
-        _clip_scalars(other, inverse_norms, inner, m)
+        _clip_scalars(s, inverse, inner, m)
+        _clip_scalars(other, inverse, inner, m)
         for r in range(m):
             s[r] -= other[r]
 
@@ -325,7 +320,7 @@ def sum_records(
                 for r in range(m):
                     i = start + r if whole else index[start + r]
                     y[r], inverse[r] = targets[i], inverse_norms[i]
-                _coefficients(rows, index, start, m, points, y, inverse, formula, inner, t, other, s)
+                _coefficients(rows, index, start, m, points, (formula, inner), y, inverse, (t, other), s)
                 _clip_scalars(s, inverse, radius, m)
                 _add(rows, index, start, m, s, share)
             for j in range(d):
@@ -439,7 +434,9 @@ def sum_users(
                     m = min(TILE, high - start)
                     for r in range(m):
                         y[r], inverse[r] = targets[start + r], inverse_norms[start + r]
-                    _coefficients(rows, no_index, start, m, points, y, inverse, formula, inner, t, other, s)
+                    _coefficients(
+                        rows, no_index, start, m, points, (formula, inner), y, inverse, (t, other), s
+                    )
                     for r in range(m):
                         s[r] *= weight
                     _add(rows, no_index, start, m, s, average)

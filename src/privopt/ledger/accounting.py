@@ -294,13 +294,9 @@ def _pld_can_price(way: Alternative, relation: Relation, *, needed: bool) -> boo
 
 
 @functools.lru_cache(maxsize=32)
+@np.errstate(over="ignore")
 def _pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
     """The privacy-loss distribution of one alternative, every step rounded so that it is never too private."""
-    with np.errstate(over="ignore"):
-        return _composed_pld(way, relation, interval)
-
-
-def _composed_pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
     parts = [_leaf_pld(leaf, count, relation, interval) for leaf, count in _without_group(way).items()]
     if way.mu_squared > 0:
         parts.append(

@@ -21,7 +21,8 @@ class Mechanism(abc.ABC):
 
     Every mechanism acts on `private_value / sensitivity`, so one event prices a release whatever its scale. `release`
     runs on the host. A compiled loop draws `draw(noise, (times, *noise_shape(value_shape)))` ahead on the host and
-    hands one row a step to `combine`, which is pure; both ways give the same number.
+    hands one row a step to `combine`, which is pure; both ways give the same number (a compiled loop may fuse one
+    multiplication into the addition: one rounding less).
 
     Sensitivity, always public: 0 says that the value does not depend on the data, and it is released as it is. With
     the noise off the value is released as it is whatever the sensitivity, infinite included. With noise, an infinite

@@ -117,8 +117,9 @@ class GLMLoss(abc.ABC):
 
     @property
     def kernel_code(self) -> int | None:
-        """See `LossFacts`."""
-        return self.facts.kernel_code
+        """See `LossFacts`; a plain integer, as the compiled kernels want it."""
+        code = self.facts.kernel_code
+        return None if code is None else int(code)
 
     @property
     def kernel_parameters(self) -> tuple[float, float]:

@@ -5,7 +5,7 @@ A matrix is projected as the vector of its entries.
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from privopt.problems.norms import scale_of
 
@@ -54,7 +54,7 @@ def project_lp_ball(params: Float[Array, "..."], radius: float, p: float) -> Flo
     reach = jnp.maximum(radius / scale, 1e-290)
 
     def entries(c: Float[Array, ""]) -> Float[Array, "..."]:
-        def newton(_: int, s: Float[Array, "..."]) -> Float[Array, "..."]:
+        def newton(_: Int[Array, ""] | int, s: Float[Array, "..."]) -> Float[Array, "..."]:
             excess = reach * s**power + c * s - magnitudes
             return jnp.maximum(s - excess / (reach * power * s ** (power - 1.0) + c), 0.0)
 

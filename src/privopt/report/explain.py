@@ -241,7 +241,11 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
         Point(
             "Seeds",
             "A run with a fixed seed is not private. "
-            + ("This one has a seed." if report.seeded else "This one used secret randomness."),
+            + (
+                "The noise here came from a seed."
+                if report.seeded
+                else "The noise here came from secret randomness."
+            ),
         ),
     ]
 

@@ -4,6 +4,7 @@ Matplotlib's object-oriented interface only: nothing global is changed, and thre
 """
 
 import io
+import math
 import re
 import threading
 from collections.abc import Callable, Sequence
@@ -63,7 +64,7 @@ def curves_figure(reports: Sequence["PrivacyReport"], labels: Sequence[str], key
                 axes.plot([report.delta], [report.epsilon], color=colour, marker="o", markersize=8)
         if len(shown) == 1 and shown[0][0].delta > 0:
             _mark(axes, shown[0][0])
-        axes.set_xscale("log")
+        _decades(axes, [delta for report, _ in shown for delta in report.curve.deltas])
         axes.set_ylim(bottom=0)
         axes.set_xlabel("delta (logarithmic scale)")
         axes.set_ylabel("epsilon")
@@ -111,15 +112,27 @@ def schedule_figure(groups: Sequence[ReleaseGroup], key: str) -> str:
     return _svg(draw, key, "Noise scale of each release", f"{spans}.")
 
 
+def _decades(axes: Any, deltas: Sequence[float]) -> None:
+    """A logarithmic axis whose ticks are plain text: matplotlib's own formulas take most of a figure's time."""
+    first, last = math.ceil(math.log10(min(deltas)) - 1e-9), math.floor(math.log10(max(deltas)) + 1e-9)
+    exponents = range(last, first - 1, -max(1, math.ceil((last - first) / 7)))
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    axes.set_xticks([10.0**exponent for exponent in exponents])
+    axes.set_xticklabels([words.power_of_ten(exponent) for exponent in exponents])
+
+
 def _mark(axes: Any, report: "PrivacyReport") -> None:
-    deltas = report.curve.deltas
-    right = report.delta < deltas[len(deltas) // 2]
+    """Label the guarantee where a falling curve leaves room: to its upper right, or to its lower left near the edge."""
+    low, high = math.log(report.curve.deltas[0]), math.log(report.curve.deltas[-1])
+    room = math.log(report.delta) <= low + 0.6 * (high - low)
     axes.annotate(
         f"this run: epsilon {words.number(report.epsilon, 3)}",
         (report.delta, report.epsilon),
-        xytext=(9 if right else -9, 9),
+        xytext=(8, 8) if room else (-8, -8),
         textcoords="offset points",
-        ha="left" if right else "right",
+        ha="left" if room else "right",
+        va="bottom" if room else "top",
         color=_INK,
         fontsize=_FONT,
     )
@@ -137,8 +150,9 @@ def _svg(draw: Callable[[Any], None], key: str, title: str, description: str) ->
     from matplotlib.figure import Figure
 
     with _LOCK:
-        figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained", facecolor="none")
+        figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="none")
         FigureCanvasSVG(figure)
+        figure.subplots_adjust(left=0.135, right=0.985, top=0.96, bottom=0.19)
         axes: Any = figure.add_subplot(facecolor="none")
         axes.grid(visible=True, color=_GRID, linewidth=0.7)
         axes.set_axisbelow(True)

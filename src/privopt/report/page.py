@@ -1,7 +1,9 @@
 """Pages: one self-contained HTML file for one run or for several, and the JSON of several."""
 
+import functools
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from privopt.report.releases import ReleaseGroup, dearest
 from privopt.report.report import FORMAT_VERSION, PrivacyReport, form_of
 
 _FOLDER = Path(__file__).parent
+_UNBREAKABLE = (re.compile(r"(?<=\d) (?=%)"), re.compile(r"(?<=[εδ]) (?==)"), re.compile(r"(?<=[εδ]\xa0=) "))
 MOST_SETTINGS_TEXT = 120  # characters of a setting that is no number
 
 
@@ -104,7 +107,36 @@ def render(
     introduction: Sequence[str] = (),
     same_data: bool = True,
 ) -> str:
-    """The page of one run, or of several."""
+    """The page of one run, or of several.
+
+    Raises:
+        ValueError: there is no run to report on.
+    """
+    if not reports:
+        raise ValueError("a page needs at least one report, got none.")
+    several = len(reports) > 1 or bool(summary_table)
+    labels = [report.title for report in reports]
+    page = _template().render(
+        title=title,
+        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
+        several=several,
+        introduction=list(introduction),
+        table=_table(summary_table),
+        joint=_joint_sentence(reports) if several and same_data and len(reports) > 1 else "",
+        banners=list(dict.fromkeys(banner for report in reports for banner in explain.banners(report))),
+        shared=_shared(reports),
+        limits=explain.not_covered(next((report for report in reports if report.seeded), reports[0])),
+        curves=curves_figure(reports, labels, "all") if len(reports) > 1 else "",
+        runs=[_run(report, f"run{position + 1}") for position, report in enumerate(reports)],
+        version=reports[0].version,
+    )
+    for pattern in _UNBREAKABLE:
+        page = pattern.sub("\xa0", page)
+    return "\n".join(line.rstrip() for line in page.splitlines() if line.strip()) + "\n"
+
+
+@functools.lru_cache(maxsize=1)
+def _template() -> Any:
     import jinja2
 
     environment = jinja2.Environment(
@@ -115,28 +147,15 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters["pretty"] = words.pretty
-    several = len(reports) > 1 or bool(summary_table)
-    labels = [report.title for report in reports]
-    page = environment.get_template("report.html.j2").render(
-        title=title,
-        style=(_FOLDER / "report.css").read_text(encoding="utf-8"),
-        several=several,
-        introduction=list(introduction),
-        table=_table(summary_table),
-        joint=_joint_sentence(reports) if several and same_data and len(reports) > 1 else "",
-        banners=list(dict.fromkeys(banner for report in reports for banner in explain.banners(report))),
-        shared=_shared(reports),
-        curves=curves_figure(reports, labels, "all") if len(reports) > 1 else "",
-        runs=[_run(report, f"run{position + 1}") for position, report in enumerate(reports)],
-        version=reports[0].version if reports else "",
-    )
-    return "\n".join(line.rstrip() for line in page.splitlines() if line.strip()) + "\n"
+    return environment.get_template("report.html.j2")
 
 
 def _shared(reports: Sequence[PrivacyReport]) -> list[tuple[str, str]]:
     """The plain words that hold for all runs alike."""
     protections = {explain.protection(report) for report in reports}
-    return [("What is protected.", next(iter(protections)))] if len(protections) == 1 else []
+    if len(protections) > 1 or not protections:
+        return []
+    return [("What is protected.", protections.pop().replace("This run protects", "Each run protects"))]
 
 
 def _run(report: PrivacyReport, key: str) -> dict[str, Any]:
@@ -144,6 +163,7 @@ def _run(report: PrivacyReport, key: str) -> dict[str, Any]:
     return {
         "key": key,
         "title": report.title,
+        "private": report.is_private and (report.selection is None or report.selection.private),
         "headline": explain.headline(report),
         "guess": explain.guess(report),
         "banners": explain.banners(report),
@@ -178,6 +198,8 @@ def _tiles(report: PrivacyReport) -> list[tuple[str, str, str]]:
     within = f"budget {words.pretty(budget.epsilon)}" if budget is not None and budget.is_private else ""
     if report.unit == "user":
         among = f"with all their records, {among}".rstrip(", ")
+    if not report.is_private:
+        among = ""
     return [
         ("Protected", f"one {report.unit}" if report.is_private else "nothing", among),
         ("Epsilon (ε)", words.pretty(report.epsilon) if finite else "∞", within),

@@ -26,6 +26,10 @@ FORMAT = "privopt-report"
 FORMAT_VERSION = 1
 DEFAULT_DELTA = 1e-6  # for a run by hand, where nobody named a delta
 TERMINAL_WIDTH = 88
+NO_PLAN = (
+    "This run had no plan. Its price adds up what was released, and holds if the amount of noise was fixed beforehand "
+    "or all noise is Gaussian."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +125,7 @@ class PrivacyReport:
             model=ModelSummary.of_params(result.params) if model is None else model,
             selection=selection,
             metrics=dict(metrics or {}),
-            notices=(*(() if plan is None else plan.notices), *extra_notices),
+            notices=(*((NO_PLAN,) if plan is None else plan.notices), *extra_notices),
         )
 
     @property

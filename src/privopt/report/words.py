@@ -53,7 +53,16 @@ def pretty(value: Any, digits: int = 4) -> str:
         return text.replace("infinity", "∞").replace("-", "−")
     mantissa, _, exponent = text.partition("e")
     typeset = mantissa.replace("-", "−")
-    return f"{typeset}\xa0×\xa010{exponent.translate(_SUPERSCRIPTS)}" if exponent else typeset
+    return f"{typeset}\xa0×\xa0{power_of_ten(int(exponent))}" if exponent else typeset
+
+
+def power_of_ten(exponent: int) -> str:
+    """A power of ten, typeset.
+
+    >>> power_of_ten(-6), power_of_ten(0)
+    ('10⁻⁶', '1')
+    """
+    return f"10{str(exponent).translate(_SUPERSCRIPTS)}" if exponent else "1"
 
 
 def span(low: float, high: float) -> str:

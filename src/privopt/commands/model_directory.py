@@ -1,0 +1,138 @@
+"""A fitted model with its encoder and its report as a directory, and back. Public and released values only."""
+
+import dataclasses
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from privopt import estimators
+from privopt.commands.task import Estimator, Task
+from privopt.report.model import ModelSummary
+from privopt.report.report import PrivacyReport
+from privopt.tables import TableError, TabularEncoder, load_model, save_model
+
+CLASSES = {name: getattr(estimators, name) for name in estimators.__all__}
+REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
+PAIRS = ("bounds", "target_bounds")  # arguments that JSON turns from tuples into lists
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedModel:
+    """What a model directory holds.
+
+    Attributes:
+        encoder: raw columns to features.
+        estimator: the fitted model.
+        target: the name of the column that was predicted.
+        report: the privacy report.
+    """
+
+    encoder: TabularEncoder
+    estimator: Estimator
+    target: str
+    report: PrivacyReport
+
+    @classmethod
+    def of(cls, task: Task, estimator: Estimator) -> "SavedModel":
+        """The model that a task has fitted, its report in the words of the table."""
+        declared = (
+            *estimator.privacy_.declared,
+            "Ranges and levels of the columns, as given by the schema; cells outside were moved to the nearer end, "
+            "unknown levels left out.",
+            *(
+                ("The number of units n, by the choice of delta = 1 / n^2.",)
+                if task.options.delta == "auto"
+                else ()
+            ),
+        )
+        report = dataclasses.replace(
+            estimator.privacy_,
+            title=f"{task.model.title[:1].upper()}{task.model.title[1:]} of {task.target.column}",
+            declared=declared,
+            model=_summary(estimator, task.encoder),
+        )
+        return cls(encoder=task.encoder, estimator=estimator, target=task.target.column, report=report)
+
+    def write(self, directory: Path) -> None:
+        """Write `model.safetensors` and `model.json`."""
+        estimator = self.estimator
+        arguments = {
+            key: value for key, value in estimator.get_params(deep=False).items() if key != "account"
+        }
+        fitted = {name: getattr(estimator, name) for name in ("max_rate_",) if hasattr(estimator, name)}
+        classes = getattr(estimator, "classes_", None)
+        document = {
+            "versions": {
+                "privopt": metadata.version("privopt"),
+                "python": platform.python_version(),
+                **{name: metadata.version(name) for name in ("jax", "numpy", "scikit-learn")},
+            },
+            "target": self.target,
+            "encoder": self.encoder.to_document(),
+            "estimator": {
+                "class": type(estimator).__name__,
+                "arguments": arguments,
+                "classes": None if classes is None else classes.tolist(),
+                "fitted": fitted,
+            },
+            "plan": estimator.plan_.to_dict(),
+            "report": dataclasses.replace(self.report, model=None).to_dict(),  # the arrays are the model
+        }
+        arrays = {"coef": np.asarray(estimator.coef_), "intercept": np.asarray(estimator.intercept_)}
+        save_model(directory, arrays=arrays, document=document)
+
+    def write_report(self, directory: Path) -> Path:
+        """Write the report as a page and as JSON; gives the page's path."""
+        self.report.save(directory / REPORT_DATA)
+        return self.report.save(directory / REPORT_PAGE)
+
+    @classmethod
+    def read(cls, directory: Path) -> "SavedModel":
+        """Read a model directory.
+
+        Raises:
+            TableError: it is no model directory, or one that this version cannot read.
+        """
+        arrays, document = load_model(directory)
+        try:
+            encoder = TabularEncoder.from_document(document["encoder"])
+            estimator = _rebuilt(document["estimator"], arrays["coef"], arrays["intercept"])
+            report = PrivacyReport.from_dict(document["report"])
+            target = str(document["target"])
+        except (KeyError, TypeError, ValueError):
+            raise TableError(
+                f"The model directory {str(directory)!r} was written by another version of privopt: fit it again."
+            ) from None
+        report = dataclasses.replace(report, model=_summary(estimator, encoder))
+        return cls(encoder=encoder, estimator=estimator, target=target, report=report)
+
+
+def _rebuilt(document: Mapping[str, Any], coef: Any, intercept: Any) -> Estimator:
+    """The fitted estimator, from its public arguments and released parameters."""
+    arguments = dict(document["arguments"])
+    arguments |= {name: tuple(arguments[name]) for name in PAIRS if arguments.get(name) is not None}
+    estimator = CLASSES[document["class"]](**arguments)
+    if document["classes"] is not None:
+        estimator.classes_ = np.asarray(document["classes"])
+    for name, value in document["fitted"].items():
+        setattr(estimator, name, value)
+    estimator.coef_ = coef
+    estimator.intercept_ = intercept if intercept.ndim else float(intercept)
+    estimator.n_features_in_ = coef.shape[-1]
+    return estimator
+
+
+def _summary(estimator: Estimator, encoder: TabularEncoder) -> ModelSummary:
+    """The released numbers, with the names of the encoded features."""
+    return ModelSummary.of(
+        type(estimator).__name__,
+        estimator.coef_,
+        features=[str(name) for name in encoder.get_feature_names_out()],
+        intercept=estimator.intercept_,
+        classes=getattr(estimator, "classes_", None),
+    )

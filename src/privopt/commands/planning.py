@@ -1,0 +1,105 @@
+"""`privopt plan`, and the plan that `privopt fit` announces."""
+
+from rich.console import Console
+
+from privopt.commands import screen
+from privopt.commands.mistakes import Mistake, check_delta
+from privopt.commands.task import Estimator, Options, Task
+from privopt.plan import Plan
+from privopt.public import Relation
+from privopt.report.words import number, several_or
+from privopt.solvers.registry import SOLVERS
+
+MEANING = {
+    Relation.REPLACE_ONE: "replace-one: its data may be replaced by any other; n is public",
+    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: it may be there or not; the nominal n is public",
+}
+
+
+def run(options: Options) -> None:
+    """Print what a fit would cost and achieve; nothing is read but the schema."""
+    if options.n is None:
+        raise Mistake(
+            "give --n, the public number of records (of users with --group): a plan reads no table."
+        )
+    task = Task.of(options)
+    estimator = task.estimator(options.n)
+    terminal = screen.console()
+    announce(terminal, task, estimator, options.n, "given", title="Plan, from public numbers alone")
+    if options.solver == "auto":
+        _show_others(terminal, task, estimator, options.n)
+
+
+def announce(terminal: Console, task: Task, estimator: Estimator, n: int, how_n: str, *, title: str) -> Plan:
+    """Print the plan of a fit to n units and return it."""
+    plan = task.plan(estimator, n)
+    screen.show_rows(terminal, title, _rows(task, plan, n, how_n))
+    if task.options.seed is not None:
+        screen.warn(terminal, screen.NOT_PRIVATE_SEED.format(seed=task.options.seed))
+    if not plan.budget.is_private:
+        screen.warn(terminal, screen.NOT_PRIVATE_EPSILON)
+    return plan
+
+
+def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
+    """The plan as labelled lines."""
+    user, relation = task.schema.user, plan.public.relation
+    protected = "one record"
+    if task.unit == "user":
+        protected = f"one user ({task.options.group!r}) with up to {plan.public.records_per_unit} records"
+    rows = [
+        ("protected", f"{protected} among {n:,}; {MEANING[relation]}"),
+        ("n", f"{n:,} {task.unit}s, {how_n}"),
+        ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),
+        ("model", _model(task)),
+        ("solver", plan.solver),
+        ("effort", screen.effort_row(plan, sparse=plan.public.sparse)),
+        ("predicted", screen.excess_row(plan)),
+    ]
+    if task.unit == "record" and user is not None:
+        rows.append(
+            (
+                "note",
+                f"The schema says that {user!r} names users. Without --group {user} a user's records are protected one "
+                "by one, not together.",
+            )
+        )
+    return rows + [("note", notice) for notice in plan.notices if plan.budget.is_private]
+
+
+def _model(task: Task) -> str:
+    """The model, its target and its features."""
+    target = task.target
+    if target.classes is not None:
+        labels = ", ".join(map(str, target.classes[:6])) + (" ..." if len(target.classes) > 6 else "")
+        domain = f"classes {labels}"
+    else:
+        low, high = target.bounds or (0.0, 0.0)
+        domain = f"from {number(low)} to {number(high)}"
+    level = f" at {task.options.quantile:g}" if task.options.model == "quantile" else ""
+    columns = len(task.encoder.blocks_)
+    return (
+        f"{task.model.title}{level} of {target.column!r} ({domain}) from {columns} columns, "
+        f"{task.encoder.n_features_out_:,} features"
+    )
+
+
+def _show_others(terminal: Console, task: Task, estimator: Estimator, n: int) -> None:
+    """What the other solvers would do, one line each."""
+    chosen = task.plan(estimator, n)
+    rows: list[tuple[str, str]] = []
+    for name in SOLVERS:
+        if name == chosen.solver:
+            continue
+        try:
+            other = task.plan(estimator.set_params(solver=name), n)
+        except ValueError:  # it cannot solve this problem
+            continue
+        rows.append(
+            (
+                name,
+                f"{other.releases:,} releases, {several_or(other.passes, 'pass')}; {screen.excess_row(other)}",
+            )
+        )
+    if rows:
+        screen.show_rows(terminal, "Other solvers (--solver NAME)", rows)

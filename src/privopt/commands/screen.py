@@ -1,0 +1,92 @@
+"""What the commands print: the plan, bars of releases, warnings. Public and released values only."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from privopt.curator import Observer
+from privopt.plan import Plan
+from privopt.report.words import duration, number, several, several_or, size
+
+NOT_PRIVATE_SEED = (
+    "NOT PRIVATE: the noise comes from --seed {seed}; whoever knows or guesses it can subtract the noise. Use a seed "
+    "to test, never for a model that leaves your hands."
+)
+NOT_PRIVATE_EPSILON = "NOT PRIVATE: epsilon is infinite, so nothing is clipped and no noise is added."
+
+
+def console() -> Console:
+    """The terminal, without colours for every number."""
+    return Console(highlight=False)
+
+
+def show_rows(screen: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A bold title and labelled lines, wrapped to the terminal."""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(style="cyan", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, text in rows:
+        grid.add_row(f"  {label}", Text(text))
+    screen.print(Text(title, style="bold"))
+    screen.print(grid)
+    screen.print()
+
+
+def warn(screen: Console, text: str) -> None:
+    """A sentence that must not be overlooked."""
+    screen.print(Text(text, style="bold red"))
+    screen.print()
+
+
+def price_row(plan: Plan, how_delta: str = "") -> str:
+    """The guarantee of a plan in words."""
+    if math.isinf(plan.budget.epsilon):
+        return "epsilon is infinite: no privacy"
+    remark = f" ({how_delta})" if how_delta else ""
+    return f"epsilon {number(plan.epsilon)} at delta {number(plan.budget.delta, 3)}{remark}"
+
+
+def effort_row(plan: Plan, *, sparse: bool = False) -> str:
+    """Releases, passes, time and memory."""
+    memory = (
+        "memory as the entries that are stored" if sparse else f"about {size(plan.memory_bytes)} of memory"
+    )
+    return (
+        f"{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')} over the data; "
+        f"{duration(plan.seconds)} of computing and {memory}, compilation left out"
+    )
+
+
+def excess_row(plan: Plan) -> str:
+    """The predicted error in words."""
+    if plan.predicted_excess is None:
+        return f"no prediction: {plan.prediction}" if plan.prediction else "no prediction"
+    meaning = f" ({plan.prediction})" if plan.prediction else ""
+    return (
+        f"training objective about {number(plan.predicted_excess, 2)} above its non-private optimum{meaning}"
+    )
+
+
+@contextmanager
+def release_bar(screen: Console, title: str, releases: int) -> Iterator[Observer]:
+    """A progress bar that counts releases; gives the observer that moves it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("releases"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=screen, expand=screen.width < 100) as progress:
+        bar = progress.add_task(title, total=releases)
+
+        def observe(name: str, count: int) -> None:
+            del name
+            progress.advance(bar, count)
+
+        yield observe

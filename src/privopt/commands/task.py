@@ -1,0 +1,194 @@
+"""What is to be fitted: the options of `fit` and `plan`, checked and joined with the schema. No record is read here."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privopt import estimators
+from privopt.commands.mistakes import Mistake, check_delta, check_epsilon
+from privopt.plan import Plan
+from privopt.public import Relation
+from privopt.solvers.registry import SOLVERS
+from privopt.tables import Schema, TabularEncoder, TargetEncoding
+
+Estimator = Any  # a fitted or unfitted model of `privopt.estimators`
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelKind:
+    """A model on the command line.
+
+    Attributes:
+        estimator: the class that fits it.
+        title: what it is called in a sentence.
+        of_classes: whether it predicts classes; else numbers.
+    """
+
+    estimator: Callable[..., Estimator]
+    title: str
+    of_classes: bool = False
+
+
+MODELS = {
+    "logistic": ModelKind(
+        estimator=estimators.LogisticRegression, title="logistic regression", of_classes=True
+    ),
+    "linear": ModelKind(estimator=estimators.LinearRegression, title="linear regression"),
+    "svm": ModelKind(estimator=estimators.LinearSVC, title="support vector machine", of_classes=True),
+    "poisson": ModelKind(estimator=estimators.PoissonRegressor, title="Poisson regression"),
+    "quantile": ModelKind(estimator=estimators.QuantileRegressor, title="quantile regression"),
+    "huber": ModelKind(estimator=estimators.HuberRegressor, title="Huber regression"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What was typed, as it was typed; see `privopt fit --help`."""
+
+    schema: Path | None = None
+    schema_name: str | None = None
+    target: str | None = None
+    epsilon: float | None = None
+    delta: str | None = None
+    model: str | None = None
+    group: str | None = None
+    max_records: int = 100
+    relation: str = Relation.REPLACE_ONE.value
+    n: int | None = None
+    quantile: float = 0.5
+    solver: str = "auto"
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """Everything public about a fit but the number of units.
+
+    Attributes:
+        options: what was typed.
+        schema: the public description of the table.
+        target: the column to predict and what it may be.
+        model: what is fitted.
+        encoder: how rows become features.
+        epsilon: the budget.
+    """
+
+    options: Options
+    schema: Schema
+    target: TargetEncoding
+    model: ModelKind
+    encoder: TabularEncoder
+    epsilon: float
+
+    @classmethod
+    def of(cls, options: Options) -> "Task":
+        """Check the options against each other and the schema.
+
+        Raises:
+            Mistake, TableError: something is missing or does not fit.
+        """
+        epsilon = check_epsilon(options.epsilon)
+        check_delta(options.delta, 2)
+        relation = Relation.parse(options.relation)
+        if relation is Relation.ADD_OR_REMOVE_ONE and options.n is None:
+            raise Mistake(
+                "give --n: under add-or-remove-one the number of units is private, so a public nominal number is "
+                "needed that no data set exceeds."
+            )
+        if options.n is not None and options.n < 2:
+            raise Mistake(f"--n must be at least 2, got {options.n}: a mean over fewer hides nobody.")
+        if options.solver not in ("auto", *SOLVERS):
+            raise Mistake(f"--solver must be one of auto, {', '.join(SOLVERS)}, got {options.solver!r}.")
+        if not 0 < options.quantile < 1:
+            raise Mistake(f"--quantile must lie strictly between 0 and 1, got {options.quantile:g}.")
+        if options.schema is None:
+            raise Mistake(
+                "give --schema: a JSON file with the public range or levels of every column to be used; reading them "
+                "off the table would not be private."
+            )
+        schema = Schema.from_json(options.schema, options.schema_name)
+        if options.target is None and schema.target is None:
+            raise Mistake("give --target, the column to predict: the schema names none.")
+        target = schema.target_encoding(options.target)
+        if options.group is not None and schema.column(options.group).name == target.column:
+            raise Mistake(f"--group and --target both name {target.column!r}.")
+        features = schema.feature_columns(target=target.column)
+        names = [column.name for column in features if column.name != options.group]
+        encoder = TabularEncoder(schema, target=target.column, features=names)
+        if not names:
+            raise Mistake("no feature is left: the schema describes only the target and the group column.")
+        return cls(
+            options=options,
+            schema=schema,
+            target=target,
+            model=_model_for(options.model, target),
+            encoder=encoder,
+            epsilon=epsilon,
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the table that a fit reads."""
+        group = [] if self.options.group is None else [self.options.group]
+        return [*self.encoder.to_document()["features"], self.target.column, *group]
+
+    @property
+    def unit(self) -> str:
+        """Who is protected: "record" or "user"."""
+        return "record" if self.options.group is None else "user"
+
+    def estimator(self, n: int) -> Estimator:
+        """The model of this task, unfitted; n is the public number of units."""
+        options = self.options
+        arguments: dict[str, Any] = {
+            "epsilon": self.epsilon,
+            "delta": check_delta(options.delta, n)[0],
+            "bounds": self.encoder.numeric_range,  # every encoded feature lies in it
+            "row_bound": self.encoder.row_norm_bound_,
+            "relation": options.relation,
+            "n": options.n,
+            "solver": options.solver,
+            "random_state": options.seed,
+            "max_records_per_user": options.max_records,
+        }
+        if self.target.classes is not None:
+            arguments["classes"] = self.target.classes
+        else:
+            arguments["target_bounds"] = self.target.bounds
+        if options.model == "quantile":
+            arguments["quantile"] = options.quantile
+        return self.model.estimator(**arguments)
+
+    def plan(self, estimator: Estimator, n: int) -> Plan:
+        """What fitting that model would cost and achieve."""
+        return estimator.plan(n_features=self.encoder.n_features_out_, n=n, by_user=self.unit == "user")
+
+
+def _model_for(name: str | None, target: TargetEncoding) -> ModelKind:
+    """The model that was asked for, or the usual one for the target.
+
+    Raises:
+        Mistake: the model cannot predict such a target.
+    """
+    if name is None:
+        return MODELS["logistic" if target.classes is not None else "linear"]
+    model, column = MODELS[name], target.column
+    if model.of_classes and target.classes is None:
+        raise Mistake(
+            f"--model {name} predicts classes, but the schema describes the target {column!r} as a number: use linear, "
+            "poisson, quantile or huber."
+        )
+    if not model.of_classes and target.classes is not None:
+        raise Mistake(
+            f"--model {name} predicts numbers, but the schema describes the target {column!r} as classes: use logistic "
+            "or svm."
+        )
+    if name == "svm" and target.classes is not None and len(target.classes) > 2:
+        raise Mistake(f"--model svm needs a target of two classes, and {column!r} has more: use logistic.")
+    if name == "poisson" and target.bounds is not None and target.bounds[0] < 0:
+        raise Mistake(
+            f"--model poisson predicts counts, but the schema says that {column!r} may be as low as "
+            f"{target.bounds[0]:g}: its low must be 0 or above."
+        )
+    return model

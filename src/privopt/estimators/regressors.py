@@ -1,0 +1,187 @@
+"""Private linear regressions."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import d2_pinball_score, d2_tweedie_score
+
+from privopt.estimators import arguments
+from privopt.estimators.base import DEFAULT_ALPHA, PrivateRegressor, Setup
+from privopt.estimators.scaling import TargetScaling
+from privopt.problems import losses
+from privopt.problems.losses import GLMLoss
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LinearRegression(PrivateRegressor):
+    """Private least squares, without a penalty.
+
+    Minimises `mean (w.a + b - t)^2 / 2`, a the scaled features and t the target scaled into [-1, 1].
+
+    Args:
+        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
+            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        target_bounds: see `PrivateRegressor`.
+    Privacy:
+        (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
+    """
+
+    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
+        del targets, labels
+        return losses.squared
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Ridge(LinearRegression):
+    """Private least squares with a penalty.
+
+    Minimises `mean (w.a + b - t)^2 / 2 + alpha / 2 ||w||^2`, a the scaled features and t the target scaled into
+    [-1, 1]: scikit-learn's Ridge on scaled data with its `alpha` equal to n times this one.
+
+    Args:
+        alpha: strength of the penalty on the coefficients of scaled features.
+        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
+            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        target_bounds: see `PrivateRegressor`.
+    Privacy:
+        (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
+    """
+
+    alpha: float = DEFAULT_ALPHA
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class HuberRegressor(PrivateRegressor):
+    """Private regression that outliers pull with bounded force.
+
+    Minimises `mean h(w.a + b - t) + alpha / 2 ||w||^2`, a the scaled features and t the scaled target, with
+    `h(r) = r^2 / 2` up to the threshold and linear beyond.
+
+    Args:
+        threshold: the residual, in the target's units, at which the loss turns from square to linear; by default a
+            tenth of the width of `target_bounds`.
+        alpha: strength of the penalty on the coefficients of scaled features.
+        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
+            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        target_bounds: see `PrivateRegressor`.
+    Privacy:
+        (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
+    Source:
+        Huber 1964, Robust estimation of a location parameter.
+    """
+
+    threshold: float | None = None
+    alpha: float = DEFAULT_ALPHA
+
+    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
+        del labels
+        assert targets is not None
+        if self.threshold is None:
+            return losses.huber(0.2)
+        meaning = "the residual at which the loss turns from square to linear"
+        return losses.huber(arguments.positive("threshold", self.threshold, meaning) / targets.spread)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class QuantileRegressor(PrivateRegressor):
+    """Private regression of a quantile, such as the median.
+
+    Minimises `mean pinball(t - w.a - b) + alpha / 2 ||w||^2`, a the scaled features and t the scaled target, with
+    the corner of the pinball loss made smooth over residuals within `smoothing`.
+
+    Args:
+        quantile: the level, strictly between 0 and 1.
+        smoothing: half the length, in the target's units, over which the corner is made smooth; 0 for none; by default
+            a fortieth of the width of `target_bounds`.
+        alpha: strength of the penalty on the coefficients of scaled features.
+        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
+            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        target_bounds: see `PrivateRegressor`.
+    Privacy:
+        (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
+    Source:
+        Fernandes, Guerre, Horta 2021, Smoothing quantile regressions (uniform kernel).
+    """
+
+    quantile: float = 0.5
+    smoothing: float | None = None
+    alpha: float = DEFAULT_ALPHA
+
+    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
+        del labels
+        assert targets is not None
+        level = arguments.number("quantile", self.quantile)
+        if self.smoothing is None:
+            return losses.quantile(level, 0.05)
+        meaning = "half the length over which the corner is made smooth"
+        return losses.quantile(
+            level, arguments.positive("smoothing", self.smoothing, meaning, zero=True) / targets.spread
+        )
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the pinball loss of the constant quantile that the model explains (D2)."""
+        prediction = self.predict(X)
+        return float(d2_pinball_score(y, prediction, sample_weight=sample_weight, alpha=self.quantile))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PoissonRegressor(PrivateRegressor):
+    """Private Poisson regression of counts, with a logarithmic link.
+
+    Minimises `mean (exp(z) - y z) + alpha / 2 ||w||^2`, `z = w.a + b` and a the scaled features; the exponential is
+    continued linearly beyond rates of `max_rate`, which keeps the loss convex and its gradient bounded.
+
+    Args:
+        max_rate: largest rate the model predicts; by default the upper target bound.
+        alpha: strength of the penalty on the coefficients of scaled features.
+        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
+            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        target_bounds: see `PrivateRegressor`; the lower one is at least 0.
+    Privacy:
+        (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
+    """
+
+    max_rate: float | None = None
+    alpha: float = DEFAULT_ALPHA
+
+    _centers_target: ClassVar[bool] = False
+
+    def _domain(self, y: NDArray[Any] | None) -> tuple[TargetScaling, None]:
+        targets, _ = super()._domain(y)
+        low, _ = arguments.as_range("target_bounds", self.target_bounds)
+        if low < 0:
+            raise ValueError(f"target_bounds must begin at 0 or above, got {self.target_bounds!r}: counts are not negative.")
+        return targets, None
+
+    def _top_rate(self, targets: TargetScaling) -> float:
+        if self.max_rate is None:
+            return targets.spread
+        return arguments.positive("max_rate", self.max_rate, "the largest rate that the model predicts")
+
+    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
+        del labels
+        assert targets is not None
+        return losses.poisson(math.log(self._top_rate(targets) / targets.spread), 1.0)
+
+    def _adopt(self, weights: NDArray[np.float64], offset: NDArray[np.float64], setup: Setup) -> None:
+        assert setup.targets is not None
+        self.coef_ = weights[0]
+        self.intercept_ = float(offset[0] + math.log(setup.targets.spread))
+        self.max_rate_ = self._top_rate(setup.targets)
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """The rate `exp(X @ coef_ + intercept_)`, at most `max_rate`."""
+        with np.errstate(under="ignore"):
+            return np.exp(np.minimum(self._linear(X), math.log(self.max_rate_)))
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of the Poisson deviance of the constant rate that the model explains (D2)."""
+        return float(d2_tweedie_score(y, self.predict(X), sample_weight=sample_weight, power=1))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.positive_only = True
+        return tags

@@ -1,0 +1,76 @@
+"""The rounding bound holds for the worst sums we can think of, on every path, and is small."""
+
+import math
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+
+from privopt.data import Units
+from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.rounding import BLOCK_ROWS, BlockedSum, rounding_bound
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.queries.gradient import ClippedGradient
+
+N = 50_000
+
+
+@pytest.fixture(autouse=True)
+def _double() -> Iterator[None]:
+    with double_precision():
+        yield
+
+
+def adversarial_targets(kind: str) -> np.ndarray:
+    """Contributions of a squared loss at zero are -target: big ones of one sign, then many below half an ulp."""
+    generator = np.random.default_rng(0)
+    if kind == "half an ulp of the sum":
+        return np.where(np.arange(N) < N // 2, 1.0, 2.0**-39 * (1 + 2.0**-10))
+    if kind == "interleaved":
+        return np.where(np.arange(N) % 2 == 0, 1.0, 2.0**-39 * (1 + 2.0**-10))
+    if kind == "cancelling":
+        return np.where(np.arange(N) % 2 == 0, 1.0, -1.0 + 2.0**-40)
+    return np.round(generator.uniform(-1, 1, N) * 2**44) * 2.0**-44
+
+
+@pytest.mark.parametrize("kind", ["half an ulp of the sum", "interleaved", "cancelling", "random"])
+def test_every_path_sums_within_the_bound(kind: str) -> None:
+    targets = adversarial_targets(kind)
+    # Powers of two as features: every product is exact, so fsum of the products is the exact sum.
+    units = Units.from_arrays(np.tile([0.5, 0.25], (N, 1)), targets, row_bound=1.0)
+    exact = np.array([math.fsum(-0.5 * targets), math.fsum(-0.25 * targets)])
+    engine = InProcessEngine(units)
+    query = ClippedGradient(loss=losses.squared, at=np.zeros(2), clip=1.0)
+    bound = rounding_bound(1.0, N)
+    sums = {
+        "kernel": engine.clipped_sum(query),
+        "general": engine.general_sum(query),
+        "traced": jax.jit(lambda arrays: traced_sum(query, units.public, arrays))(engine.traced_arrays()),
+        "drawn": engine.clipped_sum(query, np.random.default_rng(0).permutation(N)),
+    }
+    for path, found in sums.items():
+        assert np.linalg.norm(np.asarray(found) - exact) <= bound, path
+
+
+def test_the_bound_is_small_and_scales_with_the_radius() -> None:
+    assert rounding_bound(0.0, 1000) == 0.0
+    assert rounding_bound(2.0, 200_000) == pytest.approx(2 * rounding_bound(1.0, 200_000))
+    assert rounding_bound(1.0, 200_000) < 5e-7
+    assert rounding_bound(1.0, 10**6) < 5e-6
+    # What the docstring claims: gamma_h n C with one product, one block and all block sums on the way.
+    h = BLOCK_ROWS + -(-200_000 // BLOCK_ROWS) + 17
+    assert rounding_bound(1.0, 200_000) > 200_000 * h * 2.0**-53 / (1 - h * 2.0**-53)
+
+
+def test_the_bound_can_be_traced() -> None:
+    found = jax.jit(lambda radius: rounding_bound(radius, 1000))(np.float64(3.0))
+    assert float(found) == rounding_bound(3.0, 1000)
+
+
+def test_a_blocked_sum_adds_everything() -> None:
+    total = BlockedSum((2,))
+    for k in range(100):
+        total.add(np.array([1.0, k]), 1000)
+    assert total.total().tolist() == [100.0, 4950.0]
