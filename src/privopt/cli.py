@@ -31,7 +31,8 @@ class OneSentenceGroup(TyperGroup):
         except (KeyboardInterrupt, typer.Abort):
             code = STOPPED
         except ParserError as error:
-            code = _complain(f"{cast('Any', error).format_message()} See `privopt --help`.", 2)
+            message = str(cast("Any", error).format_message()).rstrip(". ")
+            code = _complain(f"{message}. See `privopt --help`.", 2)
         except Exception as error:
             code = _explain(error)
         sys.exit(code if isinstance(code, int) else 0)
@@ -210,6 +211,7 @@ def plan(
     n: Units = None,
     quantile: Quantile = 0.5,
     solver: Solver = "auto",
+    seed: Seed = None,
 ) -> None:
     """Say what a fit would cost and achieve, without any table."""
     from privopt.commands import planning
@@ -229,6 +231,7 @@ def plan(
             n=n,
             quantile=quantile,
             solver=solver,
+            seed=seed,
         )
     )
 

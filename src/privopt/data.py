@@ -55,6 +55,8 @@ class Units:
         private_present: (rows,) whether the record counts; an absent one has a zero row.
         private_offsets: (units + 1,) user j owns rows offsets[j] to offsets[j + 1]; None when a unit is a record.
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
+        seeded: whether the choice of users' records came from a seed, which makes every run on them not private: who
+            else is kept then depends on how many records a user has.
 
     With records as units no shape depends on private data. With users the number of units is public, but the number of
     rows is not: it stays behind the door and shows in memory and running time only.
@@ -67,6 +69,7 @@ class Units:
     private_present: NDArray[np.bool_]
     private_offsets: NDArray[np.int64] | None = None
     private_weights: NDArray[np.float64] | None = None
+    seeded: bool = False
 
     @classmethod
     def from_arrays(
@@ -148,6 +151,7 @@ class Units:
             private_present=np.ones(len(private_order), np.bool_),
             private_offsets=private_offsets,
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
+            seeded=isinstance(noise, NoiseSource) and noise.seeded,
         )
 
     @property
@@ -251,7 +255,7 @@ def _check_numeric(dtype: np.dtype[Any], name: str) -> None:
         )
 
 
-def _check_row_bound(row_bound: float | None) -> float:
+def _check_row_bound(row_bound: Any) -> float:
     if row_bound is None:
         raise ValueError(
             "row_bound is missing: give the largest l2 norm that a row of features may have. It must be public; longer "
@@ -304,14 +308,14 @@ def _check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None
         _check_numeric(array.dtype, "targets")
     elif array.dtype.kind != "O":
         kind = np.asarray(list(classes)).dtype.kind
-        if (kind in "US") != (array.dtype.kind in "US"):
+        if kind != array.dtype.kind and (kind in "US" or array.dtype.kind in "US"):
             raise TypeError(
                 f"targets have dtype {array.dtype}, but classes are {list(classes)!r}: give the labels as stored."
             )
     return array
 
 
-def _check_groups(groups: Any, rows: int, cap: int, weighting: str) -> NDArray[np.int64]:
+def _check_groups(groups: Any, rows: int, cap: Any, weighting: str) -> NDArray[np.int64]:
     """Number the user keys 0, 1, ... in order of appearance."""
     if not isinstance(cap, int | np.integer) or isinstance(cap, bool) or cap < 1:
         raise ValueError(f"max_records_per_user must be an integer of at least 1, got {cap!r}.")
@@ -330,7 +334,7 @@ def _check_groups(groups: Any, rows: int, cap: int, weighting: str) -> NDArray[n
     return codes.astype(np.int64)
 
 
-def _check_units(n: int | None, units: int, relation: Relation, *, by_user: bool) -> int:
+def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
     what = "users" if by_user else "rows"
     if n is None:
         if relation is Relation.ADD_OR_REMOVE_ONE:

@@ -6,7 +6,7 @@ accepts recorded releases in place of computed ones, so that a replay runs the v
 bit-identical.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -20,10 +20,10 @@ from scipy import stats
 
 from privopt.engine.in_process import InProcessEngine, traced_sum
 from privopt.engine.rounding import rounding_bound
-from privopt.mechanisms.base import Mechanism
+from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
-from privopt.queries.base import MeanQuery, Query, RecordSum
+from privopt.queries.base import ArgminQuery, MeanQuery, Query, RecordSum
 from privopt.sampling import EveryUnit, FixedSize, Sampling, expected_units
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
@@ -43,6 +43,55 @@ class Slot:
     shape: tuple[int, ...]
 
 
+def require_fit(
+    query: Query, mechanism: Mechanism | StreamMechanism, sampling: Sampling, public: Public
+) -> None:
+    """Refuse a release whose price would not cover it. Needs no data.
+
+    Raises:
+        ValueError: the query states its sensitivity in another norm than the mechanism scales its noise by (for one
+            number all norms are the same), it is computed on every unit and would be charged for a sample, the sample
+            is one of another number of units, or the query cannot tell which records a user owns.
+    """
+    if query.norm != mechanism.norm and query.shape(public) != ():
+        raise ValueError(
+            f"{query.name} states its sensitivity in the {query.norm} norm, but {type(mechanism).__name__} scales "
+            f"its noise by the {mechanism.norm} norm: use a mechanism of that norm, or a query that states the other."
+        )
+    if not (isinstance(sampling, EveryUnit) or isinstance(query, MeanQuery)):
+        raise ValueError(
+            f"{query.name} is computed on every unit, so it cannot be charged for a sample: leave out `sampling`."
+        )
+    if isinstance(sampling, FixedSize) and sampling.n != public.n:
+        raise ValueError(
+            f"the sample is {sampling.batch} of n = {sampling.n} units, but here n = {public.n}: its price would be "
+            "that of another rate."
+        )
+    if isinstance(query, ArgminQuery) and public.unit == "user":
+        raise ValueError(
+            f"{query.name} sees records, not which user owns them: its sensitivity would be a record's."
+        )
+
+
+def require_priced(
+    slots: Sequence[Slot], position: int, query: Query, mechanism: Mechanism, sampling: Sampling
+) -> None:
+    """Refuse a release call of a step other than the one that was priced at this position.
+
+    Raises:
+        ValueError: the step is not the same at every call, so it is not a function of its state.
+    """
+    slot = slots[position] if position < len(slots) else None
+    if slot is None or (
+        (type(query), sampling, sampling.event(mechanism.event()))
+        != (slot.kind, slot.sampling, slot.sampling.event(slot.mechanism.event()))
+    ):
+        raise ValueError(
+            f"release call {position} of the step is not the one that was priced: a step must make the same calls each "
+            "time. Use `release` in an ordinary loop where they differ."
+        )
+
+
 def probe(step: Step, state: Any, public: Public) -> list[Slot]:
     """Trace a step abstractly, on no data, to learn what it releases.
 
@@ -59,6 +108,7 @@ def probe(step: Step, state: Any, public: Public) -> list[Slot]:
                 f"the cost of {mechanism!r} depends on the state: a loop is priced before it runs. "
                 "Use `release` in an ordinary loop, under a privacy filter."
             ) from None
+        require_fit(query, mechanism, sampling, public)
         shape = query.shape(public)
         slots.append(Slot(query.name, type(query), mechanism, sampling, shape))
         return jnp.zeros(shape, jnp.float64)
@@ -100,7 +150,7 @@ class SecretDraws:
 
     def block(self, slots: list[Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
         """Draw a block step by step, in the order in which an eager loop would."""
-        n = self._engine.units.public.n
+        n = self._engine.units.positions  # a crowded block has more than its public number
         private_indices = [np.full((length, size), n, np.int32) for size in capacity]
         private_noise = [
             np.empty((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots
@@ -149,7 +199,14 @@ def run(
         inputs = draws.block(slots, length, capacity)
         valid = np.arange(length) < steps
         state, outputs = _run_block(
-            state, private_arrays, inputs, valid, np.asarray(draws.forced), step=step, public=public
+            state,
+            private_arrays,
+            inputs,
+            valid,
+            np.asarray(draws.forced),
+            step=step,
+            slots=tuple(slots),
+            public=public,
         )
         for k, (values, moved) in enumerate(outputs):
             released[k].append(np.asarray(values)[:steps])
@@ -158,7 +215,7 @@ def run(
     return state, [np.concatenate(v) for v in released], [np.concatenate(s) for s in sensitivities]
 
 
-@partial(jax.jit, static_argnames=("step", "public"))
+@partial(jax.jit, static_argnames=("step", "slots", "public"))
 def _run_block(
     state: Any,
     private_arrays: Any,
@@ -167,17 +224,22 @@ def _run_block(
     forced: Array,
     *,
     step: Step,
+    slots: tuple[Slot, ...],
     public: Public,
 ) -> tuple[Any, Any]:
-    """Scan `step` over one block; `forced` puts the recorded releases in place of the computed ones."""
+    """Scan `step` over one block; `forced` puts the recorded releases in place of the computed ones.
+
+    What was priced (`slots`) is part of the compiled program, so that a step whose closure changed is traced anew.
+    """
 
     def body(carry: Any, scanned: Any) -> tuple[Any, Any]:
         (private_indices, private_noise, recorded), is_valid = scanned
         outputs: list[tuple[Array, Array]] = []
 
         def release(query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
-            assert isinstance(query, MeanQuery)
             k = len(outputs)
+            require_priced(slots, k, query, mechanism, sampling)
+            assert isinstance(query, MeanQuery)
             units = expected_units(sampling, public.n)
             private_mean = traced_sum(query, public, private_arrays, private_indices[k]) / units
             sensitivity = (

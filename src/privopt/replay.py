@@ -11,17 +11,18 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt import loops
-from privopt.curator import Curator, Door, Held, block_assignment
+from privopt.curator import Curator
 from privopt.data import Units
+from privopt.door import Door
 from privopt.engine.in_process import InProcessEngine, traced_shapes
 from privopt.errors import ReplayMismatch
+from privopt.handles import Held
 from privopt.ledger.events import Event
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.base import Mechanism
+from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, MeanQuery, Query, Scalar
@@ -61,30 +62,22 @@ class _Dataless(Door):
         del query
         return Held(0)
 
-    def allot(
-        self, name: str, *, share: float | None = None, rho: float | None = None, plan: Event | None = None
-    ) -> Door:
-        """See `Door.allot`."""
-        return self._child(self.public, self.ledger.sub_ledger(name, share=share, rho=rho, plan=plan))
+    def _same_units(self, ledger: Ledger) -> Door:
+        return self._child(self.public, ledger)
 
-    def blocks(self, count: int) -> list[Door]:
-        """See `Door.blocks`; only the public sizes are known."""
-        parts = block_assignment(self.public, count, np.random.default_rng(0))
-        ledgers = self.ledger.parallel(count)
-        return [
-            self._child(replace(self.public, n=size), ledger)
-            for (_, size), ledger in zip(parts, ledgers, strict=True)
-        ]
+    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> Door:
+        del private_positions  # of nobody: only the public sizes are known here
+        return self._child(replace(self.public, n=size), ledger)
 
-    def view(self, row_map: Array, row_bound: float) -> Door:
-        """See `Door.view`."""
-        return self._child(replace(self.public, d=int(row_map.shape[1]), row_bound=row_bound), self.ledger)
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Door:
+        public = replace(self.public, d=row_map.shape[1], row_bound=row_bound, sparse=False)
+        return self._child(public, self.ledger)
+
+    def _unit_generator(self) -> np.random.Generator:
+        return np.random.default_rng(0)
 
     def _child(self, public: Public, ledger: Ledger) -> Door:
         raise TypeError(f"{type(self).__name__} has no children.")
-
-    def _open_stream(self, key: int, mechanism: Any, shape: tuple[int, ...]) -> None:
-        del key, mechanism, shape
 
 
 class Replay(_Dataless):
@@ -140,20 +133,21 @@ class Replay(_Dataless):
         self._loop = [iter(self._next(slot.name)) for slot in slots]
         return super()._iterate_eagerly(step, state, times, slots)
 
-    def _open_stream(self, key: int, mechanism: Any, shape: tuple[int, ...]) -> None:
+    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
         del key, mechanism, shape
-        next(self._cursor, None)
+        self._next(name)
 
     def _answer_stream(
         self,
         key: int,
-        mechanism: Any,
+        mechanism: StreamMechanism,
         method: str,
         query: Query | None,
         sensitivity: Scalar | None,
+        source: Door,
         public_arguments: dict[str, Any],
     ) -> Any:
-        del key, query, sensitivity, public_arguments
+        del key, query, sensitivity, source, public_arguments
         if method in mechanism.silent:
             return None
         return self._next(f"{type(mechanism).__name__}.{method}")[0]
@@ -200,6 +194,7 @@ class DryRun(_Dataless):
 
     def __init__(self, public: Public) -> None:
         super().__init__(public, _Tally(), Transcript(public.relation))
+        self._rehearsal = NoiseSource(seed=0)
 
     def _child(self, public: Public, ledger: Ledger) -> Door:
         del ledger
@@ -211,17 +206,28 @@ class DryRun(_Dataless):
         del mechanism, sampling, sensitivity
         return np.zeros(query.shape(self.public))
 
+    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+        del name
+        self._streams[key] = mechanism.open(self._rehearsal, shape)
+
     def _answer_stream(
         self,
         key: int,
-        mechanism: Any,
+        mechanism: StreamMechanism,
         method: str,
         query: Query | None,
         sensitivity: Scalar | None,
+        source: Door,
         public_arguments: dict[str, Any],
     ) -> Any:
-        del key, method, sensitivity, public_arguments, mechanism
-        return None if query is None else np.zeros(query.shape(self.public))
+        """Zeros for an answer about data; what is drawn from the hidden state is drawn from one that was fed zeros."""
+        ask, state = getattr(mechanism, method), self._streams[key]
+        if query is None:
+            return ask(state, self._rehearsal, **public_arguments)
+        zeros = np.zeros(query.shape(source.public))
+        if method not in mechanism.silent:
+            return zeros
+        return ask(state, self._rehearsal, zeros, float(sensitivity or 0.0), **public_arguments)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
@@ -259,40 +265,32 @@ class Audit(Curator):
             engine=None if _engines is None else _engines[0],
         )
         self._right = InProcessEngine(right) if _engines is None else _engines[1]
-        self._right_held: dict[int, NDArray[np.float64]] = {}
+        self._right_held: dict[Held, NDArray[np.float64]] = {}
         self._understate = understate
         self.moves: list[tuple[str, float]] = []
 
     def hold(self, query: MeanQuery) -> Held:
         """See `Door.hold`."""
         handle = super().hold(query)
-        self._right_held[handle.key] = self._right.gather(query)
+        self._right_held[handle] = self._right.gather(query)
         return handle
 
-    def allot(
-        self, name: str, *, share: float | None = None, rho: float | None = None, plan: Event | None = None
-    ) -> Curator:
-        """See `Door.allot`."""
-        ledger = self.ledger.sub_ledger(name, share=share, rho=rho, plan=plan)
-        return self._pair(self._engine, self._right, ledger)
+    def _same_units(self, ledger: Ledger) -> Curator:
+        return self._sharing_held(self._pair(self._engine, self._right, ledger))
 
-    def blocks(self, count: int) -> list[Door]:
-        """See `Door.blocks`: the same positions on both sides."""
-        parts = block_assignment(self.public, count, self._noise.units_generator)
-        ledgers = self.ledger.parallel(count)
-        children: list[Door] = []
-        for (part, size), ledger in zip(parts, ledgers, strict=True):
-            left = InProcessEngine(self._engine.units.subset(part, size))
-            right = InProcessEngine(self._right.units.subset(part, size))
-            children.append(self._pair(left, right, ledger))
-        return children
+    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> Curator:
+        """The same positions on both sides."""
+        left = InProcessEngine(self._engine.units.subset(private_positions, size))
+        right = InProcessEngine(self._right.units.subset(private_positions, size))
+        return self._pair(left, right, ledger)
 
-    def view(self, row_map: Array, row_bound: float) -> Curator:
-        """See `Door.view`."""
-        matrix = np.asarray(row_map, np.float64)
-        return self._pair(
-            self._engine.view(matrix, row_bound), self._right.view(matrix, row_bound), self.ledger
-        )
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
+        left, right = (engine.view(row_map, row_bound) for engine in (self._engine, self._right))
+        return self._sharing_held(self._pair(left, right, self.ledger))
+
+    def _sharing_held(self, door: "Audit") -> "Audit":
+        door._private_held, door._right_held = self._private_held, self._right_held
+        return door
 
     def _pair(self, left: InProcessEngine, right: InProcessEngine, ledger: Ledger) -> "Audit":
         child = Audit(
@@ -342,16 +340,18 @@ class Audit(Curator):
     def _answer_stream(
         self,
         key: int,
-        mechanism: Any,
+        mechanism: StreamMechanism,
         method: str,
         query: Query | None,
         sensitivity: Scalar | None,
+        source: Door,
         public_arguments: dict[str, Any],
     ) -> Any:
         if query is not None:
-            private_value = self._private_value(query, EveryUnit(), None)
-            self._compare(query, EveryUnit(), None, private_value, float(sensitivity or 0.0))
-        return super()._answer_stream(key, mechanism, method, query, sensitivity, public_arguments)
+            assert isinstance(source, Audit)
+            private_value = source._private_value(query, EveryUnit(), None)
+            source._compare(query, EveryUnit(), None, private_value, float(sensitivity or 0.0))
+        return super()._answer_stream(key, mechanism, method, query, sensitivity, source, public_arguments)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]

@@ -122,11 +122,17 @@ def minimize(
         configured = choose(solver, problem, public).configure(problem, public, budget)
         announced = configured.plan(problem, public, budget)
         noise = NoiseSource(random_state)
+        ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
         if account is not None:
             account.spend(
-                configured.name, announced.event, budget.epsilon, budget.delta, relation=public.relation
+                configured.name,
+                announced.event,
+                budget.epsilon,
+                budget.delta,
+                relation=public.relation,
+                unit=public.unit,
+                seeded=noise.seeded,
             )
-        ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
         curator = Curator(units, ledger, noise=noise, observer=observer)
         result = configured.solve(curator, problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)

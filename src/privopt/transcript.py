@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.blocks import Lineage
 from privopt.ledger import accounting
-from privopt.ledger.events import Event, Repeated, Sequence
+from privopt.ledger.events import Event, Parallel, Repeated, Sequence
 from privopt.public import Relation
 from privopt.sampling import Sampling
 
@@ -27,6 +28,7 @@ class Release:
         scale: noise scale of each release (Gaussian: standard deviation), shape (count,); None for a selection.
         sampling: who took part.
         released: the released values, shape (count, ...); None if the size policy dropped them.
+        lineage: the block of units that was asked; empty for all of them.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Release:
     scale: NDArray[np.float64] | None
     sampling: Sampling
     released: NDArray[Any] | None
+    lineage: Lineage = ()
 
     def to_dict(self, *, values: bool) -> dict[str, Any]:
         """A JSON-ready description; `values` includes the released numbers."""
@@ -69,6 +72,7 @@ class Transcript:
     keep_bytes: int = 256 * 2**20
     _releases: list[Release] = field(default_factory=list["Release"])
     _kept: int = 0
+    _cuts: int = 0
 
     def append(self, release: Release) -> None:
         """Add a release; its values are dropped when `keep_bytes` is reached."""
@@ -93,14 +97,14 @@ class Transcript:
         """The number of single releases."""
         return sum(release.count for release in self._releases)
 
+    def next_cut(self) -> int:
+        """A number for the blocks that are about to be made."""
+        self._cuts += 1
+        return self._cuts
+
     def event(self) -> Event:
         """Everything that was released, as one event to be priced."""
-        return Sequence(
-            tuple(
-                release.event if release.count == 1 else Repeated(release.event, release.count)
-                for release in self
-            )
-        )
+        return _tree([(release, release.lineage) for release in self])
 
     def epsilon(self, delta: float) -> float:
         """The privacy price of the transcript at `delta`."""
@@ -117,6 +121,28 @@ class Transcript:
     def to_json(self, *, values: bool = False) -> str:
         """The transcript as JSON text."""
         return json.dumps(self.to_dict(values=values), indent=2, allow_nan=True)
+
+
+def _tree(releases: list[tuple[Release, Lineage]]) -> Event:
+    """The releases in order; those on disjoint blocks of one cut side by side, where the first of them stands."""
+    events: list[Event | int] = []
+    cuts: dict[int, list[list[tuple[Release, Lineage]]]] = {}
+    for release, lineage in releases:
+        if not lineage:
+            once = release.count == 1
+            events.append(release.event if once else Repeated(release.event, release.count))
+            continue
+        block = lineage[0]
+        if block.cut not in cuts:
+            cuts[block.cut] = [[] for _ in range(block.count)]
+            events.append(block.cut)
+        cuts[block.cut][block.index].append((release, lineage[1:]))
+    return Sequence(
+        tuple(
+            Parallel(tuple(_tree(branch) for branch in cuts[event])) if isinstance(event, int) else event
+            for event in events
+        )
+    )
 
 
 def _compact(numbers: NDArray[np.float64]) -> float | list[float]:

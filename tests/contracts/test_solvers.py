@@ -122,7 +122,7 @@ def plain_descent(solver, problem, units):
         visited.append(x)
     if solver.average == "last":
         return x
-    weights = (np.arange(solver.steps) + 1.0) ** 3
+    weights = (np.arange(solver.steps) + 1.0) ** 2
     if solver.average == "tail":
         weights = (np.arange(solver.steps) >= solver.steps - -(-solver.steps // 2)).astype(float)
     return np.average(visited, axis=0, weights=weights)

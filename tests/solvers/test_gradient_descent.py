@@ -72,7 +72,7 @@ def test_the_average_of_sparse_iterates_gets_one_more_proximal_step():
 
 @pytest.mark.parametrize(
     ("average", "expected"),
-    [("last", [0, 0, 0, 0, 1]), ("tail", [0, 0, 1, 1, 1]), ("weighted", [1, 8, 27, 64, 125])],
+    [("last", [0, 0, 0, 0, 1]), ("tail", [0, 0, 1, 1, 1]), ("weighted", [1, 4, 9, 16, 25])],
 )
 def test_mixing_ratios_give_the_weighted_mean(average, expected):
     points = np.array([3.0, -1.0, 4.0, 1.0, -5.0])

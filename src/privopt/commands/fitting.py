@@ -1,14 +1,14 @@
 """`privopt fit`: the plan first, then the data, then the model and its report in a directory."""
 
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
+from scipy.sparse import issparse
 
 from privopt.commands import model_directory, planning, screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.task import Options, Task
-from privopt.plan import Plan
+from privopt.report.report import PrivacyReport
 from privopt.report.words import number
 from privopt.tables import group_codes, read_table, read_target, row_count, table_columns
 
@@ -32,12 +32,12 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
     private_features = task.encoder.fit(private_table).transform(private_table)
     private_target = read_target(private_table, task.schema, task.target.column)
     groups = None if options.group is None else group_codes(private_table, options.group)
-    with screen.release_bar(terminal, f"Fitting {options.model or 'model'}", plan.releases) as observer:
+    with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as observer:
         estimator.fit(private_features, private_target, groups=groups, observer=observer)
-    saved = model_directory.SavedModel.of(task, estimator)
+    saved = model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
     saved.write(directory)
-    page = saved.write_report(directory)
-    _summarise(terminal, saved, plan, directory, page)
+    saved.write_report(directory)
+    _summarise(terminal, saved.report, directory)
 
 
 def _free(output: Path | None, *, overwrite: bool) -> Path:
@@ -75,13 +75,10 @@ def _units(table: Path, task: Task) -> tuple[int, str]:
     if n is not None:
         return n, "given by --n"
     if group is None:
-        n, how = row_count(table), "the table's rows: under replace-one their number is public"
+        n, how = row_count(table), "the table's rows"
     else:
-        public_count = group_codes(read_table(table, task.schema, columns=[group]), group)
-        n, how = (
-            int(public_count.max(initial=-1)) + 1,
-            f"counted in {group!r}: under replace-one their number is public",
-        )
+        public_users = group_codes(read_table(table, task.schema, columns=[group]), group)
+        n, how = int(public_users.max(initial=-1)) + 1, f"counted in {group!r}"
     if n < 2:
         raise Mistake(
             f"the table {str(table)!r} has {n} {task.unit}s: a private mean needs at least 2, and useful ones many."
@@ -89,24 +86,18 @@ def _units(table: Path, task: Task) -> tuple[int, str]:
     return n, how
 
 
-def _summarise(terminal: Console, saved: Any, plan: Plan, directory: Path, page: Path) -> None:
+def _summarise(terminal: Console, report: PrivacyReport, directory: Path) -> None:
     """A few lines after the fit."""
-    report = saved.report
-    holds = (
-        f"{number(report.epsilon)} at delta {number(report.delta, 3)}"
-        if report.is_private
-        else "none: NOT PRIVATE"
-    )
+    guarantee = f"epsilon {number(report.epsilon)} at delta {number(report.delta, 3)}"
     terminal.print()
     screen.show_rows(
         terminal,
         "Done",
         [
-            ("guarantee", f"epsilon {holds}" if report.is_private else holds),
+            ("guarantee", guarantee if report.is_private else "none: NOT PRIVATE"),
             ("status", report.status),
-            ("model", f"{directory}/model.json, model.safetensors"),
-            ("report", f"{page}, report.json"),
+            ("model", f"{directory / 'model.json'}, model.safetensors"),
+            ("report", f"{directory / model_directory.REPORT_PAGE}, {model_directory.REPORT_DATA}"),
             ("next", f"privopt predict {directory} TABLE --output predictions.parquet"),
         ],
     )
-    del plan

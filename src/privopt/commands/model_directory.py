@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from privopt import estimators
-from privopt.commands.task import Estimator, Task
+from privopt.commands.task import MODELS, Estimator, Task
+from privopt.estimators.base import set_parameters, setup_of
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.tables import TableError, TabularEncoder, load_model, save_model
 
-CLASSES = {name: getattr(estimators, name) for name in estimators.__all__}
+CLASSES = {kind.estimator.__name__: kind.estimator for kind in MODELS.values()}
 REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
 PAIRS = ("bounds", "target_bounds")  # arguments that JSON turns from tuples into lists
 
@@ -30,15 +30,17 @@ class SavedModel:
         estimator: the fitted model.
         target: the name of the column that was predicted.
         report: the privacy report.
+        sparse: whether the features were sparse.
     """
 
     encoder: TabularEncoder
     estimator: Estimator
     target: str
     report: PrivacyReport
+    sparse: bool
 
     @classmethod
-    def of(cls, task: Task, estimator: Estimator) -> "SavedModel":
+    def of(cls, task: Task, estimator: Estimator, *, sparse: bool) -> "SavedModel":
         """The model that a task has fitted, its report in the words of the table."""
         declared = (
             *estimator.privacy_.declared,
@@ -56,7 +58,8 @@ class SavedModel:
             declared=declared,
             model=_summary(estimator, task.encoder),
         )
-        return cls(encoder=task.encoder, estimator=estimator, target=task.target.column, report=report)
+        target = task.target.column
+        return cls(encoder=task.encoder, estimator=estimator, target=target, report=report, sparse=sparse)
 
     def write(self, directory: Path) -> None:
         """Write `model.safetensors` and `model.json`."""
@@ -64,8 +67,6 @@ class SavedModel:
         arguments = {
             key: value for key, value in estimator.get_params(deep=False).items() if key != "account"
         }
-        fitted = {name: getattr(estimator, name) for name in ("max_rate_",) if hasattr(estimator, name)}
-        classes = getattr(estimator, "classes_", None)
         document = {
             "versions": {
                 "privopt": metadata.version("privopt"),
@@ -77,8 +78,8 @@ class SavedModel:
             "estimator": {
                 "class": type(estimator).__name__,
                 "arguments": arguments,
-                "classes": None if classes is None else classes.tolist(),
-                "fitted": fitted,
+                "n": self.report.n,
+                "sparse": self.sparse,
             },
             "plan": estimator.plan_.to_dict(),
             "report": dataclasses.replace(self.report, model=None).to_dict(),  # the arrays are the model
@@ -103,13 +104,13 @@ class SavedModel:
             encoder = TabularEncoder.from_document(document["encoder"])
             estimator = _rebuilt(document["estimator"], arrays["coef"], arrays["intercept"])
             report = PrivacyReport.from_dict(document["report"])
-            target = str(document["target"])
+            target, sparse = str(document["target"]), bool(document["estimator"]["sparse"])
         except (KeyError, TypeError, ValueError):
             raise TableError(
                 f"The model directory {str(directory)!r} was written by another version of privopt: fit it again."
             ) from None
         report = dataclasses.replace(report, model=_summary(estimator, encoder))
-        return cls(encoder=encoder, estimator=estimator, target=target, report=report)
+        return cls(encoder=encoder, estimator=estimator, target=target, report=report, sparse=sparse)
 
 
 def _rebuilt(document: Mapping[str, Any], coef: Any, intercept: Any) -> Estimator:
@@ -117,13 +118,13 @@ def _rebuilt(document: Mapping[str, Any], coef: Any, intercept: Any) -> Estimato
     arguments = dict(document["arguments"])
     arguments |= {name: tuple(arguments[name]) for name in PAIRS if arguments.get(name) is not None}
     estimator = CLASSES[document["class"]](**arguments)
-    if document["classes"] is not None:
-        estimator.classes_ = np.asarray(document["classes"])
-    for name, value in document["fitted"].items():
-        setattr(estimator, name, value)
+    width = coef.shape[-1]
+    setup = setup_of(estimator, width, document["n"], None, is_sparse=document["sparse"])
+    # What else a fit sets follows from the setup alone; then the released numbers as they were stored.
+    set_parameters(estimator, np.zeros((width + 1) * setup.problem.loss.outputs), setup)
     estimator.coef_ = coef
     estimator.intercept_ = intercept if intercept.ndim else float(intercept)
-    estimator.n_features_in_ = coef.shape[-1]
+    estimator.n_features_in_ = width
     return estimator
 
 

@@ -11,8 +11,12 @@ from privopt.report.words import number, several_or
 from privopt.solvers.registry import SOLVERS
 
 MEANING = {
-    Relation.REPLACE_ONE: "replace-one: its data may be replaced by any other; n is public",
-    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: it may be there or not; the nominal n is public",
+    Relation.REPLACE_ONE: "replace-one: its data may be replaced by any other",
+    Relation.ADD_OR_REMOVE_ONE: "add-or-remove-one: it may be there or not",
+}
+PUBLIC_NUMBER = {
+    Relation.REPLACE_ONE: "under replace-one their number is public",
+    Relation.ADD_OR_REMOVE_ONE: "a public nominal number, how many there are stays private",
 }
 
 
@@ -25,7 +29,7 @@ def run(options: Options) -> None:
     task = Task.of(options)
     estimator = task.estimator(options.n)
     terminal = screen.console()
-    announce(terminal, task, estimator, options.n, "given", title="Plan, from public numbers alone")
+    announce(terminal, task, estimator, options.n, "given by --n", title="Plan, from public numbers alone")
     if options.solver == "auto":
         _show_others(terminal, task, estimator, options.n)
 
@@ -49,7 +53,7 @@ def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
         protected = f"one user ({task.options.group!r}) with up to {plan.public.records_per_unit} records"
     rows = [
         ("protected", f"{protected} among {n:,}; {MEANING[relation]}"),
-        ("n", f"{n:,} {task.unit}s, {how_n}"),
+        ("n", f"{n:,} {task.unit}s, {how_n}; {PUBLIC_NUMBER[relation]}"),
         ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),
         ("model", _model(task)),
         ("solver", plan.solver),
@@ -62,6 +66,13 @@ def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
                 "note",
                 f"The schema says that {user!r} names users. Without --group {user} a user's records are protected one "
                 "by one, not together.",
+            )
+        )
+    if task.schema.split is not None:
+        rows.append(
+            (
+                "note",
+                f"Every row is fitted, whatever {task.schema.split!r} says: leave test rows out of the table.",
             )
         )
     return rows + [("note", notice) for notice in plan.notices if plan.budget.is_private]

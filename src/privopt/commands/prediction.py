@@ -42,7 +42,7 @@ def run(directory: Path, table: Path, *, output: Path | None) -> None:
             ("predictions", f"{output}: {private_features.shape[0]:,} rows, {shown}"),
             (
                 "mind",
-                "The guarantee covers the model. What it says of these rows is as private as the rows are.",
+                "The guarantee covers the model; what it predicts for these rows is as private as the rows are.",
             ),
         ],
     )

@@ -1,7 +1,7 @@
 """What the commands print: the plan, bars of releases, warnings. Public and released values only."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -73,7 +73,7 @@ def excess_row(plan: Plan) -> str:
 
 
 @contextmanager
-def release_bar(screen: Console, title: str, releases: int) -> Iterator[Observer]:
+def release_bar(screen: Console, title: str, releases: int) -> Generator[Observer]:
     """A progress bar that counts releases; gives the observer that moves it."""
     columns = (
         TextColumn("{task.description}"),

@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privopt import estimators
 from privopt.commands.mistakes import Mistake, check_delta, check_epsilon
+from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+from privopt.estimators.regressors import (
+    HuberRegressor,
+    LinearRegression,
+    PoissonRegressor,
+    QuantileRegressor,
+)
 from privopt.plan import Plan
 from privopt.public import Relation
 from privopt.solvers.registry import SOLVERS
@@ -31,14 +37,12 @@ class ModelKind:
 
 
 MODELS = {
-    "logistic": ModelKind(
-        estimator=estimators.LogisticRegression, title="logistic regression", of_classes=True
-    ),
-    "linear": ModelKind(estimator=estimators.LinearRegression, title="linear regression"),
-    "svm": ModelKind(estimator=estimators.LinearSVC, title="support vector machine", of_classes=True),
-    "poisson": ModelKind(estimator=estimators.PoissonRegressor, title="Poisson regression"),
-    "quantile": ModelKind(estimator=estimators.QuantileRegressor, title="quantile regression"),
-    "huber": ModelKind(estimator=estimators.HuberRegressor, title="Huber regression"),
+    "logistic": ModelKind(estimator=LogisticRegression, title="logistic regression", of_classes=True),
+    "linear": ModelKind(estimator=LinearRegression, title="linear regression"),
+    "svm": ModelKind(estimator=LinearSVC, title="support vector machine", of_classes=True),
+    "poisson": ModelKind(estimator=PoissonRegressor, title="Poisson regression"),
+    "quantile": ModelKind(estimator=QuantileRegressor, title="quantile regression"),
+    "huber": ModelKind(estimator=HuberRegressor, title="Huber regression"),
 }
 
 
@@ -145,7 +149,6 @@ class Task:
             "epsilon": self.epsilon,
             "delta": check_delta(options.delta, n)[0],
             "bounds": self.encoder.numeric_range,  # every encoded feature lies in it
-            "row_bound": self.encoder.row_norm_bound_,
             "relation": options.relation,
             "n": options.n,
             "solver": options.solver,
@@ -156,6 +159,9 @@ class Task:
             arguments["classes"] = self.target.classes
         else:
             arguments["target_bounds"] = self.target.bounds
+            arguments["row_bound"] = (
+                self.encoder.row_norm_bound_
+            )  # classifiers have a better rule of their own
         if options.model == "quantile":
             arguments["quantile"] = options.quantile
         return self.model.estimator(**arguments)

@@ -65,7 +65,7 @@ def traced_sum(
         query: what to compute.
         public: the public side of the data.
         arrays: from `traced_arrays`.
-        private_indices: positions, padded with n; None for every unit.
+        private_indices: positions, padded with the number of rows; None for every unit.
     Privacy:
         A padding index counts as an absent record. Blocks of at most `BLOCK_ROWS` units are summed, then added up, as
         `rounding_bound` supposes.
@@ -94,7 +94,9 @@ def _scan(
             added = _block_sum(query, public, private_part, private_part.private_present & fresh)
         else:
             private_block = jax.lax.dynamic_slice_in_dim(private_indices, start, length)
-            added = _sum_at(query, public, arrays, jnp.where(fresh, private_block, public.n))
+            added = _sum_at(
+                query, public, arrays, jnp.where(fresh, private_block, arrays.private_features.shape[0])
+            )
         return total + added, None
 
     shape = jax.eval_shape(lambda: _first_sum(query, public, arrays)).shape
@@ -111,7 +113,7 @@ def _first_sum(query: MeanQuery, public: Public, arrays: TracedRows) -> Array:
 def _sum_at(
     query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"]
 ) -> Float[Array, "..."]:
-    private_inside = private_indices < public.n
+    private_inside = private_indices < arrays.private_features.shape[0]
     private_part = TracedRows(*(jnp.take(a, private_indices, axis=0, mode="clip") for a in arrays))
     return _block_sum(query, public, private_part, private_part.private_present & private_inside)
 

@@ -1,22 +1,26 @@
 """Runs the compiled kernels over fixed lanes of positions: on any number of threads with the same result."""
 
 import atexit
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-from numba import config
+from numba.core import config
 from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.data import Units
 from privopt.engine import kernels
+from privopt.engine.formulas import FORMULAS
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.engine.rows import MappedRows, block_length, take_rows
+from privopt.engine.softmax_kernel import sum_softmax
 from privopt.engine.users import offsets
-from privopt.queries.base import ROUNDING_MARGIN, RowForm
+from privopt.problems.glm import KernelCode
+from privopt.queries.base import LARGEST_RADIUS, ROUNDING_MARGIN, SMALLEST_RADIUS, RowForm
 
 _LANE_WORK = 2**16  # stored entries: less is not worth a thread
 _MOST_LANES = 16
@@ -27,12 +31,17 @@ _pools: dict[int, ThreadPoolExecutor] = {}
 
 def thread_count() -> int:
     """How many threads a pass uses: what numba was told (NUMBA_NUM_THREADS), by default the cores of this process."""
-    return max(1, min(int(config.NUMBA_NUM_THREADS), _MOST_LANES))
+    return max(1, min(int(vars(config)["NUMBA_NUM_THREADS"]), _MOST_LANES))
 
 
-def supports(form: RowForm) -> bool:
-    """Whether the compiled kernels know this row form."""
-    return form.kernel is not None and form.outputs == 1 and form.kernel.code in kernels.FORMULAS
+def supports(units: Units, form: RowForm) -> bool:
+    """Whether a compiled kernel computes this row form on these units."""
+    if form.kernel is None:
+        return False
+    if form.kernel.code == KernelCode.SOFTMAX:
+        plain = units.private_offsets is None and not isinstance(units.private_features, MappedRows)
+        return plain and form.norm == "l2"
+    return form.outputs == 1 and form.kernel.code in FORMULAS
 
 
 def kernel_sum(
@@ -59,23 +68,28 @@ def kernel_sum(
     index = np.empty(0, np.int64) if private_positions is None else private_positions
     count = units.positions if private_positions is None else len(private_positions)
     if isinstance(units.private_features, MappedRows):
-        return _mapped_sum(units, private_inverse_norms, index, count, points, formula, limits)
-    stored = _kernel_rows(units.private_features)
-    common = (stored, units.private_targets, private_inverse_norms)
-    if units.private_offsets is not None:
-        common = (*common, units.private_offsets, units.private_weights)
-    function: Callable[..., None] = (
-        kernels.sum_records if units.private_offsets is None else kernels.sum_users
-    )
+        total = _mapped_sum(units, private_inverse_norms, index, count, points, formula, limits)
+        return total.reshape(form.shape)
+    width, stored = points.shape[1], _kernel_rows(units.private_features)
     # CSR: a nominal 64 stored entries a row. The number of lanes never depends on private values.
-    lanes = _lanes(count, points.shape[1], 64 if sparse.issparse(units.private_features) else points.shape[1])
-    totals = np.empty((len(lanes) - 1, points.shape[1]))
+    entries = form.outputs * (64 if sparse.issparse(units.private_features) else width)
+    lanes = _lanes(count, form.outputs * width, entries)
+    totals = np.empty((len(lanes) - 1, form.outputs, width))
+    common = (stored, units.private_targets, private_inverse_norms)
 
     def run(first: int, last: int) -> None:
-        function(*common, index, points, formula, *limits, lanes, first, last, totals)
+        if kernel.code == KernelCode.SOFTMAX:
+            sum_softmax(*common, index, points, form.outputs, *limits, lanes, first, last, totals)
+        elif units.private_offsets is None or units.private_weights is None:
+            kernels.sum_records(*common, index, points, formula, *limits, lanes, first, last, totals[:, 0])
+        else:
+            owners = (units.private_offsets, units.private_weights)
+            kernels.sum_users(
+                *common, *owners, index, points, formula, *limits, lanes, first, last, totals[:, 0]
+            )
 
     _share(run, len(lanes) - 1, threads)
-    return _in_order(totals)
+    return _in_order(totals).T.reshape(form.shape)
 
 
 def _mapped_sum(
@@ -97,7 +111,7 @@ def _mapped_sum(
         positions = index[start:stop] if len(index) else np.arange(start, stop)
         private_where = units.private_rows_of(positions)
         common = (
-            (take_rows(units.private_features, private_where),),
+            _kernel_rows(take_rows(units.private_features, private_where)),
             units.private_targets[private_where],
             private_inverse_norms[private_where],
         )
@@ -112,15 +126,16 @@ def _mapped_sum(
 
 
 def _inwards(radius: Any) -> float:
-    """The radius a clip aims at, a little smaller; 0 for one that is not a number."""
-    number = float(radius)
-    return number * (1.0 - ROUNDING_MARGIN) if number > 0 else 0.0
+    """`queries.base.inwards` as a number."""
+    stated = float(radius)
+    cut = stated if math.isinf(stated) else min(stated, LARGEST_RADIUS)
+    return cut * (1.0 - ROUNDING_MARGIN) if stated >= SMALLEST_RADIUS else 0.0
 
 
 def _kernel_rows(private_features: Any) -> tuple[NDArray[Any], ...]:
     """Rows as the kernels take them."""
     if isinstance(private_features, np.ndarray):
-        return (private_features,)
+        return (private_features, private_features.reshape(-1))
     return (private_features.data, private_features.indices, private_features.indptr)
 
 
@@ -128,7 +143,7 @@ def _lanes(count: int, width: int, entries_per_unit: int) -> NDArray[np.int64]:
     """Ends of the fixed lanes that positions are split into; they depend on public sizes and the draw only."""
     by_work = count * entries_per_unit // _LANE_WORK
     lanes = max(1, min(_MOST_LANES, by_work, _LANE_ENTRIES // width))
-    return np.linspace(0, count, lanes + 1).astype(np.int64)
+    return np.arange(lanes + 1) * count // lanes
 
 
 def _share(run: Callable[[int, int], None], lanes: int, threads: int) -> None:

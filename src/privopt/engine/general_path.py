@@ -14,19 +14,19 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.public import Public
-from privopt.queries.base import ROUNDING_MARGIN, MeanQuery, RecordSum, RowForm, UnitSum
+from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum, inwards
 
 CHUNK_BYTES = 32 * 2**20
 _SMALL_CHUNK = 256  # for samples, so that few units are not padded to a large chunk
 
 
 class UnitChunk(NamedTuple):
-    """c units, each padded to M records."""
+    """c units, each padded to M records; NumPy arrays outside of a trace."""
 
-    private_features: Float[Array, "c M d"]  # float32
-    private_targets: Float[Array, "c M"]
-    private_mask: Bool[Array, "c M"]  # which records exist
-    private_weights: Float[Array, " c"]  # of a unit's average; 1 when a unit is a record
+    private_features: Any  # Float32[Array, "c M d"]
+    private_targets: Any  # Float[Array, "c M"]
+    private_mask: Any  # Bool[Array, "c M"]: which records exist
+    private_weights: Any  # Float[Array, "c"]: of a unit's average; 1 when a unit is a record
 
 
 _widths: dict[Any, int] = {}
@@ -144,10 +144,9 @@ def clip_coefficients(
     private_unit = private_kept / jnp.where(private_peak > 0, private_peak, 1.0)[:, None]
     private_length = jnp.sqrt(jnp.sum(private_unit * private_unit, axis=1)) if form.norm == "l2" else 1.0
     private_size = private_peak * private_length * private_norms
-    inwards = jnp.asarray(form.radius, jnp.float64) * (1.0 - ROUNDING_MARGIN)
-    inwards = jnp.where(inwards > 0, inwards, 0.0)  # also for a radius that is not a number
-    private_scale = inwards / jnp.where(private_size > 0, private_size, 1.0)
-    return private_kept * jnp.where(private_size > inwards, private_scale, 1.0)[:, None]
+    aim = inwards(form.radius)
+    private_scale = aim / jnp.where(private_size > 0, private_size, 1.0)
+    return private_kept * jnp.where((private_size <= aim) & (aim > 0), 1.0, private_scale)[:, None]
 
 
 def _one_contribution(query: MeanQuery, *, public: Public) -> Array:

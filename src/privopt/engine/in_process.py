@@ -20,7 +20,7 @@ from privopt.engine.general_path import (
     chunk_sum,
 )
 from privopt.engine.rounding import BlockedSum, rounding_bound
-from privopt.engine.rows import row_peaks, take_rows
+from privopt.engine.rows import dense_product, row_peaks, take_rows
 from privopt.engine.users import within
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum
@@ -61,11 +61,9 @@ class InProcessEngine:
             # A user's average has no scalar clip in the l_inf norm.
             if form is None or (form.norm != "l2" and public.unit == "user"):
                 return self._chunked_sum(query, private_draw, by_rows=False)
-            if fast_path.supports(form):
+            if fast_path.supports(self.units, form):
                 private_inverses = self._inverse_norms(form.norm)
-                return fast_path.kernel_sum(
-                    self.units, form, private_inverses, private_draw, self._threads
-                ).reshape(form.shape)
+                return fast_path.kernel_sum(self.units, form, private_inverses, private_draw, self._threads)
             if public.unit == "user":
                 return self._chunked_sum(query, private_draw, by_rows=True)
             assert isinstance(query, RecordSum)
@@ -183,12 +181,17 @@ class InProcessEngine:
         for start in range(0, count, length):
             stop = min(start + length, count)
             positions = slice(start, stop) if private_draw is None else private_draw[start:stop]
-            if sparse.issparse(units.private_features):
-                private_block: Any = units.private_features[positions]
+            private_block: Any
+            if isinstance(units.private_features, sparse.csr_array):
+                private_block = units.private_features[positions]
             else:
                 private_block = take_rows(units.private_features, positions).astype(np.float64)
             private_predictions = np.zeros((length, points.shape[1]))
-            private_predictions[: stop - start] = private_block @ points
+            private_predictions[: stop - start] = (
+                dense_product(private_block, points)
+                if isinstance(private_block, np.ndarray)
+                else private_block @ points
+            )
             private_coefficients = block_coefficients(
                 query,
                 private_predictions,

@@ -1,7 +1,7 @@
 """Feature rows: clipped to a public norm, stored as float32 with norms that are never too small."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ BLOCK_ENTRIES = 2**20  # entries that are held in float64 at a time: 8 MB
 _INWARDS = 1.0 - 2.0**-22  # a clipped row stays this far inside, more than float32 rounding and norms can add
 _NORM_ERROR = 2.0**-53
 MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
+
+PRODUCT_ROWS = 64  # a multiple of the tiles of the usual BLAS
 
 Positions: TypeAlias = slice | NDArray[np.int64]
 
@@ -35,7 +37,7 @@ class MappedRows:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns."""
-        return self.private_source.shape[0], self.matrix.shape[1]
+        return row_count(self.private_source), self.matrix.shape[1]
 
     def take(self, positions: Positions) -> NDArray[np.float32]:
         """The mapped rows at `positions`."""
@@ -46,6 +48,12 @@ class MappedRows:
 
 
 Rows: TypeAlias = NDArray[np.float32] | sparse.csr_array | MappedRows
+
+
+def row_count(private_rows: Rows) -> int:
+    """How many rows there are."""
+    shape: Any = private_rows.shape
+    return int(shape[0])
 
 
 def take_rows(private_rows: Rows, positions: Positions) -> NDArray[np.float32]:
@@ -61,7 +69,21 @@ def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float6
     """`B^T a` for some rows a, in float64; a sparse row is not made dense first."""
     if isinstance(private_rows, sparse.csr_array):
         return np.asarray(private_rows[positions] @ matrix, np.float64)
-    return take_rows(private_rows, positions) @ matrix
+    return dense_product(take_rows(private_rows, positions), matrix)
+
+
+def dense_product(private_block: NDArray[Any], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`private_block @ matrix` in float64, without a warning.
+
+    Privacy:
+        The block is filled up with zero rows to a multiple of `PRODUCT_ROWS`: BLAS rounds the last rows of an odd
+        number differently, so one unit's arrival would change the rounding of those it moves there.
+    """
+    count, width = private_block.shape
+    private_full = np.zeros((-(-count // PRODUCT_ROWS) * PRODUCT_ROWS, width))
+    private_full[:count] = private_block
+    with np.errstate(all="ignore"):  # a warning must not depend on the data
+        return (private_full @ matrix)[:count]
 
 
 def block_length(width: int, entries: int = BLOCK_ENTRIES) -> int:
@@ -114,7 +136,9 @@ def clip_sparse_rows(
     row = np.repeat(np.arange(count), private_lengths)
 
     def squares(private_entries: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.bincount(row, weights=private_entries * private_entries, minlength=count)
+        return np.asarray(
+            np.bincount(row, weights=private_entries * private_entries, minlength=count), np.float64
+        )
 
     with np.errstate(all="ignore"):
         private_peak = np.zeros(count)
@@ -134,7 +158,7 @@ def clip_sparse_rows(
         private_values = np.where((again & ~private_over)[row], private_values * _INWARDS, private_values)
         private_stored = np.where(again[row], _towards_zero(private_values), private_stored)
         private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
-    return private_stored, private_norms, private_finite
+    return private_stored, np.asarray(private_norms, np.float64), private_finite
 
 
 def row_norms(private_rows: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -146,13 +170,13 @@ def row_norms(private_rows: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
     """The l_inf norms of stored rows, exact."""
-    count = private_rows.shape[0]
+    count = row_count(private_rows)
     private_peaks = np.zeros(count)
     if isinstance(private_rows, sparse.csr_array):
         row = np.repeat(np.arange(count), np.diff(private_rows.indptr))
         np.maximum.at(private_peaks, row, np.abs(private_rows.data).astype(np.float64))
         return private_peaks
-    step = block_length(private_rows.shape[1])
+    step = block_length(int(private_rows.shape[1]))
     for start in range(0, count, step):
         private_block = take_rows(private_rows, slice(start, start + step))
         private_peaks[start : start + step] = np.max(np.abs(private_block), axis=1, initial=0.0)

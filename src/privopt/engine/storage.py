@@ -67,7 +67,7 @@ def _store_sparse(
     private_usable: NDArray[np.bool_] | None,
 ) -> tuple[sparse.csr_array, NDArray[np.float64], NDArray[np.bool_]]:
     """`_store` for CSR: the structure is copied, the values are clipped a block of rows at a time."""
-    private_source = features if isinstance(positions, slice) else features[positions]
+    private_source: Any = features if isinstance(positions, slice) else features[positions]
     rows, width = private_source.shape
     private_lengths = np.diff(private_source.indptr).astype(np.int64)
     private_values = np.empty(private_source.nnz, np.float32)

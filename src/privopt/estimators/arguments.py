@@ -28,8 +28,8 @@ def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:
     """
     if epsilon is None:
         raise ValueError(
-            "epsilon is missing: give the privacy budget of this fit, a bound on how much the model may reveal about one "
-            "unit. 1 is a common choice, smaller is more private, math.inf fits without any privacy."
+            "epsilon is missing: give the privacy budget of this fit, a bound on how much the model may reveal about "
+            "one unit. 1 is a common choice, smaller is more private, math.inf fits without any privacy."
         )
     epsilon = number("epsilon", epsilon)
     if delta is None:
@@ -38,14 +38,14 @@ def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:
         hint = "1 / n**2" if n is None else f"1 / n**2 = {1 / n**2:.1e} for n = {n}"
         limit = "1 / n" if n is None else f"1 / n = {1 / n:.1e}"
         raise ValueError(
-            f"delta is missing: give the probability with which the epsilon bound may fail. A good choice is {hint}; it "
-            f"should be well below {limit}, because a probability of 1 / n may publish one unit whole."
+            f"delta is missing: give the probability with which the epsilon bound may fail. A good choice is {hint}; "
+            f"it should be well below {limit}, because a probability of 1 / n may publish one unit whole."
         )
     delta = number("delta", delta)
     if math.isfinite(epsilon) and delta == 0:
         raise ValueError(
-            "delta must be above 0, got 0: the noise is Gaussian, which no epsilon covers alone. Give a number well below "
-            "1 / n, such as 1 / n**2."
+            "delta must be above 0, got 0: the noise is Gaussian, which no epsilon covers alone. Give a number well "
+            "below 1 / n, such as 1 / n**2."
         )
     return Budget(epsilon, delta)
 
@@ -53,27 +53,27 @@ def checked_budget(epsilon: Any, delta: Any, n: int | None) -> Budget:
 def missing_bounds(name: str) -> ValueError:
     """The error for features without bounds."""
     return ValueError(
-        f"bounds is missing: {name} needs bounds=(low, high), the range of the features as two numbers or two arrays with "
-        "one entry a feature. It must be public, known without looking at these data; values outside are moved to the "
-        "nearer end. TabularEncoder's features have (-1, 1). Estimating bounds privately would take a share of epsilon "
-        "(about 5 %) and a loose public range to begin with; reading them off the data is not private."
+        f"bounds is missing: {name} needs bounds=(low, high), the range of the features as two numbers or two arrays "
+        "with one entry a feature. It must be public, known without looking at these data; values outside are moved "
+        "to the nearer end. TabularEncoder's features have (-1, 1). Estimating bounds privately would take a share "
+        "of epsilon (about 5 %) and a loose public range to begin with; reading them off the data is not private."
     )
 
 
 def missing_target_bounds(name: str) -> ValueError:
     """The error for a regression without target bounds."""
     return ValueError(
-        f"target_bounds is missing: {name} needs target_bounds=(low, high), the range of the target. It must be public, "
-        "known without looking at these data; targets outside are moved to the nearer end. Estimating it privately would "
-        "take a share of epsilon and a loose public range to begin with."
+        f"target_bounds is missing: {name} needs target_bounds=(low, high), the range of the target. It must be "
+        "public, known without looking at these data; targets outside are moved to the nearer end. Estimating it "
+        "privately would take a share of epsilon and a loose public range to begin with."
     )
 
 
 def missing_classes(name: str) -> ValueError:
     """The error for a classification without labels."""
     return ValueError(
-        f"classes is missing: {name} needs the list of labels, such as classes=[0, 1]. Which labels occur is a fact about "
-        "the data. Say classes='from_y' to declare that it is public; the report will print that."
+        f"classes is missing: {name} needs the list of labels, such as classes=[0, 1]. Which labels occur is a fact "
+        "about the data. Say classes='from_y' to declare that it is public; the report will print that."
     )
 
 
@@ -138,13 +138,13 @@ def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
         ) from None
     if labels.dtype.kind == "f" and np.any(labels != np.floor(labels)):
         raise ValueError(
-            "Unknown label type: classes='from_y' was given a continuous target. Use a regressor, or give the labels as "
-            "classes=[...]."
+            "Unknown label type: classes='from_y' was given a continuous target. Use a regressor, or give the labels "
+            "as classes=[...]."
         )
     if len(labels) < 2:
         raise ValueError(
-            f"classes='from_y' found {len(labels)} class in y (n_samples = {len(public_targets)}), and a classifier needs "
-            "two: give all labels that may occur as classes=[...]."
+            f"classes='from_y' found {len(labels)} class in y (n_samples = {len(public_targets)}), and a classifier "
+            "needs two: give all labels that may occur as classes=[...]."
         )
     return labels
 
@@ -159,14 +159,15 @@ def refuse_non_numeric(X: Any) -> None:
         odd = [str(name) for name, dtype in X.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
         if odd:
             raise TypeError(
-                f"the columns {', '.join(odd)} do not hold numbers: encode them first, by public rules (TabularEncoder)."
+                f"the columns {', '.join(odd)} do not hold numbers: encode them first, by public rules "
+                "(TabularEncoder)."
             )
     elif not sparse.issparse(X):
         kind = np.asarray(X).dtype
         if kind.kind not in "biufc":
             raise TypeError(
-                f"X has dtype {kind}, which is not a numeric type: convert it, and encode other columns first, by public "
-                "rules (TabularEncoder)."
+                f"X has dtype {kind}, which is not a numeric type: convert it, and encode other columns first, by "
+                "public rules (TabularEncoder)."
             )
 
 

@@ -1,25 +1,115 @@
 """Private linear classifiers."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit, softmax
+from sklearn.base import ClassifierMixin
 
 from privopt.estimators import arguments
-from privopt.estimators.base import PrivateClassifier
-from privopt.estimators.scaling import TargetScaling
+from privopt.estimators.base import PrivateLinearModel, Setup
+from privopt.estimators.holdout import Accuracy, Score
+from privopt.estimators.scaling import RowLengths, TargetScaling
 from privopt.problems import losses
 from privopt.problems.losses import GLMLoss
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
+    """A private linear classifier; see `PrivateLinearModel` for what it shares.
+
+    By default every scaled row, with a constant 1 appended, is divided by its own length before anything else: noise
+    is then spent best, because every record may have as much influence as any other. The boundary between classes
+    stays linear, `X @ coef_.T + intercept_ = 0`; scores and probabilities are those of the shortened row,
+    `(X @ coef_.T + intercept_) / length`. With a number as `row_bound` rows are only shortened to it, and scores are
+    `X @ coef_.T + intercept_`.
+
+    Args:
+        row_bound: "unit" (the default), or the largest l2 norm of a scaled row.
+        alpha: strength of the penalty `alpha / 2 ||w||^2` on the weights of scaled features; default: 1 / n.
+        classes: the labels, required: a list, or "from_y", which declares that the set of labels in y is public. A
+            record with any other label counts as zero.
+    Attributes:
+        classes_: the labels, sorted. With two, scores are of the second.
+        row_lengths_: the lengths that scores are divided by; None where `row_bound` is a number.
+    """
+
+    alpha: float | None = None
+    classes: Sequence[Any] | NDArray[Any] | str | None = None
+
+    classes_: NDArray[Any] = field(init=False)
+    row_lengths_: RowLengths | None = field(init=False)
+
+    _several_classes: ClassVar[bool] = True
+    _unit_rows: ClassVar[bool] = True
+
+    def _domain(self, y: NDArray[Any] | None) -> tuple[None, NDArray[Any]]:
+        if self.classes is None:
+            raise arguments.missing_classes(type(self).__name__)
+        if not isinstance(self.classes, str) or self.classes != arguments.FROM_Y:
+            labels = arguments.labels_of(self.classes)
+        elif y is None:
+            raise ValueError(
+                "classes='from_y' needs a y: to plan without data, give the labels as classes=[...]."
+            )
+        else:
+            labels = arguments.labels_from(y)
+        if len(labels) > 2 and not self._several_classes:
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
+                "classes): use LogisticRegression."
+            )
+        return None, labels
+
+    def _adopt(self, weights: NDArray[np.float64], offset: NDArray[np.float64], setup: Setup) -> None:
+        assert setup.labels is not None
+        self.classes_ = setup.labels
+        self.coef_, self.intercept_ = weights, offset
+        self.row_lengths_ = RowLengths(setup.features, setup.intercept) if setup.unit_rows else None
+
+    def _adopted(self, setup: Setup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        del setup
+        return self.coef_, self.intercept_
+
+    def _record_score(self, setup: Setup) -> Score:
+        del setup
+        return Accuracy()
+
+    def _declared_target(self) -> str:
+        if isinstance(self.classes, str):
+            return "Classes: the user declared that the set of labels in y is public; it was read off y."
+        return f"Classes, given by the user: {', '.join(map(str, self.classes if self.classes is not None else ()))}."
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores: (rows,) of the second class against the first, or (rows, classes)."""
+        features = self._checked_features(X)
+        scores = self._linear(features)
+        if self.row_lengths_ is not None:
+            scores = scores / self.row_lengths_.of(features)[:, None]
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The class with the largest score."""
+        scores = self._linear(self._checked_features(X))  # a row's length changes no sign and no order
+        codes = (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+        return self.classes_[codes]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = self._several_classes
+        return tags
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LogisticRegression(PrivateClassifier):
     """Private logistic regression, of two or several classes.
 
-    Minimises `mean log(1 + exp(-y (w.a + b))) + alpha / 2 ||w||^2`, y = +-1 and a the scaled features; with K > 2
-    classes the cross entropy of the softmax of K scores. It is scikit-learn's model on scaled features with
-    `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
+    Minimises `mean log(1 + exp(-y s)) + alpha / 2 ||w||^2`, y = +-1 and s the score `w.a + b` of scaled features a
+    (divided by `||(a, 1)||` unless `row_bound` is a number); with K > 2 classes the cross entropy of the softmax of K
+    scores. It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
 
     Args:
         epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
@@ -31,9 +121,9 @@ class LogisticRegression(PrivateClassifier):
         >>> import numpy as np
         >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 3))
         >>> model = LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-1, 1), classes=[0, 1])
-        >>> model.fit(X, X[:, 0] > 0).coef_.shape
+        >>> model.fit(X, (X[:, 0] > 0).astype(int)).coef_.shape
         (1, 3)
-        >>> bool(model.privacy_.epsilon <= 1.0)
+        >>> model.privacy_.epsilon <= 1.0
         True
     """
 
@@ -44,15 +134,19 @@ class LogisticRegression(PrivateClassifier):
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (rows, classes)."""
-        return self._probabilities(X)
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            return np.stack([expit(-scores), expit(scores)], axis=1)
+        return softmax(scores, axis=1)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearSVC(PrivateClassifier):
     """A private linear support vector machine for two classes, with the corner of its hinge made smooth.
 
-    Minimises `mean h(y (w.a + b)) + alpha / 2 ||w||^2`, a the scaled features, with the hinge `h(m) = max(0, 1 - m)`
-    replaced by `(1 + width - m)^2 / (4 width)` for margins within `width` of 1.
+    Minimises `mean h(y s) + alpha / 2 ||w||^2`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
+    `||(a, 1)||` unless `row_bound` is a number), with the hinge `h(m) = max(0, 1 - m)` replaced by
+    `(1 + width - m)^2 / (4 width)` for margins within `width` of 1.
 
     Args:
         width: half the length of margins over which the hinge is made smooth; positive.
@@ -71,6 +165,5 @@ class LinearSVC(PrivateClassifier):
 
     def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
         del targets, labels
-        return losses.smoothed_hinge(
-            arguments.positive("width", self.width, "half the length over which the hinge is made smooth")
-        )
+        meaning = "half the length over which the hinge is made smooth"
+        return losses.smoothed_hinge(arguments.positive("width", self.width, meaning))

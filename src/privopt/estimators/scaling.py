@@ -3,7 +3,9 @@
 Every map acts on one record alone and depends on public bounds only, so it costs no privacy.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -65,92 +67,173 @@ class FeatureScaling:
         return cls(low, high, centered and not keep_zero)
 
     @property
+    def width(self) -> int:
+        """The number of features."""
+        return len(self.low)
+
+    @cached_property
     def center(self) -> NDArray[np.float64]:
         """The value that is mapped to 0."""
         return self.low / 2 + self.high / 2 if self.centered else np.zeros_like(self.low)
 
-    @property
-    def inverse_spread(self) -> NDArray[np.float64]:
-        """1 / spread; 0 for a feature that its bounds make constant (or zero)."""
+    @cached_property
+    def spread(self) -> NDArray[np.float64]:
+        """What is mapped to a length of 1; 0 for a feature that its bounds make constant (or zero)."""
         if self.centered:
-            spread = self.high / 2 - self.low / 2
-        else:
-            spread = np.maximum(np.abs(self.low), np.abs(self.high))
+            return self.high / 2 - self.low / 2
+        return np.maximum(np.abs(self.low), np.abs(self.high))
+
+    @cached_property
+    def inverse_spread(self) -> NDArray[np.float64]:
+        """1 / spread; 0 for a constant feature, which is thereby mapped to 0."""
+        spread = self.spread
         return np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
 
-    def apply(self, private_features: Any) -> Any:
-        """Scale rows; float32, a block at a time. An entry that is NaN or infinite becomes NaN: no number, no record.
+    @cached_property
+    def _is_identity(self) -> bool:
+        """Whether features are only clipped."""
+        return bool(np.all(self.center == 0) and np.all(self.inverse_spread == 1))
 
+    def apply(self, private_features: Any, *, unit: bool = False, constant: float | None = None) -> Any:
+        """Scale rows; float32, a block at a time. A row with an entry that is NaN or infinite comes out with a NaN.
+
+        Args:
+            private_features: (rows, d), dense or sparse.
+            unit: whether each scaled row is divided by its own length (a zero row stays zero).
+            constant: a last entry to append to every row before that.
         Privacy:
             A row's result depends on that row and on the public bounds.
         """
         with np.errstate(all="ignore"):
             if sparse.issparse(private_features):
-                return self._apply_sparse(private_features)
-            return self._apply_dense(private_features)
+                return self._apply_sparse(private_features, unit=unit, constant=constant)
+            rows, width = private_features.shape
+            private_scaled = np.empty((rows, width + (constant is not None)), np.float32)
+            if constant is not None:
+                private_scaled[:, width] = constant
+            for part in _blocks(rows, width):
+                private_block = private_scaled[part]
+                self._scale_block(private_features[part], private_block[:, :width])
+                if unit:
+                    private_block /= _lengths(private_block)[:, None]
+            return private_scaled
 
-    def _apply_dense(self, private_features: NDArray[Any]) -> NDArray[np.float32]:
-        rows, width = private_features.shape
-        private_scaled = np.empty((rows, width), np.float32)
-        center, inverse = self.center, self.inverse_spread
-        unchanged = bool(np.all(center == 0) and np.all(inverse == 1))
-        step = max(1, BLOCK_ENTRIES // max(width, 1))
-        for start in range(0, rows, step):
-            private_block = private_features[start : start + step]
-            private_out = private_scaled[start : start + step]
-            if unchanged and private_block.dtype == np.float32:
-                np.clip(private_block, np.float32(-1), np.float32(1), out=private_out)
-            else:
-                private_wide = private_block.astype(np.float64)
-                if not unchanged:
-                    private_wide -= center
-                    private_wide *= inverse
-                np.clip(private_wide, -1.0, 1.0, out=private_wide)
-                private_out[...] = private_wide
-            # One sum finds what is not finite: an infinite entry was clipped, a NaN stayed one.
-            if not np.isfinite(np.sum(private_block, dtype=np.float64)):
-                private_out[~np.isfinite(private_block)] = np.nan
-        return private_scaled
+    def _scale_block(self, private_block: NDArray[Any], private_out: NDArray[np.float32]) -> None:
+        if self._is_identity and private_block.dtype == np.float32:
+            np.clip(private_block, np.float32(-1), np.float32(1), out=private_out)
+        else:
+            private_wide = private_block.astype(np.float64)
+            if not self._is_identity:
+                private_wide -= self.center
+                private_wide *= self.inverse_spread
+            np.clip(private_wide, -1.0, 1.0, out=private_wide)
+            private_out[...] = private_wide
+        # One sum finds what is not finite: an infinite entry was clipped, a NaN stayed one.
+        if not np.isfinite(np.sum(private_block, dtype=np.float64)):
+            private_out[~np.isfinite(private_block)] = np.nan
 
-    def _apply_sparse(self, private_features: Any) -> "sparse.csr_array":
-        private_source = sparse.csr_array(private_features)
-        columns = private_source.indices
-        private_values = np.clip(private_source.data.astype(np.float64), self.low[columns], self.high[columns])
+    def _apply_sparse(
+        self, private_features: Any, *, unit: bool, constant: float | None
+    ) -> "sparse.csr_array":
+        private_source: Any = sparse.csr_array(private_features)
+        (rows, width), columns, starts = private_source.shape, private_source.indices, private_source.indptr
+        private_values = np.clip(
+            private_source.data.astype(np.float64), self.low[columns], self.high[columns]
+        )
         private_values *= self.inverse_spread[columns]
         private_values[~np.isfinite(private_source.data)] = np.nan
-        return sparse.csr_array(
-            (private_values.astype(np.float32), columns, private_source.indptr), shape=private_source.shape
-        )
+        if constant is not None:
+            private_values = np.insert(private_values, starts[1:], constant)
+            columns = np.insert(columns, starts[1:], width)
+            starts, width = starts + np.arange(rows + 1, dtype=starts.dtype), width + 1
+        if unit:
+            row = np.repeat(np.arange(rows), np.diff(starts))
+            private_squares = np.bincount(row, weights=private_values * private_values, minlength=rows)
+            private_values /= np.where(private_squares == 0, 1.0, np.sqrt(private_squares))[row]
+        return sparse.csr_array((private_values.astype(np.float32), columns, starts), shape=(rows, width))
 
     def undo(self, weights: NDArray[np.float64], offset: NDArray[np.float64]) -> tuple[Any, Any]:
         """Coefficients (outputs, d) and intercepts (outputs,) for unscaled features, from those for scaled ones."""
         unscaled = weights * self.inverse_spread
         return unscaled, offset - unscaled @ self.center
 
+    def redo(self, weights: NDArray[np.float64], offset: NDArray[np.float64]) -> tuple[Any, Any]:
+        """The inverse of `undo`."""
+        return weights * self.spread, offset + weights @ self.center
+
     def describe(self) -> str:
         """The bounds in words."""
-        width = len(self.low)
         if np.all(self.low == self.low[0]) and np.all(self.high == self.high[0]):
             return f"every feature lies between {self.low[0]:g} and {self.high[0]:g}"
-        return f"each of the {width} features lies between its own two bounds"
+        return f"each of the {self.width} features lies between its own two bounds"
+
+
+@dataclass(frozen=True, eq=False)
+class RowLengths:
+    """The length of `(a, constant)`, a the scaled row: what a classifier on rows of length 1 divides scores by.
+
+    Attributes:
+        scaling: of the features.
+        constant: the appended entry, None for none.
+    """
+
+    scaling: FeatureScaling
+    constant: float | None
+
+    def of(self, features: Any) -> NDArray[np.float64]:
+        """The lengths of rows to predict, whose features may lie beyond the bounds; 1 for a zero row."""
+        scale, moved = self.scaling.inverse_spread, self.scaling.center * self.scaling.inverse_spread
+        with np.errstate(all="ignore"):
+            if sparse.issparse(features):
+                source: Any = sparse.csr_array(features)
+                row = np.repeat(np.arange(source.shape[0]), np.diff(source.indptr))
+                shift = moved[source.indices]
+                stored = (source.data * scale[source.indices] - shift) ** 2 - shift**2
+                squares = moved @ moved + np.bincount(row, weights=stored, minlength=source.shape[0])
+            else:
+                squares = np.empty(len(features))
+                for part in _blocks(*features.shape):
+                    wide = features[part] * scale - moved
+                    squares[part] = np.einsum("ij,ij->i", wide, wide)
+            lengths = np.sqrt(squares + (0.0 if self.constant is None else self.constant**2))
+        return np.where(lengths == 0, 1.0, lengths)
 
 
 @dataclass(frozen=True)
 class TargetScaling:
-    """`t = (y - center) / spread`, in [-1, 1]."""
+    """`t = (y - center) / spread`, clipped to `ends`.
+
+    Attributes:
+        center: the value that is mapped to 0.
+        spread: what is mapped to a length of 1.
+        ends: where the target bounds are mapped to.
+    """
 
     center: float
     spread: float
+    ends: tuple[float, float]
 
     @classmethod
     def of(cls, target_bounds: Any, *, centered: bool) -> "TargetScaling":
-        """The scaling by public bounds; without centering, 0 stays 0."""
+        """The scaling by public bounds into [-1, 1]; without centering, 0 stays 0."""
         low, high = as_range("target_bounds", target_bounds)
-        if centered:
-            return cls(low / 2 + high / 2, high / 2 - low / 2)
-        return cls(0.0, max(abs(low), abs(high)))
+        center = low / 2 + high / 2 if centered else 0.0
+        spread = high / 2 - low / 2 if centered else max(abs(low), abs(high))
+        return cls(center, spread, ((low - center) / spread, (high - center) / spread))
 
     def apply(self, private_targets: NDArray[Any]) -> NDArray[np.float64]:
         """Scale targets; values out of bounds are clipped when units are made."""
         with np.errstate(all="ignore"):
             return (private_targets.astype(np.float64) - self.center) / self.spread
+
+
+def _blocks(rows: int, width: int) -> Iterator[slice]:
+    """Slices of rows that hold at most `BLOCK_ENTRIES` entries each."""
+    step = max(1, BLOCK_ENTRIES // max(width, 1))
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _lengths(private_rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The l2 norms of rows with entries in [-1, 1]; 1 for a zero row."""
+    private_lengths = np.sqrt(np.einsum("ij,ij->i", private_rows, private_rows))
+    return np.where(private_lengths == 0, np.float32(1), private_lengths)

@@ -101,18 +101,26 @@ def plan_search(
         rest = _part_of(budget, 1.0 - share)
         refits = [candidate.solver(public, rest) for candidate, public in zip(candidates, whole, strict=True)]
     # Bounded range epsilon0 costs rho = epsilon0^2 / 8, Gaussian releases mu^2 / 2.
-    bounded_range = 2.0 * gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(share) if budget.is_private else math.inf
+    bounded_range = (
+        2.0 * gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(share) if budget.is_private else math.inf
+    )
 
     def events(scale: float) -> tuple[Event, Event]:
         fitted = [_scaled(solver, scale).event(public) for solver, public in zip(fits, parts, strict=True)]
         found = Parallel((sequence(fitted), ExponentialMechanism(bounded_range / scale).event()))
-        refitted = [_scaled(solver, scale).event(public) for solver, public in zip(refits, whole, strict=True)]
+        refitted = [
+            _scaled(solver, scale).event(public) for solver, public in zip(refits, whole, strict=False)
+        ]
         return found, sequence([dominating(refitted)] if refitted else [])
 
     relation = whole[0].relation
     scale = calibrate(lambda factor: sequence(events(factor)), budget, relation) if budget.is_private else 1.0
     steps = [solver.passes() for solver in fits]
-    passes = sum(steps) * train / n + len(candidates) * held_out / n + max((s.passes() for s in refits), default=0.0)
+    passes = (
+        sum(steps) * train / n
+        + len(candidates) * held_out / n
+        + max((s.passes() for s in refits), default=0.0)
+    )
     return SearchPlan(
         fits=tuple(_scaled(solver, scale) for solver in fits),
         choice=ExponentialMechanism(bounded_range / scale),
@@ -131,7 +139,9 @@ def plan_search(
             event=sequence(events(scale)),
             budget=budget,
             public=whole[0],
-            releases=sum(solver.releases() for solver in fits) + 1 + max((s.releases() for s in refits), default=0),
+            releases=sum(solver.releases() for solver in fits)
+            + 1
+            + max((s.releases() for s in refits), default=0),
             passes=passes,
             memory_bytes=2 * data_bytes(whole[0]),
             seconds=passes * pass_seconds(whole[0], candidates[0].setup.problem.loss.outputs),
@@ -158,11 +168,15 @@ def dominating(events: Sequence[Event]) -> Event:
         leaves, parallels = leaf_counts(event)
         if parallels or not all(isinstance(leaf, GaussianEvent) for leaf in leaves):
             raise ValueError(
-                "the price of the refit would depend on which candidate is chosen: give a solver whose steps and sampling "
-                "rate are the same for all candidates, or use refit=False."
+                "the price of the refit would depend on which candidate is chosen: give a solver whose steps and "
+                "sampling rate are the same for all candidates, or use refit=False."
             )
         squares.append(
-            math.fsum(count / leaf.noise_multiplier**2 for leaf, count in leaves.items() if isinstance(leaf, GaussianEvent))
+            math.fsum(
+                count / leaf.noise_multiplier**2
+                for leaf, count in leaves.items()
+                if isinstance(leaf, GaussianEvent)
+            )
         )
     return GaussianEvent(1.0 / math.sqrt(max(squares)))
 
@@ -180,7 +194,9 @@ class SearchRun:
         self.search = search
         self.transcript = Transcript(public.relation, seeded=noise.seeded)
         self._noise = noise
-        self._ledger = Ledger(search.plan.budget, public.relation, plan=search.plan.event, seeded=noise.seeded)
+        self._ledger = Ledger(
+            search.plan.budget, public.relation, plan=search.plan.event, seeded=noise.seeded
+        )
         self._train_ledger, self._held_ledger = self._ledger.parallel(2, "training and holdout part")
         self._private_train, self._private_held = self._split(public)
 
@@ -194,14 +210,14 @@ class SearchRun:
         return np.sort(order[self.search.held_out :]), np.sort(order[: self.search.held_out])
 
     def fit(self, index: int, candidate: Candidate, units: Units) -> Result:
-        """Fit a candidate on the training part."""
+        """Fit a candidate on the training part of all `units`."""
         solver = self.search.fits[index]
         part = units.subset(self._private_train, self.search.train)
         ledger = self._train_ledger.sub_ledger(f"candidate {index}", plan=solver.event(part.public))
         return solver.solve(self._door(part, ledger), candidate.setup.problem)
 
     def choose(self, scores: HoldoutScores, units: Units) -> int:
-        """The index of the chosen candidate."""
+        """The index of the candidate chosen on the holdout part of all `units`."""
         part = units.subset(self._private_held, self.search.held_out)
         return int(self._door(part, self._held_ledger).release(scores, self.search.choice))
 

@@ -4,8 +4,9 @@ scikit-learn's GridSearchCV fits many models and keeps the one with the best raw
 has a price, and so has the choice; here both are part of one plan, priced before anything is released.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -19,7 +20,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.data import Units
 from privopt.estimators import arguments
-from privopt.estimators.base import PrivateLinearModel, Setup
+from privopt.estimators.base import (
+    ROUNDED_UP,
+    PrivateLinearModel,
+    Setup,
+    checked_arrays,
+    declarations,
+    parameters_in,
+    record_score,
+    set_parameters,
+    set_report,
+    setup_of,
+    units_in,
+)
 from privopt.estimators.holdout import HoldoutScores
 from privopt.estimators.search import Candidate, SearchPlan, SearchRun, plan_search, stack
 from privopt.ledger.account import Account
@@ -86,7 +99,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         is argued in `HoldoutScores`.
     """
 
-    estimator: PrivateLinearModel
+    estimator: Any
     param_grid: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Sequence[Any]]]
     _: KW_ONLY
     epsilon: float | None = None
@@ -96,6 +109,12 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     refit: bool = True
     account: Account | None = None
     random_state: int | None = None
+
+    best_index_: int = field(init=False)
+    best_params_: dict[str, Any] = field(init=False)
+    best_estimator_: Any = field(init=False)
+    privacy_: PrivacyReport = field(init=False)
+    plan_: Plan = field(init=False)
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Search, choose and refit.
@@ -108,41 +127,181 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; nothing was released.
         """
-        models = self._models()
-        base = clone(self.estimator).set_params(fit_intercept=True, row_bound=None)
-        private_features, private_targets = base._checked_arrays(X, y)
+        models, base = self._models(), self._scorer()
+        by_user = groups is not None
+        private_features, private_targets = checked_arrays(base, X, y)
         width, is_sparse = private_features.shape[1], sparse.issparse(private_features)
-        scored = base._setup(width, private_targets, is_sparse=is_sparse)
+        n = units_in(base, len(private_targets), groups)
+        base.set_params(row_bound=math.sqrt(width) * ROUNDED_UP)  # candidates are scored on rows as they are
+        setups = [
+            setup_of(model, width, n, private_targets, is_sparse=is_sparse) for model in [*models, base]
+        ]
         candidates = [
-            Candidate(model=model, setup=model._setup(width, private_targets, is_sparse=is_sparse)) for model in models
+            Candidate(model=model, setup=setup) for model, setup in zip(models, setups, strict=False)
         ]
         noise = NoiseSource(self.random_state)
+        latest: dict[Any, Units] = {}
 
         def units_of(model: PrivateLinearModel, setup: Setup) -> Units:
-            return setup.units(model, private_features, private_targets, groups, noise)
+            key = (setup.row_bound, setup.unit_rows, setup.intercept)
+            if key not in latest:
+                latest.clear()
+                latest[key] = setup.units(model, private_features, private_targets, groups, noise)
+            return latest[key]
 
         with double_precision():
-            private_scored = units_of(base, scored)
-            search = self._search(candidates, private_scored.public.n, by_user=groups is not None)
+            public = units_of(base, setups[-1]).public
+            search = self._search(candidates, public.n, by_user=by_user)
             if self.account is not None:
+                name, budget = f"PrivateSearchCV({type(base).__name__})", search.plan.budget
                 self.account.spend(
-                    f"PrivateSearchCV({type(base).__name__})",
-                    search.plan.event,
-                    search.plan.budget.epsilon,
-                    search.plan.budget.delta,
-                    relation=private_scored.public.relation,
+                    name, search.plan.event, budget.epsilon, budget.delta, relation=public.relation
                 )
-            run = SearchRun(search, private_scored.public, noise)
+            run = SearchRun(search, public, noise)
             results = [
                 run.fit(index, candidate, units_of(candidate.model, candidate.setup))
                 for index, candidate in enumerate(candidates)
             ]
-            for candidate, result in zip(candidates, results, strict=True):
-                candidate.model._set_parameters(result.params, candidate.setup)
-            models_there = stack([candidate.model._parameters_in(scored) for candidate in candidates])
-            best = run.choose(HoldoutScores(score=base._score_of_record(scored), models=models_there), private_scored)
-            winner, result = candidates[best], results[best]
+            for model, setup, result in zip(models, setups, results, strict=False):
+                set_parameters(model, result.params, setup)
+            scores = HoldoutScores(
+                score=record_score(base, setups[-1]),
+                models=stack([parameters_in(model, setups[-1]) for model in models]),
+            )
+            best = run.choose(scores, units_of(base, setups[-1]))
+            result, winner = results[best], candidates[best]
             if self.refit:
                 result = run.refit(best, winner, units_of(winner.model, winner.setup))
-        ...
+                set_parameters(winner.model, result.params, winner.setup)
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(base, name):
+                setattr(winner.model, name, getattr(base, name))
+        set_report(
+            winner.model,
+            result._replace(plan=search.plan),
+            winner.setup,
+            declared=(
+                *declarations(winner.model, winner.setup, by_user=by_user),
+                f"Grid, given by the user: {len(models)} candidates.",
+            ),
+            selection=self._selection(search),
+        )
+        self.best_index_, self.best_params_, self.best_estimator_ = best, self._grid()[best], winner.model
+        self.privacy_, self.plan_ = winner.model.privacy_, search.plan
         return self
+
+    def plan(self, *, n_features: int, n: int | None = None, by_user: bool = False) -> Plan:
+        """What `fit` would cost, said without any data.
+
+        Args:
+            n_features: number of features.
+            n: public number of units; default: the estimator's `n`.
+            by_user: whether `fit` will be given `groups`.
+        Raises:
+            ValueError: a privacy argument or n is missing.
+        """
+        n = self.estimator.n if n is None else n
+        if n is None:
+            raise ValueError("n is missing: give the public number of units, of users if by_user=True.")
+        candidates = [
+            Candidate(model=model, setup=setup_of(model, n_features, n, None, is_sparse=False))
+            for model in self._models()
+        ]
+        return self._search(candidates, n, by_user=by_user).plan
+
+    def _grid(self) -> list[dict[str, Any]]:
+        return list(ParameterGrid(self.param_grid))
+
+    def _models(self) -> list[PrivateLinearModel]:
+        """One unfitted estimator a candidate.
+
+        Raises:
+            TypeError, ValueError: the estimator or a name in the grid is not usable.
+        """
+        if not isinstance(self.estimator, PrivateLinearModel):
+            raise TypeError(
+                f"estimator must be one of privopt's, got {type(self.estimator).__name__}: put PrivateSearchCV "
+                "itself at the end of a Pipeline rather than a Pipeline into it."
+            )
+        if (self.estimator.epsilon, self.estimator.delta, self.estimator.account) != (None, None, None):
+            raise ValueError(
+                "give epsilon, delta and account to PrivateSearchCV and leave them out of its estimator: the budget "
+                "is that of the whole search."
+            )
+        fixed = sorted({name for point in self._grid() for name in point} & FIXED)
+        if fixed:
+            raise ValueError(
+                f"param_grid cannot vary {', '.join(fixed)}: candidates differ in how they are fitted, not in the "
+                "budget, in what is public about the data, or in what is predicted."
+            )
+        copies: list[Any] = [clone(self.estimator) for _ in self._grid()]
+        return [model.set_params(**point) for model, point in zip(copies, self._grid(), strict=True)]
+
+    def _scorer(self) -> PrivateLinearModel:
+        """The estimator in whose scaled units candidates are scored."""
+        scorer: Any = clone(self.estimator)
+        return scorer.set_params(fit_intercept=True)
+
+    def _search(self, candidates: list[Candidate], n: int, *, by_user: bool) -> SearchPlan:
+        """The whole plan."""
+        for name in ("holdout", "selection_share"):
+            share = arguments.number(name, getattr(self, name))
+            if not 0 < share < 1:
+                raise ValueError(f"{name} must lie strictly between 0 and 1, got {share!r}.")
+        return plan_search(
+            candidates,
+            n=n,
+            by_user=by_user,
+            budget=arguments.checked_budget(self.epsilon, self.delta, n),
+            holdout=self.holdout,
+            selection_share=self.selection_share,
+            refit=self.refit,
+        )
+
+    def _selection(self, search: SearchPlan) -> Selection:
+        again = "fitted again on all units" if self.refit else "kept as it was fitted"
+        return Selection(
+            sentence=f"One of {len(search.fits)} candidates was chosen by the exponential mechanism on held-out "
+            f"units and {again}. The price above is that of all the fits and of the choice.",
+            private=search.plan.budget.is_private,
+        )
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The labels of the chosen classifier."""
+        return self.best_estimator_.classes_
+
+    @property
+    def n_features_in_(self) -> int:
+        """The number of features of the chosen estimator."""
+        return self.best_estimator_.n_features_in_
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """The chosen estimator's predictions."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.predict(X)
+
+    @available_if(_chosen_has("predict_proba"))
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The chosen estimator's probabilities."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.predict_proba(X)
+
+    @available_if(_chosen_has("decision_function"))
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """The chosen estimator's scores."""
+        check_is_fitted(self, "best_estimator_")
+        return self.best_estimator_.decision_function(X)
+
+    def score(self, X: Any, y: Any) -> float:
+        """The chosen estimator's score."""
+        check_is_fitted(self, "best_estimator_")
+        return float(self.best_estimator_.score(X, y))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        inner = get_tags(self.estimator)
+        tags.estimator_type = inner.estimator_type
+        tags.classifier_tags, tags.regressor_tags = inner.classifier_tags, inner.regressor_tags
+        tags.input_tags, tags.target_tags = inner.input_tags, inner.target_tags
+        return tags

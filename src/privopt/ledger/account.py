@@ -34,7 +34,7 @@ class Account:
         >>> account = Account(1.0, 1e-6, composition="gaussian")
         >>> account.spend("first model", Repeated(GaussianEvent(60.0), 100), 0.7, 1e-6)
         >>> round(account.remaining_epsilon(), 2)
-        0.71
+        0.69
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Account:
             Budget(epsilon, delta), relation, composition=composition, bad_event_delta=bad_event_delta
         )
         self._lock = threading.Lock()
+        self._unit: str | None = None
 
     @property
     def budget(self) -> Budget:
@@ -89,6 +90,8 @@ class Account:
         delta: float,
         *,
         relation: Relation | str | None = None,
+        unit: str | None = None,
+        seeded: bool = False,
     ) -> None:
         """Pay for a fit before it reads any data, or refuse and record nothing.
 
@@ -99,18 +102,27 @@ class Account:
             epsilon: what the fit was calibrated to; the price under "basic".
             delta: likewise.
             relation: the fit's neighbouring relation, to be compared with the account's.
+            unit: the fit's privacy unit, "record" or "user"; an account keeps the privacy of one kind.
+            seeded: the fit's noise comes from a seed, so the account is marked as not private.
 
         Raises:
             BudgetExceeded: it would cost more than is left.
             NotPriceable: the account's currency cannot price it.
-            ValueError: it is under another neighbouring relation, or costs more than its own epsilon and delta.
+            ValueError: it is under another neighbouring relation or privacy unit, or ("basic") costs more than it pays.
         """
         self._check_relation(relation)
         with self._lock:
+            if unit is not None and self._unit not in (None, unit):
+                raise ValueError(
+                    f"this account has paid for fits that protect a {self._unit}, but this one protects a {unit}: open "
+                    "one account for each."
+                )
             if self.composition == "basic":
                 self._ledger.spend(name, event, epsilon, delta)
             else:
                 self._ledger.charge(name, event)
+            self._unit = self._unit if unit is None else unit
+            self._ledger.seeded = self._ledger.seeded or seeded
 
     def affords(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether `spend` would accept this fit."""

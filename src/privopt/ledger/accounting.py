@@ -19,9 +19,8 @@ deviation over the sensitivity under the declared relation (2 C under replace-on
 
 A plain Gaussian is always priced with add-or-remove semantics: z is already relative to the declared sensitivity.
 
-These prices hold for a tree that is fixed before the first release (its *queries* may depend on earlier releases, its
-events may not; the order of the leaves is free, by concurrent composition: Vadhan, Zhang 2023). Where the events
-themselves depend on releases, a filter is needed: `privopt.ledger.ledger`.
+These prices hold for a tree that is fixed before the first release: queries may depend on earlier releases, and so may
+the order (concurrent composition: Vadhan, Zhang 2023), events may not. Otherwise see `privopt.ledger.ledger`.
 """
 
 import functools
@@ -144,13 +143,12 @@ def _epsilon(
 ) -> float:
     if not way.private:
         return math.inf
-    free = way.mu_squared == 0 and not way.leaves
     if way.delta > 0 and (way.delta > delta or (way.delta == delta and _pure_sum(way) is None)):
         raise NotPriceable(
             f"bad events of probability {way.delta:.3g} use up delta = {delta:.3g}: nothing is left for the noise. "
             "Raise delta, or make the bad events rarer."
         )
-    if free:
+    if way.mu_squared == 0 and not way.leaves:
         return 0.0
     available = max(0.0, delta - way.delta)
     return _least(
@@ -196,7 +194,7 @@ def _delta(way: Alternative, epsilon: float, relation: Relation, name: Accountan
                 way, relation, lambda orders, rdp: rdp_privacy_accountant.compute_delta(orders, rdp, epsilon)
             ),
         },
-        none_left=1.0 if pure is not None else None,
+        none_left=None if pure is None else 1.0,
     )
     return min(1.0, way.delta + curve)
 

@@ -197,8 +197,16 @@ def _alternative(counts: Mapping[Event, int]) -> Alternative:
             if not isinstance(leaf, GaussianEvent | DeltaEvent | NonPrivateEvent)
         ),
         delta=math.fsum(count * leaf_delta(leaf) for leaf, count in flat.items()),
-        private=not any(isinstance(leaf, NonPrivateEvent) for leaf in flat),
+        private=not any(_is_bare(leaf) for leaf in flat),
     )
+
+
+def _is_bare(leaf: Event) -> bool:
+    """Whether something is released without noise, be it on a sample."""
+    if isinstance(leaf, SampledEvent):
+        inside, parallels = leaf_counts(leaf.event)
+        return not parallels and any(_is_bare(event) for event in inside)
+    return isinstance(leaf, NonPrivateEvent)
 
 
 def _undominated(ways: Iterable[Alternative]) -> list[Alternative]:

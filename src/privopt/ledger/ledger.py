@@ -46,12 +46,13 @@ from privopt.ledger.filters import (
     filter_epsilon,
     require_room,
 )
+from privopt.ledger.till import Till, Uncopied
 from privopt.public import Relation
 
 SEEDED = "seeded: not private"
 
 
-class Ledger:
+class Ledger(Uncopied):
     """Charges releases against a budget; refuses before anything is recorded.
 
     Args:
@@ -93,7 +94,7 @@ class Ledger:
         self.bad_event_delta = float(bad_event_delta)
         self.seeded = bool(seeded)
         self.entries: list[Entry] = []
-        self._root: Ledger = self
+        self._root, self._till = self, Till()
         # Pays the same as this one; None for a block of a declared plan, which was paid for when it was drawn.
         self._above: Ledger | None = None
         self._blocks: Blocks | None = None  # set where the ledger above pays only for the dearest of several
@@ -306,8 +307,9 @@ class Ledger:
     # Inside ------------------------------------------------------------------------------------------------------
 
     def _pay(self, name: str, event: Event, cost: Cost) -> None:
-        self._require(name, event, cost)
-        self._commit(event, cost)
+        with self._root._till:
+            self._require(name, event, cost)
+            self._commit(event, cost)
 
     def _price(self, event: Event) -> Cost:
         """The cost in the ledger's currency; a declared plan was priced as a whole, so only a part's cap asks."""

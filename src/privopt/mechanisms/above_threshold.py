@@ -90,6 +90,11 @@ class AboveThreshold(StreamMechanism):
             raise ValueError(f"AboveThreshold answers about single numbers, got values of shape {shape}.")
         return AboveThresholdState(self.threshold_scale * float(noise.laplace(())))
 
+    def admits(self, items: frozenset[int]) -> bool:
+        """Any: every unit may be in every value."""
+        del items
+        return True
+
     def answer(
         self,
         state: AboveThresholdState,

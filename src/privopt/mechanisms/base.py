@@ -27,7 +27,13 @@ class Mechanism(abc.ABC):
     Sensitivity, always public: 0 says that the value does not depend on the data, and it is released as it is. With
     the noise off the value is released as it is whatever the sensitivity, infinite included. With noise, an infinite
     sensitivity cannot be served: `release` refuses it, and `combine`, which cannot raise, gives NaN for any data.
+
+    Attributes:
+        norm: the norm of the sensitivity that the noise is scaled by: "l1", "l2" or "range". The door refuses a query
+            that states another one.
     """
+
+    norm: ClassVar[str] = "l2"
 
     @abc.abstractmethod
     def event(self) -> Event:
@@ -82,9 +88,11 @@ class StreamMechanism(abc.ABC):
 
     Attributes:
         silent: the methods that release nothing.
+        norm: the norm of an item's sensitivity; see `Mechanism`.
     """
 
     silent: ClassVar[frozenset[str]] = frozenset()
+    norm: ClassVar[str] = "l2"
 
     @abc.abstractmethod
     def event(self) -> Event:
@@ -93,6 +101,10 @@ class StreamMechanism(abc.ABC):
     @abc.abstractmethod
     def open(self, noise: Noise, shape: Shape) -> HiddenState:
         """The hidden state of a stream of values of this shape."""
+
+    @abc.abstractmethod
+    def admits(self, items: frozenset[int]) -> bool:
+        """Whether the price covers a unit that is in all of these items (0 is the first that was fed in)."""
 
 
 def check_multiplier(noise_multiplier: float) -> None:

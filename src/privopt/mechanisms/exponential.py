@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, SupportsFloat
+from typing import Any, ClassVar, SupportsFloat
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,8 @@ class ExponentialMechanism(Mechanism):
         McSherry and Talwar 2007 (mechanism); Dong, Durfee, Rogers 2020 and Cesar and Rogers 2021, Lemma 3.2
         (bounded range). Drawn by adding Gumbel noise, which gives the same distribution.
     """
+
+    norm: ClassVar[str] = "range"
 
     epsilon: float
 

@@ -1,7 +1,7 @@
 """The Laplace mechanism."""
 
 from dataclasses import dataclass
-from typing import SupportsFloat
+from typing import ClassVar, SupportsFloat
 
 import jax
 import numpy as np
@@ -25,6 +25,8 @@ class Laplace(Mechanism):
     Source:
         Dwork, McSherry, Nissim, Smith 2006, Proposition 1.
     """
+
+    norm: ClassVar[str] = "l1"
 
     noise_multiplier: float
 

@@ -182,6 +182,10 @@ class PrefixSum(StreamMechanism):
         """The whole stream, charged once when it opens."""
         return GaussianEvent(self.noise_multiplier) if self.noise_multiplier > 0 else NonPrivateEvent()
 
+    def admits(self, items: frozenset[int]) -> bool:
+        """One item a unit."""
+        return len(items) <= 1
+
     def draw(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
         """The correlated noise C^{-1} Z, `(items, *shape)`; row j is what `combine` adds to an item of this shape."""
         if self.noise_multiplier == 0:

@@ -95,6 +95,7 @@ class VertexSampler(StreamMechanism):
     """
 
     silent: ClassVar[frozenset[str]] = frozenset({"add"})
+    norm: ClassVar[str] = "range"
 
     item_weights: tuple[float, ...]
     temperatures: tuple[float, ...]
@@ -200,6 +201,10 @@ class VertexSampler(StreamMechanism):
         """The whole stream, charged once when it opens."""
         rho = self.rho()
         return ZCDPEvent(rho) if rho > 0 else NoEvent()
+
+    def admits(self, items: frozenset[int]) -> bool:
+        """The items of one participation pattern."""
+        return any(items.issubset(pattern) for pattern in self.participation)
 
     def open(self, noise: Noise, shape: Shape) -> VertexSamplerState:
         """Start with all scores zero; `shape` is (number of vertices,)."""

@@ -3,11 +3,15 @@
 A matrix is projected as the vector of its entries.
 """
 
+from typing import TypeAlias
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from privopt.problems.norms import scale_of
+
+Bracket: TypeAlias = tuple[Float[Array, ""], Float[Array, ""], Int[Array, ""]]  # low, high, halvings
 
 
 def project_l2_ball(params: Float[Array, "..."], radius: float) -> Float[Array, "..."]:
@@ -51,7 +55,8 @@ def project_lp_ball(params: Float[Array, "..."], radius: float, p: float) -> Flo
     """
     scale = scale_of(params)
     magnitudes, power = jnp.abs(params) / scale, 1.0 / (p - 1.0)
-    reach = jnp.maximum(radius / scale, 1e-290)
+    limits = jnp.finfo(params.dtype)
+    reach = jnp.maximum(radius / scale, float(limits.tiny) * 2.0**20)
 
     def entries(c: Float[Array, ""]) -> Float[Array, "..."]:
         def newton(_: Int[Array, ""] | int, s: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -61,19 +66,19 @@ def project_lp_ball(params: Float[Array, "..."], radius: float, p: float) -> Flo
         above = jnp.minimum((magnitudes / reach) ** (p - 1.0), magnitudes / c)
         return jax.lax.fori_loop(0, 12, newton, above) ** power
 
-    def halve(
-        bracket: tuple[Float[Array, ""], Float[Array, ""]],
-    ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-        low, high = bracket
+    def halve(bracket: Bracket) -> Bracket:
+        low, high, count = bracket
         middle = 0.5 * (low + high)
         too_long = jnp.sum(entries(middle) ** p) > 1.0
-        return jnp.where(too_long, middle, low), jnp.where(too_long, high, middle)
+        return jnp.where(too_long, middle, low), jnp.where(too_long, high, middle), count + 1
 
-    def is_open(bracket: tuple[Float[Array, ""], Float[Array, ""]]) -> Bool[Array, ""]:
-        return bracket[1] - bracket[0] > 4e-16 * bracket[1]
+    def is_open(bracket: Bracket) -> Bool[Array, ""]:
+        low, high, count = bracket
+        return (high - low > 2.0 * float(limits.eps) * high) & (count < 64)
 
     inside = jnp.sum((magnitudes / reach) ** p) <= 1.0
     q = p / (p - 1.0)
     largest_c = jnp.where(inside, 1.0, jnp.sum(magnitudes**q) ** (1.0 / q))
-    _, c = jax.lax.while_loop(is_open, halve, (jnp.where(inside, 1.0, 1e-18), largest_c))
+    shortest_c = jnp.where(inside, largest_c, 0.0)
+    _, c, _ = jax.lax.while_loop(is_open, halve, (shortest_c, largest_c, jnp.zeros((), int)))
     return jnp.where(inside, params, radius * jnp.sign(params) * entries(c))

@@ -27,6 +27,10 @@ Scalar = Any  # a Python float, or a traced zero-dimensional float64 array insid
 Norm = Literal["l2", "linf"]
 QueryType = TypeVar("QueryType")
 ROUNDING_MARGIN = 1e-9  # relative; a float64 norm of d entries is off by at most d * 1.2e-16
+SMALLEST_RADIUS, LARGEST_RADIUS = (
+    1e-100,
+    1e100,
+)  # between them no sum, mean, square or sensitivity leaves float64
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False, field_specifiers=(field,))
@@ -38,6 +42,21 @@ def query(cls: type[QueryType]) -> type[QueryType]:
 def static() -> Any:
     """A dataclass field that is part of the compiled program (a loss, a flag), not an array."""
     return field(metadata={"static": True})
+
+
+def inwards(radius: Scalar) -> Array:
+    """The radius that a clip aims at, never above the stated one.
+
+    Args:
+        radius: the stated radius; infinite leaves finite contributions alone. Public.
+    Privacy:
+        `ROUNDING_MARGIN` inside the radius. A finite radius above 1e100 is cut to it, since the overflow of a sum would
+        be seen through any noise; one below 1e-100, or not a number, becomes 0, since its sensitivity could underflow
+        to 0 where the contributions do not.
+    """
+    stated = jnp.asarray(radius, jnp.float64)
+    cut = jnp.where(jnp.isinf(stated), stated, jnp.minimum(stated, LARGEST_RADIUS)) * (1.0 - ROUNDING_MARGIN)
+    return jnp.where(stated >= SMALLEST_RADIUS, cut, 0.0)
 
 
 def clip_to_ball(private_vector: Float[Array, " *shape"], radius: Scalar) -> Float[Array, " *shape"]:
@@ -59,9 +78,9 @@ def clip_to_ball(private_vector: Float[Array, " *shape"], radius: Scalar) -> Flo
     private_peak = jnp.max(jnp.abs(private_safe), initial=0.0)
     private_unit = private_safe / jnp.where(private_peak > 0, private_peak, 1.0)
     private_length = jnp.sqrt(jnp.sum(private_unit * private_unit))
-    inwards = radius * (1.0 - ROUNDING_MARGIN)
-    private_inside = private_length * private_peak <= inwards
-    private_scale = inwards / jnp.where(private_length > 0, private_length, 1.0)
+    aim = inwards(radius)
+    private_inside = (private_length * private_peak <= aim) & (aim > 0)
+    private_scale = aim / jnp.where(private_length > 0, private_length, 1.0)
     private_clipped = private_unit * jnp.where(jnp.isfinite(private_scale), private_scale, 0.0)
     return jnp.where(private_inside, private_safe, private_clipped)
 

@@ -53,7 +53,7 @@ class ClippedGradient(RecordSum):
             return glm_slopes(loss, private_predictions, private_targets)
 
         kernel = None
-        if loss.kernel_code is not None and loss.outputs == 1:
+        if loss.kernel_code is not None:
             kernel = KernelCall(
                 kind="gradient", code=int(loss.kernel_code), parameters=loss.kernel_parameters
             )

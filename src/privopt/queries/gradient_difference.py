@@ -5,7 +5,16 @@ from jaxtyping import Array, Float
 
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.public import Public
-from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, clip_to_ball, query, static
+from privopt.queries.base import (
+    ROUNDING_MARGIN,
+    KernelCall,
+    RecordSum,
+    RowForm,
+    Scalar,
+    clip_to_ball,
+    query,
+    static,
+)
 from privopt.queries.gradient import glm_slopes, record_gradient
 
 
@@ -69,7 +78,7 @@ class ClippedGradientDifference(RecordSum):
             )
 
         kernel = None
-        if loss.kernel_code is not None and loss.outputs == 1:
+        if loss.kernel_code is not None:
             kernel = KernelCall(
                 kind="difference", code=int(loss.kernel_code), parameters=loss.kernel_parameters, inner=inner
             )

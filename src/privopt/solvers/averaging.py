@@ -12,7 +12,7 @@ Average = Literal["last", "tail", "weighted"]
 def mixing_ratios(average: Average, steps: int) -> NDArray[np.float64]:
     """How far the running average moves to each new iterate: weight over the sum of weights so far.
 
-    "last" keeps the last iterate, "tail" the mean of the last ceil(steps / 2), "weighted" all with weights (t + 1)^3.
+    "last" keeps the last iterate, "tail" the mean of the last ceil(steps / 2), "weighted" all with weights (t + 1)^2.
 
     Returns:
         Shape (steps,); 1 where the average starts anew.
@@ -23,6 +23,6 @@ def mixing_ratios(average: Average, steps: int) -> NDArray[np.float64]:
         first = steps - math.ceil(steps / 2)
         return np.array([1.0 / (t - first + 1) if t >= first else 1.0 for t in range(steps)])
     if average == "weighted":
-        weights = (np.arange(steps) + 1.0) ** 3
+        weights = (np.arange(steps) + 1.0) ** 2
         return weights / np.cumsum(weights)
     raise ValueError(f"average must be 'last', 'tail' or 'weighted', got {average!r}.")

@@ -45,7 +45,7 @@ class GradientDescent(Solver):
         step_size: eta, in params^2 / objective units.
         clip: C, the largest norm of one unit's gradient.
         momentum: b in [0, 1), fixed; growing momentum amplifies noise until it diverges.
-        average: "tail" (mean of the last half), "weighted" (cubic weights) or "last".
+        average: "tail" (mean of the last half), "weighted" (weights (t + 1)^2) or "last".
     Guarantee:
         T Gaussian releases of sensitivity factor * C / n: exactly (epsilon, delta)-DP by Gaussian-DP composition, under
         the door's relation, for any data, loss and parameters.
@@ -60,7 +60,7 @@ class GradientDescent(Solver):
     step_size: float | None = None
     clip: float | None = None
     momentum: float | None = None
-    average: Average = "tail"
+    average: Average = "weighted"
 
     @property
     def name(self) -> str:
@@ -82,6 +82,7 @@ class GradientDescent(Solver):
             clip=setting.clip,
             step_size=setting.step_size if self.step_size is None else self.step_size,
             momentum=setting.momentum if self.momentum is None else self.momentum,
+            average=self.average if budget.is_private else "last",  # without noise the average only lags
         )
 
     def releases(self) -> int:

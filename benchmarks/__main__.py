@@ -1,0 +1,124 @@
+"""The benchmarks, from the command line.
+
+    python -m benchmarks [all | accuracy | prediction | speed | table] [--quick] [--shared FOLDER] ...
+
+Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
+docs/benchmarks.md. Without a command everything is measured and the tables are renewed.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks import methods, speed, tables
+from benchmarks.bars import verdicts
+from benchmarks.cells import Task
+from benchmarks.datasets import SHARED_DATA
+from benchmarks.encoded import encode
+from benchmarks.processes import lines_of
+from benchmarks.results import RESULTS, SCRATCH, Record, append, read
+
+DATA = ("adult", "covertype", "mnist", "w8a")
+EPSILONS = (0.1, 0.3, 1.0, 3.0)
+QUICK_ROWS = 10_000
+SLOW = {"mnist": {"seeds": 3, "relations": ("replace-one",)}}  # of the baselines, see docs/benchmarks.md
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    command = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.add_argument(
+        "what", nargs="?", default="all", choices=["all", "accuracy", "prediction", "speed", "table"]
+    )
+    command.add_argument("--data", nargs="+", default=DATA, choices=DATA)
+    command.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS)
+    command.add_argument("--seeds", type=int, default=None, help="fits a cell; default 5, quick 2")
+    command.add_argument("--relation", default="both", choices=["both", *tables.RELATIONS])
+    command.add_argument(
+        "--method",
+        nargs="+",
+        default=(methods.PLAIN, *methods.PRIVATE),
+        choices=(methods.PLAIN, *methods.PRIVATE),
+    )
+    command.add_argument(
+        "--quick", action="store_true", help="fewer rows, seeds and candidates; results not kept"
+    )
+    command.add_argument("--shared", type=Path, default=SHARED_DATA, help="the folder of the shared data")
+    command.add_argument("--results", type=Path, default=None, help="where the JSON lines are")
+    return command
+
+
+def tasks(options: argparse.Namespace) -> Iterator[Task]:
+    """What to measure, one process each; prepares the encoded data on the way."""
+    seeds = options.seeds or (2 if options.quick else 5)
+    relations = tables.RELATIONS if options.relation == "both" else (options.relation,)
+    for name in options.data:
+        place = str(encode(name, options.shared, SCRATCH, QUICK_ROWS if options.quick else None))
+        for method in options.method:
+            slow = SLOW.get(name, {}) if method in (methods.SAMPLED, methods.TUNED) else {}
+            for relation in relations[:1] if method == methods.PLAIN else relations:
+                if relation in slow.get("relations", relations):
+                    yield Task(
+                        encoded=place,
+                        optima=str(SCRATCH),
+                        method=method,
+                        relation=relation,
+                        epsilons=tuple(options.epsilon),
+                        seeds=min(seeds, slow.get("seeds", seeds)),
+                        quick=options.quick,
+                    )
+
+
+def measure_accuracy(options: argparse.Namespace, folder: Path) -> None:
+    """Fit everything, a process at a time."""
+    for task in tasks(options):
+        for record in lines_of(["-m", "benchmarks.cells", json.dumps(asdict(task))]):
+            append(record, folder)
+            _say(record)
+
+
+def _say(record: Record) -> None:
+    setting = f" {record['relation']} epsilon {record['epsilon']:g}" if "epsilon" in record else ""
+    ratio = record.get("predicted_over_measured")
+    print(
+        f"{record['data']:9} {record['method']}{setting}: accuracy {record['accuracy']:.4f}, "
+        + (f"excess {record['excess']:.4f}, " if "excess" in record else "")
+        + f"fit {record['fit_s']:.2f} s, {record['memory_mb']:.0f} MB"
+        + ("" if ratio is None else f", predicted / measured {ratio:.2g}"),
+        flush=True,
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure and render."""
+    options = parser().parse_args(arguments)
+    folder = options.results or (SCRATCH / "quick" if options.quick else RESULTS)
+    if options.what in ("all", "accuracy"):
+        measure_accuracy(options, folder)
+    if options.what == "prediction":
+        options.method, options.relation = (methods.DEFAULT,), tables.RELATIONS[0]
+        measure_accuracy(options, folder)
+    if options.what in ("all", "speed"):
+        for record in speed.measure(options.shared, SCRATCH, quick=options.quick):
+            append(record, folder)
+            print(json.dumps(record), flush=True)
+    records = read(folder)
+    if options.what == "prediction":
+        print(tables.prediction(records))
+    if options.what in ("all", "table") and not options.quick:
+        tables.PAGE.write_text(
+            tables.render(records, tables.PAGE.read_text(encoding="utf-8")), encoding="utf-8"
+        )
+    if not options.quick:  # the bars are for all training rows
+        for verdict in verdicts(records):
+            print(verdict)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""How long the fused gradient pass takes, against the time NumPy needs to add up the same float32 matrix once.
+
+    python benchmarks/pass_speed.py [--rows 200000] [--columns 54] [--repeats 41]
+
+Prints JSON lines: compile time, then the ratio on one and on two threads. Runs of the two are interleaved and medians
+taken. `cpu_ratio` compares processor time on one thread, for machines on which other processes run.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "2")
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from privopt.data import Units
+from privopt.engine.in_process import InProcessEngine
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.queries.gradient import ClippedGradient
+
+LIMIT = 2.5  # the bar, for one thread
+
+
+def seconds(function: Callable[[], Any]) -> tuple[float, float]:
+    """The time of one call, and the processor time that this thread spent on it."""
+    start, busy = time.perf_counter(), time.thread_time()
+    function()
+    return time.perf_counter() - start, time.thread_time() - busy
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", type=int, default=200_000)
+    parser.add_argument("--columns", type=int, default=54)
+    parser.add_argument("--repeats", type=int, default=41)
+    options = parser.parse_args()
+
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(options.rows, options.columns)).astype(np.float32)
+    targets = generator.integers(0, 2, options.rows)
+    units = Units.from_arrays(features, targets, row_bound=1.0, classes=[0, 1])
+    del features
+    stored = units.private_features
+    with double_precision():
+        query = ClippedGradient(loss=losses.logistic, at=generator.normal(size=options.columns), clip=1.0)
+        engines = {threads: InProcessEngine(units, threads=threads) for threads in (1, 2)}
+        print(
+            json.dumps(
+                {"benchmark": "pass_speed", "first_call_s": seconds(lambda: engines[1].clipped_sum(query))[0]}
+            )
+        )
+        tasks: dict[Any, Callable[[], Any]] = {"sum": lambda: stored.sum()}  # type: ignore[union-attr]
+        for threads, engine in engines.items():
+            tasks[threads] = lambda engine=engine: engine.clipped_sum(query)
+        times: dict[Any, list[tuple[float, float]]] = {name: [seconds(task)] for name, task in tasks.items()}
+        for _ in range(options.repeats):
+            for name, task in tasks.items():
+                times[name].append(seconds(task))
+    middle = {name: statistics.median(wall for wall, _ in found[1:]) for name, found in times.items()}
+    busy = {name: statistics.median(cpu for _, cpu in found[1:]) for name, found in times.items()}
+    for threads in engines:
+        print(
+            json.dumps(
+                {
+                    "benchmark": "pass_speed",
+                    "rows": options.rows,
+                    "columns": options.columns,
+                    "threads": threads,
+                    "numpy_sum_ms": round(1e3 * middle["sum"], 3),
+                    "pass_ms": round(1e3 * middle[threads], 3),
+                    "ratio": round(middle[threads] / middle["sum"], 3),
+                    "cpu_ratio": round(busy[1] / busy["sum"], 3) if threads == 1 else None,
+                    "limit": LIMIT if threads == 1 else None,
+                }
+            )
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""The tables of the documentation, rendered from the JSON lines."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from benchmarks import methods
+from benchmarks.bars import verdicts
+from benchmarks.results import Record, select
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+MARK = re.compile(
+    r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<close><!-- end of table -->)", re.DOTALL
+)
+RELATIONS = ("replace-one", "add-or-remove-one")
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; numbers to the right."""
+    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def text(value: float | None, digits: int = 4) -> str:
+    """A number for a table."""
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def short(value: float | None) -> str:
+    """A number of any size for a table."""
+    return "" if value is None else f"{value:.2g}" if abs(value) < 100 else f"{value:.0f}"
+
+
+def accuracy(records: Sequence[Record], relation: str) -> str:
+    """Test accuracy of every method."""
+    head = ["data", "epsilon", "default", "sd", methods.SAMPLED, methods.TUNED, methods.PLAIN, "optimum"]
+    rows = []
+    for record in _private(records, methods.DEFAULT, relation):
+        others = [_other(records, record, name) for name in (methods.SAMPLED, methods.TUNED)]
+        plain = (select(records, data=record["data"], method=methods.PLAIN) or [{}])[0]
+        values = [*(one.get("accuracy") for one in (*others, plain)), plain.get("optimum_accuracy")]
+        rows.append(
+            [record["data"], f"{record['epsilon']:g}", text(record["accuracy"]), text(record["accuracy_sd"])]
+            + [text(value) for value in values]
+        )
+    return table(head, rows)
+
+
+def excess(records: Sequence[Record], relation: str) -> str:
+    """Excess of the mean training loss, time and memory."""
+    head = ["data", "epsilon", "excess, default", methods.SAMPLED, methods.TUNED, "fit s"]
+    head += [
+        f"{methods.SAMPLED} fit s",
+        f"{methods.PLAIN} fit s",
+        "MB",
+        "MB added",
+        f"{methods.PLAIN} MB added",
+    ]
+    rows = []
+    for record in _private(records, methods.DEFAULT, relation):
+        sampled, tuned = (_other(records, record, name) for name in (methods.SAMPLED, methods.TUNED))
+        plain = (select(records, data=record["data"], method=methods.PLAIN) or [{}])[0]
+        rows.append(
+            [
+                record["data"],
+                f"{record['epsilon']:g}",
+                *(text(one.get("excess")) for one in (record, sampled, tuned)),
+                *(short(one.get("fit_s")) for one in (record, sampled, plain)),
+                *(text(value, 0) for value in (record["memory_mb"], record["memory_added_mb"])),
+                text(plain.get("memory_added_mb"), 0),
+            ]
+        )
+    return table(head, rows)
+
+
+def prediction(records: Sequence[Record]) -> str:
+    """The plan's predicted excess against the measured one."""
+    head = ["data", "epsilon", "predicted", "measured", "predicted / measured"]
+    rows = [
+        [
+            record["data"],
+            f"{record['epsilon']:g}",
+            short(record["predicted_excess"]),
+            short(record["objective_excess"]),
+            short(record["predicted_over_measured"]),
+        ]
+        for record in _private(records, methods.DEFAULT, RELATIONS[0])
+    ]
+    return table(head, rows)
+
+
+def speed(records: Sequence[Record]) -> str:
+    """Pass, fit, compilation and import times."""
+    rows: list[list[str]] = []
+    for one in select(records, benchmark="speed", what="pass"):
+        size = f"{one['rows']:,} x {one['columns']}"
+        label = f"fused gradient pass, {size}, {one['threads']} thread{'s' * (one['threads'] > 1)}"
+        rows.append(
+            [
+                label,
+                f"{one['pass_ms']:.1f} ms",
+                f"NumPy sum {one['numpy_sum_ms']:.1f} ms",
+                short(one["ratio"]),
+            ]
+        )
+    for one in select(records, benchmark="speed", what="fit"):
+        label = f"private fit, Covertype {one['rows']:,} x {one['columns']}, epsilon {one['epsilon']:g}"
+        other = f"scikit-learn {one['scikit_learn_s']:.2f} s"
+        rows.append([label, f"{one['fit_s']:.2f} s", other, short(one["ratio"])])
+    for what in ("first fit on a machine", "first fit in a process"):
+        for one in select(records, benchmark="speed", what=what):
+            other = f"second fit {one['second_fit_s']:.2f} s"
+            counts = f"{one['first_fit_compilations']} compilations, {one['second_fit_compilations']} in the second"
+            label = f"{what} ({counts})"
+            rows.append([label, f"{one['first_fit_s']:.2f} s", other, ""])
+    imports = [one for one in select(records, benchmark="speed") if one["what"].startswith("import ")]
+    rows += [[f"`{one['what']}`", f"{one['seconds']:.2f} s", "", ""] for one in imports]
+    return table(["what", "time", "against", "ratio"], rows)
+
+
+def bars(records: Sequence[Record]) -> str:
+    """What was asked for and what was reached."""
+    rows = [
+        [one.what, f"{one.measured:.4g}", one.asked, "yes" if one.met else "**no**"]
+        for one in verdicts(records)
+    ]
+    return table(["bar", "measured", "asked", "met"], rows)
+
+
+def render(records: Sequence[Record], page: str) -> str:
+    """A page with every marked table renewed."""
+    made = {
+        "bars": lambda: bars(records),
+        "prediction": lambda: prediction(records),
+        "speed": lambda: speed(records),
+        **{f"accuracy-{relation}": lambda r=relation: accuracy(records, r) for relation in RELATIONS},
+        **{f"excess-{relation}": lambda r=relation: excess(records, r) for relation in RELATIONS},
+    }
+    return MARK.sub(lambda found: f"{found['open']}\n{made[found['name']]()}\n\n{found['close']}", page)
+
+
+def _private(records: Sequence[Record], method: str, relation: str) -> list[Record]:
+    chosen = select(records, benchmark="accuracy", method=method, relation=relation)
+    return sorted(chosen, key=lambda one: (one["data"], one["epsilon"]))
+
+
+def _other(records: Sequence[Record], record: Record, method: str) -> Record:
+    same = {key: record[key] for key in ("benchmark", "data", "relation", "epsilon")}
+    return (select(records, **same, method=method) or [{}])[0]

@@ -1,0 +1,48 @@
+"""scikit-learn's own checks, on configured instances of every estimator."""
+
+from typing import Any
+
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from tests.estimators.configured import CLASSIFIERS, EVERY_ESTIMATOR, REGRESSORS, configured
+
+from privopt.estimators.regressors import LinearRegression, PoissonRegressor, QuantileRegressor
+from privopt.solvers.gradient_descent import GradientDescent
+
+OBJECT_COLUMNS = (
+    "an array of Python objects is refused by its type: converting it value by value would have to raise, or not, "
+    "depending on one person's record"
+)
+MISSING_TARGETS = (
+    "a record whose target is NaN or infinite counts as zero: raising would say that there is one"
+)
+
+
+def instances() -> list[Any]:
+    """Little noise and bounds that suit the checks' standardised data, so that their accuracy bars can be met."""
+    common = {
+        "epsilon": 100.0,
+        "delta": 1e-3,
+        "bounds": (-3, 3),
+        "solver": GradientDescent(steps=60),
+        "random_state": 0,
+    }
+    # One strength of the penalty, so that compiled steps are shared.
+    special: dict[Any, dict[str, Any]] = {kind: {"classes": "from_y", "alpha": 0.01} for kind in CLASSIFIERS}
+    special |= {kind: {"target_bounds": (-3, 3), "alpha": 0.01} for kind in REGRESSORS}
+    del special[LinearRegression]["alpha"]
+    special[PoissonRegressor] |= {"target_bounds": (0, 8)}
+    special[QuantileRegressor] |= {"smoothing": 1.0}
+    return [configured(kind, **(common | special[kind])) for kind in EVERY_ESTIMATOR]
+
+
+def expected_to_fail(estimator: Any) -> dict[str, str]:
+    """The checks that contradict privacy, and why. With classes="from_y" a classifier may look at the labels."""
+    reasons = {"check_dtype_object": OBJECT_COLUMNS}
+    if type(estimator) not in CLASSIFIERS:
+        reasons["check_supervised_y_no_nan"] = MISSING_TARGETS
+    return reasons
+
+
+@parametrize_with_checks(instances(), expected_failed_checks=expected_to_fail)
+def test_scikit_learn_accepts_the_estimator(estimator: Any, check: Any) -> None:
+    check(estimator)

@@ -1,0 +1,536 @@
+"""The command line on small tables: round trips, what is printed, and one sentence for every mistake."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import safetensors.numpy
+from typer.testing import CliRunner
+
+from privopt.cli import app
+from privopt.commands import fitting, screen
+from privopt.commands.model_directory import SavedModel
+from privopt.commands.task import MODELS, Options, Task
+from privopt.tables import read_target
+
+ROWS = 600
+SCHEMA: dict[str, Any] = {
+    "target": "ill",
+    "user": "person",
+    "columns": {
+        "age": {"kind": "num", "low": 0, "high": 100},
+        "sex": {"kind": "cat", "levels": ["f", "m"]},
+        "smoker": {"kind": "flag"},
+        "person": {"kind": "id"},
+        "ill": {"kind": "flag"},
+        "ward": {"kind": "cat", "levels": ["north", "south", "west"]},
+        "visits": {"kind": "num", "low": 0, "high": 20},
+        "change": {"kind": "num", "low": -5, "high": 5},
+    },
+}
+TARGETS = ("ill", "ward", "visits", "change")
+BUDGET = ("--epsilon", "2", "--delta", "1e-5")
+
+Run = Callable[..., Any]
+
+
+def make_table() -> pd.DataFrame:
+    draw = np.random.default_rng(7)
+    age, smoker = draw.uniform(0, 100, ROWS), draw.integers(0, 2, ROWS)
+    sex = draw.choice(["f", "m"], ROWS)
+    lean = age / 50 - 1 + smoker
+    return pd.DataFrame(
+        {
+            "diary": [f"never read {row}" for row in range(ROWS)],
+            "age": age,
+            "sex": sex,
+            "smoker": smoker,
+            "person": [f"p{row // 3}" for row in range(ROWS)],
+            "ill": (lean + draw.normal(0, 0.5, ROWS) > 0.5).astype(int),
+            "ward": np.where(sex == "f", "north", np.where(smoker == 1, "south", "west")),
+            "visits": draw.poisson(np.exp(lean / 2)),
+            "change": np.clip(lean + draw.normal(0, 0.3, ROWS), -5, 5),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a table as Parquet and CSV, and schemas with one target each (other targets are no features)."""
+    path = tmp_path_factory.mktemp("cli")
+    table = make_table()
+    table.to_parquet(path / "table.parquet")
+    table.to_csv(path / "table.csv", index=False)
+    entries: dict[str, Any] = {
+        target: SCHEMA | {"target": target, "other_targets": [other for other in TARGETS if other != target]}
+        for target in TARGETS
+    }
+    (path / "schema.json").write_text(json.dumps(entries))
+    (path / "ill.json").write_text(json.dumps(entries["ill"]))
+    return path
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line; the outcome has `exit_code` and `output` (both streams)."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def invoke(*arguments: Any) -> Any:
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    return invoke
+
+
+@pytest.fixture(scope="module")
+def fitted(folder: Path) -> tuple[Path, str]:
+    """A model directory and what was printed while it was made."""
+    arguments = [
+        "fit",
+        folder / "table.parquet",
+        "--schema",
+        folder / "ill.json",
+        "--epsilon",
+        "2",
+        "--delta",
+        "auto",
+    ]
+    outcome = CliRunner().invoke(
+        app, [*map(str, arguments), "--output", str(folder / "model")], env={"COLUMNS": "80"}
+    )
+    assert outcome.exit_code == 0, outcome.output
+    return folder / "model", outcome.output
+
+
+def fit_arguments(folder: Path, target: str, output: Path) -> list[Any]:
+    schema = ["--schema", folder / "schema.json", "--schema-name", target]
+    return ["fit", folder / "table.parquet", *schema, *BUDGET, "--output", output]
+
+
+def without_figure_ids(page: Path) -> str:
+    """The page without the random names that figures give to their parts."""
+    return re.sub(r"[mp][0-9a-f]{10}\b", "", page.read_text())
+
+
+def flat(text: str) -> str:
+    """Printed text without its line breaks and padding."""
+    return " ".join(text.split())
+
+
+# ---- what is printed and written ------------------------------------------------------------------------
+
+
+def test_a_fit_prints_the_plan_then_counts_releases_then_says_where_everything_is(
+    fitted: tuple[Path, str],
+) -> None:
+    directory, printed = fitted
+    text = flat(printed)
+    assert text.index("Plan, made before any record is read") < text.index("releases") < text.index("Done")
+    assert "one record among 600; replace-one" in text
+    assert "under replace-one their number is public" in text
+    assert "1 / n^2, which declares that n is public" in text
+    assert "logistic regression of 'ill' (classes 0, 1) from 3 columns, 4 features" in text
+    assert "'person' names users" in text
+    planned = json.loads((directory / "model.json").read_text())["document"]["plan"]["releases"]
+    assert f"{planned}/{planned} releases" in text
+    assert max(len(line.rstrip()) for line in printed.splitlines()) <= 80
+    names = {path.name for path in directory.iterdir()}
+    assert names == {"model.json", "model.safetensors", "report.html", "report.json"}
+
+
+def test_a_model_directory_holds_released_and_public_values_only(fitted: tuple[Path, str]) -> None:
+    directory, _ = fitted
+    document = json.loads((directory / "model.json").read_text())["document"]
+    assert set(document) == {"versions", "target", "encoder", "estimator", "plan", "report"}
+    assert document["estimator"]["class"] == "LogisticRegression"
+    assert document["estimator"]["arguments"]["classes"] == [0, 1]
+    assert "diary" not in (directory / "model.json").read_text()
+    arrays = safetensors.numpy.load_file(directory / "model.safetensors")
+    assert {name: array.shape for name, array in arrays.items()} == {"coef": (1, 4), "intercept": (1,)}
+
+
+def test_predictions_are_columns_of_a_parquet_file_and_the_target_may_be_missing(
+    fitted: tuple[Path, str], folder: Path, run: Run
+) -> None:
+    table = pd.read_parquet(folder / "table.parquet")
+    table.drop(columns=["ill", "person", "ward"]).to_csv(folder / "new.csv", index=False)
+    for source in ("table.parquet", "new.csv"):
+        outcome = run("predict", fitted[0], folder / source, "--output", folder / f"{source}.parquet")
+        assert outcome.exit_code == 0, outcome.output
+    predictions = pd.read_parquet(folder / "table.parquet.parquet")
+    assert list(predictions.columns) == ["prediction", "probability_0", "probability_1"]
+    assert len(predictions) == ROWS
+    np.testing.assert_allclose(predictions["probability_0"] + predictions["probability_1"], 1.0)
+    assert set(predictions["prediction"]) <= {0, 1}
+    assert (predictions["prediction"] == table["ill"]).mean() > 0.6
+    pd.testing.assert_frame_equal(predictions, pd.read_parquet(folder / "new.csv.parquet"))
+
+
+def test_the_report_is_printed_and_written_anew(fitted: tuple[Path, str], run: Run) -> None:
+    directory, _ = fitted
+    page = without_figure_ids(directory / "report.html")
+    data = (directory / "report.json").read_text()
+    (directory / "report.html").unlink()
+    (directory / "report.json").write_text("")
+    outcome = run("report", directory)
+    assert outcome.exit_code == 0, outcome.output
+    assert "epsilon" in outcome.output
+    assert "report.html" in outcome.output
+    assert without_figure_ids(directory / "report.html") == page
+    assert (directory / "report.json").read_text() == data
+    assert "sex=f" in page
+    assert run("report", directory, "--open-path").output.strip() == str(
+        (directory / "report.html").resolve()
+    )
+
+
+def test_a_plan_says_before_any_table_what_the_fit_then_does(
+    fitted: tuple[Path, str], folder: Path, run: Run
+) -> None:
+    outcome = run("plan", "--schema", folder / "ill.json", "--epsilon", 2, "--delta", "auto", "--n", ROWS)
+    assert outcome.exit_code == 0, outcome.output
+    assert "stochastic-gradient-descent" in outcome.output
+    promised = outcome.output[: outcome.output.index("Other solvers")]
+    done = fitted[1]
+    for label in ("price", "effort", "predicted"):
+        line = next(line for line in promised.splitlines() if line.strip().startswith(label))
+        assert line in done
+
+
+@pytest.mark.parametrize(
+    ("model", "target", "extra"),
+    [
+        ("linear", "change", ()),
+        ("huber", "change", ("--group", "person")),
+        ("quantile", "change", ("--quantile", "0.9")),
+        ("poisson", "visits", ("--relation", "add-or-remove-one", "--n", "1000")),
+        ("svm", "ill", ("--solver", "stochastic-gradient-descent")),
+    ],
+)
+def test_every_model_predicts_a_column(
+    model: str, target: str, extra: tuple[str, ...], folder: Path, tmp_path: Path, run: Run
+) -> None:
+    outcome = run(*fit_arguments(folder, target, tmp_path / "model"), "--model", model, *extra)
+    assert outcome.exit_code == 0, outcome.output
+    outcome = run("predict", tmp_path / "model", folder / "table.csv", "--output", tmp_path / "out.parquet")
+    assert outcome.exit_code == 0, outcome.output
+    predictions = pd.read_parquet(tmp_path / "out.parquet")
+    assert list(predictions.columns) == ["prediction"]
+    assert len(predictions) == ROWS
+    assert np.isfinite(predictions["prediction"]).all()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_model_that_is_read_back_predicts_what_was_fitted(model: str, folder: Path, tmp_path: Path) -> None:
+    target = "ill" if MODELS[model].of_classes else "visits"
+    options = Options(
+        schema=folder / "schema.json", schema_name=target, epsilon=3.0, delta="1e-5", model=model
+    )
+    task = Task.of(options)
+    table = make_table()
+    features = task.encoder.fit(table).transform(table)
+    estimator = task.estimator(ROWS).fit(features, read_target(table, task.schema))
+    saved = SavedModel.of(task, estimator, sparse=False)
+    saved.write(tmp_path / "model")
+    again = SavedModel.read(tmp_path / "model")
+    np.testing.assert_array_equal(again.estimator.predict(features), estimator.predict(features))
+    if hasattr(estimator, "predict_proba"):
+        np.testing.assert_array_equal(
+            again.estimator.predict_proba(features), estimator.predict_proba(features)
+        )
+    assert again.report == saved.report
+
+
+def test_several_classes_have_a_probability_each(folder: Path, tmp_path: Path, run: Run) -> None:
+    outcome = run(*fit_arguments(folder, "ward", tmp_path / "model"))
+    assert outcome.exit_code == 0, outcome.output
+    assert (
+        run(
+            "predict", tmp_path / "model", folder / "table.csv", "--output", tmp_path / "out.parquet"
+        ).exit_code
+        == 0
+    )
+    predictions = pd.read_parquet(tmp_path / "out.parquet")
+    assert list(predictions.columns) == [
+        "prediction",
+        *(f"probability_{ward}" for ward in ("north", "south", "west")),
+    ]
+    assert set(predictions["prediction"]) <= {"north", "south", "west"}
+    np.testing.assert_allclose(predictions.iloc[:, 1:].sum(axis=1), 1.0)
+
+
+def test_a_group_column_protects_users_whole(folder: Path, tmp_path: Path, run: Run) -> None:
+    extra = ("--group", "person", "--max-records", "2")
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"), *extra)
+    assert outcome.exit_code == 0, outcome.output
+    text = flat(outcome.output)
+    assert "one user ('person') with up to 2 records among 200" in text
+    assert "counted in 'person'" in text
+    plan = json.loads((tmp_path / "model" / "model.json").read_text())["document"]["plan"]
+    assert (plan["unit"], plan["n"]) == ("user", 200)
+
+
+def test_sets_are_fitted_and_predicted_without_becoming_dense(tmp_path: Path, run: Run) -> None:
+    draw = np.random.default_rng(3)
+    words = [sorted(draw.choice(5000, size=4, replace=False).tolist()) for _ in range(300)]
+    table = pa.table({"words": words, "odd": [row[0] % 2 for row in words]})
+    pq.write_table(table, tmp_path / "words.parquet")
+    words_column = {"kind": "set", "size": 5000, "max_active": 4}
+    schema = {"target": "odd", "columns": {"words": words_column, "odd": {"kind": "flag"}}}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    outcome = run(
+        *("fit", tmp_path / "words.parquet", "--schema", tmp_path / "schema.json", *BUDGET),
+        *("--output", tmp_path / "model"),
+    )
+    assert outcome.exit_code == 0, outcome.output
+    assert "5,000 features" in flat(outcome.output)
+    assert (
+        run(
+            "predict", tmp_path / "model", tmp_path / "words.parquet", "--output", tmp_path / "o.parquet"
+        ).exit_code
+        == 0
+    )
+    assert len(pd.read_parquet(tmp_path / "o.parquet")) == 300
+
+
+def test_the_form_of_the_table_and_columns_without_description_change_nothing(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    pd.read_parquet(folder / "table.parquet").drop(columns="diary").to_parquet(tmp_path / "bare.parquet")
+    for name, table in (
+        ("a", folder / "table.csv"),
+        ("b", folder / "table.parquet"),
+        ("c", tmp_path / "bare.parquet"),
+    ):
+        arguments = ("--schema", folder / "ill.json", *BUDGET, "--seed", "1", "--output", tmp_path / name)
+        outcome = run("fit", table, *arguments)
+        assert outcome.exit_code == 0, outcome.output
+        assert outcome.output.count("NOT PRIVATE") == 2
+    arrays = [safetensors.numpy.load_file(tmp_path / name / "model.safetensors") for name in "abc"]
+    for other in arrays[1:]:
+        np.testing.assert_array_equal(other["coef"], arrays[0]["coef"])
+
+
+def test_an_infinite_epsilon_says_that_nothing_is_private(folder: Path, run: Run) -> None:
+    outcome = run("plan", "--schema", folder / "ill.json", "--epsilon", "inf", "--delta", "auto", "--n", 500)
+    assert outcome.exit_code == 0, outcome.output
+    assert "NOT PRIVATE: epsilon is infinite" in flat(outcome.output)
+
+
+def test_a_model_is_replaced_only_when_asked(folder: Path, tmp_path: Path, run: Run) -> None:
+    arguments = fit_arguments(folder, "ill", tmp_path / "model")
+    assert run(*arguments).exit_code == 0
+    first = (tmp_path / "model" / "model.safetensors").read_bytes()
+    outcome = run(*arguments)
+    assert outcome.exit_code == 2
+    assert "--overwrite" in outcome.output
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() == first
+    assert run(*arguments, "--overwrite").exit_code == 0
+    assert (tmp_path / "model" / "model.safetensors").read_bytes() != first
+
+
+def test_the_version_and_the_help_are_printed(run: Run) -> None:
+    assert run("--version").output.startswith("privopt 0.")
+    for arguments in ((), ("--help",)):
+        outcome = run(*arguments)
+        assert outcome.exit_code == 0
+        assert all(command in outcome.output for command in ("fit", "plan", "predict", "report", "demo"))
+
+
+# ---- mistakes ------------------------------------------------------------------------
+
+MISTAKES = {
+    "no such table": ("fit nowhere.parquet {schema} {budget} --output out", "no table 'nowhere.parquet'"),
+    "a table of another format": ("fit schema.json {schema} {budget} --output out", "of no known format"),
+    "a broken table": ("fit broken.parquet {schema} {budget} --output out", "not well-formed Parquet"),
+    "a table that lacks a column": ("fit narrow.csv {schema} {budget} --output out", "no column 'sex'"),
+    "no schema": ("fit table.csv {budget} --output out", "give --schema"),
+    "no such schema": (
+        "fit table.csv --schema nowhere.json {budget} --output out",
+        "no schema file 'nowhere.json'",
+    ),
+    "a schema that is no JSON": ("fit table.csv --schema table.csv {budget} --output out", "is not JSON"),
+    "a schema with a kind that is none": (
+        "fit table.csv --schema odd.json {budget} --output out",
+        "kind 'nmu'",
+    ),
+    "a schema of several entries": (
+        "fit table.csv --schema schema.json {budget} --output out",
+        "several entries",
+    ),
+    "a target the schema lacks": ("fit table.csv {schema} {budget} --target y --output out", "no column 'y'"),
+    "no target at all": ("fit table.csv --schema bare.json {budget} --output out", "give --target"),
+    "no epsilon": ("fit table.csv {schema} --delta auto --output out", "give --epsilon"),
+    "epsilon 0": ("fit table.csv {schema} --epsilon 0 --delta auto --output out", "must be positive"),
+    "epsilon in words": ("fit table.csv {schema} --epsilon small --delta auto --output out", "'--epsilon'"),
+    "epsilon not a number": (
+        "fit table.csv {schema} --epsilon nan --delta auto --output out",
+        "must be positive",
+    ),
+    "no delta": ("fit table.csv {schema} --epsilon 1 --output out", "give --delta"),
+    "delta 1": ("fit table.csv {schema} --epsilon 1 --delta 1 --output out", "above 0 and below 1"),
+    "delta 0": ("fit table.csv {schema} --epsilon 1 --delta 0 --output out", "above 0 and below 1"),
+    "delta in words": ("fit table.csv {schema} --epsilon 1 --delta tiny --output out", "'auto' or a number"),
+    "no output": ("fit table.csv {schema} {budget}", "give --output"),
+    "an output that is a file": ("fit table.csv {schema} {budget} --output bare.json", "is a file"),
+    "an output in use": ("fit table.csv {schema} {budget} --output .", "not empty"),
+    "an unknown model": ("fit table.csv {schema} {budget} --model forest --output out", "'forest'"),
+    "numbers for a class": ("fit table.csv {schema} {budget} --model linear --output out", "as classes"),
+    "classes for a number": (
+        "fit table.csv {schema} {budget} --target change --model svm --output out",
+        "as a number",
+    ),
+    "two of three classes": (
+        "fit table.csv {schema} {budget} --target ward --model svm --output out",
+        "two classes",
+    ),
+    "negative counts": (
+        "fit table.csv {schema} {budget} --target change --model poisson --output out",
+        "low must be",
+    ),
+    "an unknown group": ("fit table.csv {schema} {budget} --group whom --output out", "no column 'whom'"),
+    "the target as group": ("fit table.csv {schema} {budget} --group ill --output out", "both name"),
+    "an unknown relation": ("fit table.csv {schema} {budget} --relation same --output out", "'same'"),
+    "a private n": ("fit table.csv {schema} {budget} --relation add-or-remove-one --output out", "give --n"),
+    "an n that is too small": ("fit table.csv {schema} {budget} --n 100 --output out", "n = 100"),
+    "an n of one": ("fit table.csv {schema} {budget} --n 1 --output out", "at least 2"),
+    "an unknown solver": ("fit table.csv {schema} {budget} --solver magic --output out", "'magic'"),
+    "a quantile of 2": ("fit table.csv {schema} {budget} --quantile 2 --output out", "between 0 and 1"),
+    "a table without rows": ("fit empty.csv {schema} {budget} --output out", "at least 2"),
+    "an unknown option": ("fit table.csv {schema} {budget} --colour red --output out", "--colour"),
+    "an unknown command": ("train table.csv", "train"),
+    "no table argument": ("fit", "TABLE"),
+    "a plan without n": ("plan {schema} {budget}", "give --n"),
+    "a plan without schema": ("plan {budget} --n 100", "give --schema"),
+    "a plan without epsilon": ("plan {schema} --delta auto --n 100", "give --epsilon"),
+    "no model to predict with": ("predict nowhere table.csv --output out.parquet", "no model directory"),
+    "predictions as text": ("predict {model} table.csv --output out.csv", "end in .parquet"),
+    "predictions nowhere": ("predict {model} table.csv --output no/where.parquet", "does not exist"),
+    "predictions over the table": (
+        "predict {model} table.parquet --output table.parquet",
+        "the table itself",
+    ),
+    "predictions without output": ("predict {model} table.csv", "give --output"),
+    "predictions from too few columns": (
+        "predict {model} narrow.csv --output out.parquet",
+        "no column 'sex'",
+    ),
+    "a report of nothing": ("report nowhere", "no model directory"),
+    "a report of a damaged model": ("report damaged", "not JSON"),
+    "a report of a strange model": ("report strange", "another version"),
+    "a demo into a file": ("demo --output bare.json", "cannot be a folder"),
+}
+
+
+@pytest.fixture(scope="module")
+def mishaps(folder: Path) -> Path:
+    """The folder with files that are wrong in one way each."""
+    table = make_table()
+    table[["age", "smoker", "ill"]].to_csv(folder / "narrow.csv", index=False)
+    table.head(0).to_csv(folder / "empty.csv", index=False)
+    (folder / "broken.parquet").write_bytes(b"PAR1 no more PAR1")
+    (folder / "odd.json").write_text(json.dumps({"columns": {"age": {"kind": "nmu"}}}))
+    (folder / "bare.json").write_text(json.dumps({"columns": SCHEMA["columns"]}))
+    for name in ("damaged", "strange"):
+        (folder / name).mkdir()
+    (folder / "damaged" / "model.json").write_text("{")
+    from privopt.tables import save_model
+
+    save_model(folder / "strange", arrays={"coef": np.zeros(2)}, document={"encoder": 3})
+    return folder
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_answered_by_one_sentence(
+    name: str, mishaps: Path, fitted: tuple[Path, str], run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(mishaps)
+    before = {path: path.stat().st_mtime_ns for path in mishaps.rglob("*")}
+    line, expected = MISTAKES[name]
+    words = line.format(schema="--schema ill.json", budget=" ".join(BUDGET), model=fitted[0]).split()
+    outcome = run(*words)
+    assert outcome.exit_code == 2, outcome.output
+    assert isinstance(outcome.exception, SystemExit)
+    last = outcome.output.splitlines()[-1]
+    assert last.startswith("privopt: ")
+    assert expected in last
+    assert "Traceback" not in outcome.output
+    if name != "an n that is too small":  # found when users or rows are counted, after the plan was printed
+        assert len(outcome.output.splitlines()) == 1
+    assert {path: path.stat().st_mtime_ns for path in mishaps.rglob("*")} == before
+
+
+def test_the_plan_comes_before_the_data_and_a_failure_of_ours_shows_no_cell(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        raise KeyError("a private cell")
+
+    monkeypatch.setattr(fitting, "read_table", fail)
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
+    assert outcome.exit_code == 1
+    assert "Plan, made before any record is read" in outcome.output
+    last = outcome.output.splitlines()[-1]
+    assert last.startswith("privopt: internal error (KeyError)")
+    assert "PRIVOPT_DEBUG=1" in last
+    assert "a private cell" not in outcome.output
+    assert "Traceback" not in outcome.output
+    assert not (tmp_path / "model").exists()
+    monkeypatch.setenv("PRIVOPT_DEBUG", "1")
+    assert "a private cell" in run(*fit_arguments(folder, "ill", tmp_path / "model")).output
+
+
+def test_an_error_below_that_is_a_value_error_is_not_shown_as_the_users(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> Any:
+        return np.asarray(["a private cell"]).astype(float)
+
+    monkeypatch.setattr(fitting, "read_table", fail)
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
+    assert outcome.exit_code == 1
+    assert "internal error (ValueError)" in outcome.output
+    assert "a private cell" not in outcome.output
+
+
+def test_an_interrupted_fit_stops_quietly(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*arguments: Any, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fitting, "read_target", interrupt)
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
+    assert outcome.exit_code == 130
+    assert "Traceback" not in outcome.output
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_bar_counts_releases() -> None:
+    terminal = screen.console()
+    with terminal.capture() as captured, screen.release_bar(terminal, "fitting", 5) as observer:
+        observer("ClippedGradient", 2)
+        observer("ClippedGradient", 3)
+    assert "5/5 releases" in captured.get()
+
+
+def test_the_installed_command_fails_with_one_line_on_stderr(folder: Path) -> None:
+    program = "from privopt.cli import main; main()"
+    outcome = subprocess.run(
+        [sys.executable, "-c", program, "report", str(folder / "nowhere")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert outcome.returncode == 2
+    assert outcome.stdout == ""
+    assert len(outcome.stderr.splitlines()) == 1
+    assert "no model directory" in outcome.stderr
