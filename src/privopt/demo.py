@@ -46,6 +46,7 @@ ANY_QUESTION = "any doctor visit"
 COUNT_QUESTION = "number of visits"
 NO_PRIVACY = "without privacy (scikit-learn)"
 NO_MODEL = "without a model (constant)"
+FIGURES = ("accuracy", "AUC", "deviance", "explained")
 
 Estimator = Any
 
@@ -152,10 +153,8 @@ def announce(terminal: Console, fits: Sequence[Fit], account: Account) -> None:
         "Plan, made before any record is read",
         [
             ("data", f"RAND Health Insurance Experiment, {RECORDS:,} person-years"),
-            (
-                "protected",
-                f"one person-year among the {public.n:,} to train on; replace-one: it may be any other",
-            ),
+            ("protected", f"each of the {public.n:,} person-years to train on (replace-one)"),
+            ("epsilon", "how much a model may tell about one of them; smaller is more private"),
             ("delta", f"{number(delta, 3)} = 1 / n^2, which declares that n is public"),
         ],
     )
@@ -260,17 +259,14 @@ def _rounded(figure: float) -> float:
 def show_results(terminal: Console, rows: Sequence[Mapping[str, Any]]) -> None:
     """Print the comparison."""
     terminal.print(f"On the {RECORDS - TRAINING:,} held-out records", style="bold")
-    table = _table("", "accuracy", "AUC", "deviance", "explained")
+    table = _table("", *FIGURES)
     question = ""
     for row in rows:
         if row["predicts"] != question:
             question = row["predicts"]
             table.add_row(f"  {question}", style="cyan")
         name = f"private, epsilon {row['epsilon']:g}" if row["model"] == "private" else row["model"]
-        cells = [
-            f"{row[key]:.3f}" if row[key] != "" else ""
-            for key in ("accuracy", "AUC", "deviance", "explained")
-        ]
+        cells = [f"{row[key]:.3f}" if row[key] != "" else "" for key in FIGURES]
         table.add_row(f"    {name}", *cells)
     terminal.print(table)
     screen.show_rows(
@@ -289,7 +285,7 @@ def save(output: Path, fits: Sequence[Fit], rows: Sequence[Mapping[str, Any]]) -
     reports = [_report(fit, rows) for fit in fits]
     title = "privopt demo: doctor visits, predicted privately"
     save_combined(output / "report.json", reports, title, rows)
-    shown = [{key: "—" if value == "" else value for key, value in row.items()} for row in rows]
+    shown = [row | {key: f"{row[key]:.3f}" if row[key] != "" else "—" for key in FIGURES} for row in rows]
     return save_combined(output / "report.html", reports, title, shown, introduction=INTRODUCTION)
 
 

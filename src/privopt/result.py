@@ -3,8 +3,6 @@
 import enum
 from typing import Any, NamedTuple
 
-from jaxtyping import Array
-
 from privopt.plan import Plan
 from privopt.transcript import Transcript
 
@@ -40,10 +38,6 @@ class Result(NamedTuple):
         return PrivacyReport.of(self)
 
 
-def finite_or(params: Array, fallback: Array) -> tuple[Array, Status]:
-    """The parameters if they are finite, else the fallback: post-processing of released values."""
-    import jax.numpy as jnp
-
-    if bool(jnp.all(jnp.isfinite(params))):
-        return params, Status.FINISHED
-    return fallback, Status.DIVERGED
+def ending(finite: Any) -> Status:
+    """The status of a run of planned steps, from whether every iterate was finite (a released quantity)."""
+    return Status.FINISHED if bool(finite) else Status.DIVERGED

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 
 from privopt.curator import Curator, Observer
 from privopt.data import Units
+from privopt.errors import NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
@@ -26,9 +27,15 @@ Loss = GLMLoss | Problem | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Plans:
-    """Every applicable solver's plan, the default choice first."""
+    """Every applicable solver's plan, the default choice first.
+
+    Attributes:
+        plans: the plans.
+        refused: (solver, reason) of those that cannot solve the problem at this budget.
+    """
 
     plans: tuple[Plan, ...]
+    refused: tuple[tuple[str, str], ...] = ()
 
     @property
     def default(self) -> Plan:
@@ -36,7 +43,8 @@ class Plans:
         return self.plans[0]
 
     def __str__(self) -> str:
-        return "\n".join(str(plan) for plan in self.plans)
+        lines = [str(plan) for plan in self.plans]
+        return "\n".join([*lines, *(f"{name}: not applicable, {reason}" for name, reason in self.refused)])
 
 
 def plan(
@@ -82,9 +90,20 @@ def plan(
     if solver is not None:
         return Plans((choose(solver, problem, public).plan(problem, public, budget),))
     default = choose("auto", problem, public)
-    others = [kind() for kind in SOLVERS.values() if not isinstance(default, kind)]
-    usable = [default, *(other for other in others if other.applicable(problem, public) is None)]
-    return Plans(tuple(usable_solver.plan(problem, public, budget) for usable_solver in usable))
+    plans, refused = [default.plan(problem, public, budget)], list[tuple[str, str]]()
+    for kind in SOLVERS.values():
+        other = kind()
+        if isinstance(default, kind):
+            continue
+        obstacle = other.applicable(problem, public)
+        try:
+            if obstacle is None:
+                plans.append(other.plan(problem, public, budget))
+        except NotPriceable as unpriced:
+            obstacle = str(unpriced)
+        if obstacle is not None:
+            refused.append((other.name, obstacle))
+    return Plans(tuple(plans), tuple(refused))
 
 
 def minimize(

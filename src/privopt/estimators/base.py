@@ -21,11 +21,11 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from privopt.curator import Observer
-from privopt.data import Units
 from privopt.engine.users import Weighting
 from privopt.estimators import arguments
 from privopt.estimators.holdout import Score
 from privopt.estimators.scaling import FeatureScaling, TargetScaling
+from privopt.estimators.setup import Setup
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
@@ -33,7 +33,7 @@ from privopt.plan import Plan
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Regulariser, Ridge
-from privopt.public import Public, Relation
+from privopt.public import Relation
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
@@ -49,73 +49,6 @@ SEARCHED = Selection(
     "GridSearchCV or RandomizedSearchCV, which no budget paid for; PrivateSearchCV pays for the choice.",
     private=False,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup:
-    """Everything public about a fit, fixed before a feature or a target is looked at.
-
-    Attributes:
-        features: how features are scaled.
-        targets: how targets are scaled; None for a classifier.
-        labels: the class labels; None for a regressor.
-        row_bound: largest l2 norm of a scaled row; the constant column is left out, but with `unit_rows` included.
-        unit_rows: whether each scaled row, the constant included, is divided by its length.
-        intercept: value of the constant column; None without an intercept.
-        problem: what is minimised, in scaled units.
-    """
-
-    features: FeatureScaling
-    targets: TargetScaling | None
-    labels: NDArray[Any] | None
-    row_bound: float
-    unit_rows: bool
-    intercept: float | None
-    problem: Problem
-
-    def units(
-        self, model: "PrivateLinearModel", X: Any, y: NDArray[Any], groups: Any, noise: NoiseSource
-    ) -> Units:
-        """The arrays as privacy units."""
-        return Units.from_arrays(
-            self.features.apply(X, unit=self.unit_rows, constant=self.intercept if self.unit_rows else None),
-            y if self.targets is None else self.targets.apply(y),
-            relation=model.relation,
-            row_bound=self.row_bound,
-            n=model.n,
-            groups=groups,
-            max_records_per_user=model.max_records_per_user,
-            user_weighting=model.user_weighting,
-            classes=self.labels,
-            target_bounds=None if self.targets is None else self.targets.ends,
-            intercept=None if self.unit_rows else self.intercept,
-            noise=noise,
-        )
-
-    def public(self, model: "PrivateLinearModel", n: int, *, by_user: bool) -> Public:
-        """What `units` of n units would state to be public."""
-        return Public(
-            n=n,
-            d=self.features.width + (self.intercept is not None),
-            relation=Relation.parse(model.relation),
-            row_bound=self.row_bound if self.unit_rows else math.hypot(self.row_bound, self.intercept or 0.0),
-            unit="user" if by_user else "record",
-            records_per_unit=model.max_records_per_user if by_user else 1,
-            outputs=self.problem.loss.outputs,
-        )
-
-    def unscaled(self, params: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Weights (outputs, d) of features as given and offsets (outputs,), from released parameters."""
-        matrix = np.asarray(params, np.float64).reshape(-1, self.problem.loss.outputs).T
-        width = self.features.width
-        offset = np.zeros(len(matrix)) if self.intercept is None else matrix[:, width] * self.intercept
-        return self.features.undo(matrix[:, :width], offset)
-
-    def scaled(self, weights: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The inverse of `unscaled`, (outputs, d + 1); for a setup with an intercept."""
-        assert self.intercept is not None
-        scaled, constant = self.features.redo(weights, offset)
-        return np.concatenate([scaled, constant[:, None] / self.intercept], axis=1)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -235,7 +168,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         noise = NoiseSource(self.random_state)
         result = minimize(
             setup.problem,
-            setup.units(self, private_features, private_targets, groups, noise),
+            setup.units(private_features, private_targets, groups, noise),
             budget=budget,
             solver=self.solver,
             account=self.account,
@@ -268,7 +201,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             raise ValueError("n is missing: give the public number of units, of users if by_user=True.")
         budget = checked_budget(self, n)
         setup = setup_of(self, n_features, n, None, is_sparse=False)
-        public = setup.public(self, n, by_user=by_user)
+        public = setup.public(n, by_user=by_user)
         return plans_for(
             setup.problem,
             n=n,
@@ -295,7 +228,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             return np.asarray(features @ self.coef_.T, np.float64) + self.intercept_
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
+        state: Any = super().__getstate__()
         if self.account is not None and hasattr(self, "privacy_"):
             # This fit is paid for, so the account stays behind. Before a fit its own refusal to be pickled is right.
             state = {**state, "account": None, "_account_lost": True}
@@ -396,6 +329,10 @@ def setup_of(
         unit_rows=unit_rows,
         intercept=INTERCEPT if model.fit_intercept else None,
         problem=Problem(model._loss(targets, labels), _penalty(model, width, n)),
+        relation=Relation.parse(model.relation),
+        given_n=model.n,
+        max_records_per_user=model.max_records_per_user,
+        user_weighting=model.user_weighting,
     )
 
 

@@ -10,9 +10,10 @@ from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
 
 from privopt.estimators import arguments
-from privopt.estimators.base import PrivateLinearModel, Setup
+from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.holdout import Accuracy, Score
 from privopt.estimators.scaling import RowLengths, TargetScaling
+from privopt.estimators.setup import Setup
 from privopt.problems import losses
 from privopt.problems.losses import GLMLoss
 

@@ -11,9 +11,10 @@ from sklearn.base import RegressorMixin
 from sklearn.metrics import d2_pinball_score, d2_tweedie_score
 
 from privopt.estimators import arguments
-from privopt.estimators.base import PrivateLinearModel, Setup
+from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.holdout import BoundedLoss, Score
 from privopt.estimators.scaling import TargetScaling
+from privopt.estimators.setup import Setup
 from privopt.problems import losses
 from privopt.problems.losses import GLMLoss
 

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from privopt.curator import Curator, Door
 from privopt.data import Units
-from privopt.estimators.base import PrivateLinearModel, Setup
+from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.holdout import HoldoutScores
+from privopt.estimators.setup import Setup
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, GaussianEvent, Parallel, leaf_counts, sequence
@@ -46,6 +47,7 @@ class SearchPlan:
     """Everything that a search will release, fixed before the first release.
 
     Attributes:
+        candidates: the grid.
         fits: each candidate's solver on the training part.
         choice: how the best is chosen on the holdout part.
         refits: each candidate's solver on all units; empty without a refit.
@@ -54,6 +56,7 @@ class SearchPlan:
         plan: the announcement, with the price of all of it.
     """
 
+    candidates: tuple[Candidate, ...]
     fits: tuple[Solver, ...]
     choice: ExponentialMechanism
     refits: tuple[Solver, ...]
@@ -92,7 +95,7 @@ def plan_search(
             f"holdout={holdout!r} of n = {n} units leaves {held_out} to score and {train} to fit on: both parts need 2."
         )
     share = selection_share if refit else 1.0
-    whole = [candidate.setup.public(candidate.model, n, by_user=by_user) for candidate in candidates]
+    whole = [candidate.setup.public(n, by_user=by_user) for candidate in candidates]
     parts = [replace(public, n=train) for public in whole]
     each = _part_of(budget, share / len(candidates))
     fits = [candidate.solver(public, each) for candidate, public in zip(candidates, parts, strict=True)]
@@ -122,6 +125,7 @@ def plan_search(
         + max((s.passes() for s in refits), default=0.0)
     )
     return SearchPlan(
+        candidates=tuple(candidates),
         fits=tuple(_scaled(solver, scale) for solver in fits),
         choice=ExponentialMechanism(bounded_range / scale),
         refits=tuple(_scaled(solver, scale) for solver in refits),
@@ -209,26 +213,26 @@ class SearchRun:
         order = generator.permutation(public.n)
         return np.sort(order[self.search.held_out :]), np.sort(order[: self.search.held_out])
 
-    def fit(self, index: int, candidate: Candidate, units: Units) -> Result:
+    def fit(self, index: int, units: Units) -> Result:
         """Fit a candidate on the training part of all `units`."""
         solver = self.search.fits[index]
         part = units.subset(self._private_train, self.search.train)
         ledger = self._train_ledger.sub_ledger(f"candidate {index}", plan=solver.event(part.public))
-        return solver.solve(self._door(part, ledger), candidate.setup.problem)
+        return solver.solve(self._door(part, ledger), self.search.candidates[index].setup.problem)
 
     def choose(self, scores: HoldoutScores, units: Units) -> int:
         """The index of the candidate chosen on the holdout part of all `units`."""
         part = units.subset(self._private_held, self.search.held_out)
         return int(self._door(part, self._held_ledger).release(scores, self.search.choice))
 
-    def refit(self, index: int, candidate: Candidate, units: Units) -> Result:
+    def refit(self, index: int, units: Units) -> Result:
         """Fit the winner on all units. The ledger pays for the release that dominates every candidate's refit."""
         solver = self.search.refits[index]
         event = solver.event(units.public)
         dominant = dominating([other.event(units.public) for other in self.search.refits])
         self._ledger.charge("refit", dominant)
         own = Ledger(self.search.plan.budget, units.public.relation, plan=event, seeded=self._noise.seeded)
-        return solver.solve(self._door(units, own), candidate.setup.problem)
+        return solver.solve(self._door(units, own), self.search.candidates[index].setup.problem)
 
     def _door(self, units: Units, ledger: Ledger) -> Door:
         return Curator(units, ledger, noise=self._noise, transcript=self.transcript)

@@ -23,7 +23,6 @@ from privopt.estimators import arguments
 from privopt.estimators.base import (
     ROUNDED_UP,
     PrivateLinearModel,
-    Setup,
     checked_arrays,
     declarations,
     parameters_in,
@@ -35,6 +34,7 @@ from privopt.estimators.base import (
 )
 from privopt.estimators.holdout import HoldoutScores
 from privopt.estimators.search import Candidate, SearchPlan, SearchRun, plan_search, stack
+from privopt.estimators.setup import Setup
 from privopt.ledger.account import Account
 from privopt.mechanisms.noise import NoiseSource
 from privopt.plan import Plan
@@ -128,66 +128,62 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             BudgetExceeded: the account cannot pay; nothing was released.
         """
         models, base = self._models(), self._scorer()
-        by_user = groups is not None
         private_features, private_targets = checked_arrays(base, X, y)
         width, is_sparse = private_features.shape[1], sparse.issparse(private_features)
-        n = units_in(base, len(private_targets), groups)
         base.set_params(row_bound=math.sqrt(width) * ROUNDED_UP)  # candidates are scored on rows as they are
-        setups = [
+        n, by_user = units_in(base, len(private_targets), groups), groups is not None
+        *setups, scored = (
             setup_of(model, width, n, private_targets, is_sparse=is_sparse) for model in [*models, base]
-        ]
+        )
         candidates = [
-            Candidate(model=model, setup=setup) for model, setup in zip(models, setups, strict=False)
+            Candidate(model=model, setup=setup) for model, setup in zip(models, setups, strict=True)
         ]
+        search = self._search(candidates, n, by_user=by_user)
         noise = NoiseSource(self.random_state)
         latest: dict[Any, Units] = {}
 
-        def units_of(model: PrivateLinearModel, setup: Setup) -> Units:
+        def units_of(setup: Setup) -> Units:
             key = (setup.row_bound, setup.unit_rows, setup.intercept)
             if key not in latest:
-                latest.clear()
-                latest[key] = setup.units(model, private_features, private_targets, groups, noise)
+                latest.clear()  # one copy of the data at a time
+                latest[key] = setup.units(private_features, private_targets, groups, noise)
             return latest[key]
 
+        public = units_of(scored).public  # keys and shapes are checked before anything is paid
+        if self.account is not None:
+            name, budget = f"PrivateSearchCV({type(base).__name__})", search.plan.budget
+            self.account.spend(
+                name, search.plan.event, budget.epsilon, budget.delta, relation=public.relation
+            )
         with double_precision():
-            public = units_of(base, setups[-1]).public
-            search = self._search(candidates, public.n, by_user=by_user)
-            if self.account is not None:
-                name, budget = f"PrivateSearchCV({type(base).__name__})", search.plan.budget
-                self.account.spend(
-                    name, search.plan.event, budget.epsilon, budget.delta, relation=public.relation
-                )
             run = SearchRun(search, public, noise)
             results = [
-                run.fit(index, candidate, units_of(candidate.model, candidate.setup))
-                for index, candidate in enumerate(candidates)
+                run.fit(index, units_of(candidate.setup)) for index, candidate in enumerate(candidates)
             ]
-            for model, setup, result in zip(models, setups, results, strict=False):
-                set_parameters(model, result.params, setup)
+            for candidate, result in zip(candidates, results, strict=True):
+                set_parameters(candidate.model, result.params, candidate.setup)
             scores = HoldoutScores(
-                score=record_score(base, setups[-1]),
-                models=stack([parameters_in(model, setups[-1]) for model in models]),
+                score=record_score(base, scored),
+                models=stack([parameters_in(model, scored) for model in models]),
             )
-            best = run.choose(scores, units_of(base, setups[-1]))
-            result, winner = results[best], candidates[best]
+            best = run.choose(scores, units_of(scored))
+            chosen, result = candidates[best], results[best]
             if self.refit:
-                result = run.refit(best, winner, units_of(winner.model, winner.setup))
-                set_parameters(winner.model, result.params, winner.setup)
+                result = run.refit(best, units_of(chosen.setup))
+                set_parameters(chosen.model, result.params, chosen.setup)
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(base, name):
-                setattr(winner.model, name, getattr(base, name))
+                setattr(chosen.model, name, getattr(base, name))
+        grid = f"Grid, given by the user: {len(models)} candidates."
         set_report(
-            winner.model,
+            chosen.model,
             result._replace(plan=search.plan),
-            winner.setup,
-            declared=(
-                *declarations(winner.model, winner.setup, by_user=by_user),
-                f"Grid, given by the user: {len(models)} candidates.",
-            ),
+            chosen.setup,
+            declared=(*declarations(chosen.model, chosen.setup, by_user=by_user), grid),
             selection=self._selection(search),
         )
-        self.best_index_, self.best_params_, self.best_estimator_ = best, self._grid()[best], winner.model
-        self.privacy_, self.plan_ = winner.model.privacy_, search.plan
+        self.best_index_, self.best_params_, self.best_estimator_ = best, self._grid()[best], chosen.model
+        self.privacy_, self.plan_ = chosen.model.privacy_, search.plan
         return self
 
     def plan(self, *, n_features: int, n: int | None = None, by_user: bool = False) -> Plan:

@@ -6,7 +6,6 @@ from jaxtyping import Array, Float
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.public import Public
 from privopt.queries.base import (
-    ROUNDING_MARGIN,
     KernelCall,
     RecordSum,
     RowForm,

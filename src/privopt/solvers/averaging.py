@@ -1,8 +1,10 @@
-"""Averages of iterates, as running means with public weights."""
+"""Averages of iterates, as running means with public weights, and the guard against iterates that are not finite."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,3 +28,14 @@ def mixing_ratios(average: Average, steps: int) -> NDArray[np.float64]:
         weights = (np.arange(steps) + 1.0) ** 2
         return weights / np.cumsum(weights)
     raise ValueError(f"average must be 'last', 'tail' or 'weighted', got {average!r}.")
+
+
+def halted_at_divergence(moved: Any, state: Any) -> Any:
+    """The moved state while its iterates are finite, else the old one, marked; both are functions of releases.
+
+    Args:
+        moved: the next state, a NamedTuple with a field `finite`.
+        state: the state before.
+    """
+    kept = jax.tree.map(lambda new, old: jnp.where(moved.finite, new, old), moved, state)
+    return kept._replace(finite=moved.finite)

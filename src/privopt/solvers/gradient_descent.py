@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
@@ -21,9 +21,9 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
-from privopt.result import Status, finite_or
+from privopt.result import Status, ending
 from privopt.solvers import practical
-from privopt.solvers.averaging import Average, mixing_ratios
+from privopt.solvers.averaging import Average, halted_at_divergence, mixing_ratios
 from privopt.solvers.base import Solver, required
 
 
@@ -34,6 +34,9 @@ class DescentState(NamedTuple):
     probe: Float[Array, " *shape"]  # u_t = x_t + b (x_t - x_{t-1}), where the next gradient is taken
     average: Float[Array, " *shape"]  # running average of x
     gradient: Float[Array, " *shape"]  # the same average of the released gradients
+    finite: Bool[
+        Array, ""
+    ]  # whether every iterate so far was finite; from the first that was not, nothing moves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +117,9 @@ class GradientDescent(Solver):
             regulariser=problem.regulariser,
             constraint=problem.constraint,
         )
-        state = DescentState(params=start, probe=start, average=start, gradient=jnp.zeros_like(start))
+        state = DescentState(
+            params=start, probe=start, average=start, gradient=jnp.zeros_like(start), finite=jnp.asarray(True)
+        )
         for ratio in mixing_ratios(self.average, steps):
             at_probe = ClippedGradient(loss=problem.loss, at=state.probe, clip=required(self.clip, "clip"))
             gradient = door.release(at_probe, noise)
@@ -122,7 +127,7 @@ class GradientDescent(Solver):
         if steps and self.average != "last" and not problem.regulariser.is_smooth:
             # An average of sparse iterates is not sparse: one more proximal step from it, on released gradients.
             state = step(state._replace(probe=state.average), state.gradient, ratio=1.0, momentum=0.0)
-        return finite_or(state.average, start)
+        return state.average, ending(state.finite)
 
 
 @partial(jax.jit, static_argnames=("regulariser", "constraint"))
@@ -139,9 +144,11 @@ def _step(
     """One step from the probe u: x = prox(u - eta (g + grad r(u))), then the next probe and the averages."""
     slope = gradient + regulariser.gradient(state.probe)
     params = constraint.project(regulariser.prox(state.probe - step_size * slope, step_size))
-    return DescentState(
+    moved = DescentState(
         params=params,
         probe=params + momentum * (params - state.params),
         average=state.average + ratio * (params - state.average),
         gradient=state.gradient + ratio * (gradient - state.gradient),
+        finite=state.finite & jnp.all(jnp.isfinite(params)),
     )
+    return halted_at_divergence(moved, state)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, Self
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
@@ -20,9 +20,10 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
-from privopt.result import Status, finite_or
+from privopt.result import Status, ending
 from privopt.sampling import FixedSize, Poisson, Sampling
 from privopt.solvers import practical
+from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import Solver, required
 
 
@@ -35,6 +36,9 @@ class SampledState(NamedTuple):
     time: Float[Array, ""]  # t
     step_size: Float[Array, ""]
     clip: Float[Array, ""]
+    finite: Bool[
+        Array, ""
+    ]  # whether every iterate so far was finite; from the first that was not, nothing moves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,17 +59,19 @@ class SampledStep:
         gradient = release(query, self.noise, self.sampling) + self.regulariser.gradient(state.params)
         velocity = self.momentum * state.velocity + gradient
         # With heavy ball the fixed point is the prox's for the step eta / (1 - b), not eta.
-        moved = self.regulariser.prox(
+        proximal = self.regulariser.prox(
             state.params - state.step_size * velocity, state.step_size / (1.0 - self.momentum)
         )
-        params = self.constraint.project(moved)
+        params = self.constraint.project(proximal)
         age = jnp.maximum(state.time - self.tail_start, 0.0) + 1.0
-        return state._replace(
+        moved = state._replace(
             params=params,
             velocity=velocity,
             average=state.average + (params - state.average) / age,
             time=state.time + 1.0,
+            finite=state.finite & jnp.all(jnp.isfinite(params)),
         )
+        return halted_at_divergence(moved, state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,5 +163,7 @@ class StochasticGradientDescent(Solver):
             time=jnp.zeros(()),
             step_size=jnp.asarray(required(self.step_size, "step_size"), jnp.float64),
             clip=jnp.asarray(required(self.clip, "clip"), jnp.float64),
+            finite=jnp.asarray(True),
         )
-        return finite_or(door.iterate(step, state, steps).average, start)
+        state = door.iterate(step, state, steps)
+        return state.average, ending(state.finite)

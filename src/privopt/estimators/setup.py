@@ -1,0 +1,87 @@
+"""Everything public about a fit, and the way between scaled and given units."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.data import Units
+from privopt.engine.users import Weighting
+from privopt.estimators.scaling import FeatureScaling, TargetScaling
+from privopt.mechanisms.noise import NoiseSource
+from privopt.problems.problem import Problem
+from privopt.public import Public, Relation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """Everything public about a fit, fixed before a feature or a target is looked at.
+
+    Attributes:
+        features: how features are scaled.
+        targets: how targets are scaled; None for a classifier.
+        labels: the class labels; None for a regressor.
+        row_bound: largest l2 norm of a scaled row; the constant column is left out, but with `unit_rows` included.
+        unit_rows: whether each scaled row, the constant included, is divided by its length.
+        intercept: value of the constant column; None without an intercept.
+        problem: what is minimised, in scaled units.
+        relation: the neighbouring relation.
+        given_n: the number of units, where the user gave one.
+        max_records_per_user, user_weighting: as the user gave them.
+    """
+
+    features: FeatureScaling
+    targets: TargetScaling | None
+    labels: NDArray[Any] | None
+    row_bound: float
+    unit_rows: bool
+    intercept: float | None
+    problem: Problem
+    relation: Relation
+    given_n: int | None
+    max_records_per_user: int
+    user_weighting: Weighting
+
+    def units(self, X: Any, y: NDArray[Any], groups: Any, noise: NoiseSource) -> Units:
+        """The arrays as privacy units."""
+        return Units.from_arrays(
+            self.features.apply(X, unit=self.unit_rows, constant=self.intercept if self.unit_rows else None),
+            y if self.targets is None else self.targets.apply(y),
+            relation=self.relation,
+            row_bound=self.row_bound,
+            n=self.given_n,
+            groups=groups,
+            max_records_per_user=self.max_records_per_user,
+            user_weighting=self.user_weighting,
+            classes=self.labels,
+            target_bounds=None if self.targets is None else self.targets.ends,
+            intercept=None if self.unit_rows else self.intercept,
+            noise=noise,
+        )
+
+    def public(self, n: int, *, by_user: bool) -> Public:
+        """What `units` of n units would state to be public."""
+        return Public(
+            n=n,
+            d=self.features.width + (self.intercept is not None),
+            relation=self.relation,
+            row_bound=self.row_bound if self.unit_rows else math.hypot(self.row_bound, self.intercept or 0.0),
+            unit="user" if by_user else "record",
+            records_per_unit=self.max_records_per_user if by_user else 1,
+            outputs=self.problem.loss.outputs,
+        )
+
+    def unscaled(self, params: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Weights (outputs, d) of features as given and offsets (outputs,), from released parameters."""
+        matrix = np.asarray(params, np.float64).reshape(-1, self.problem.loss.outputs).T
+        width = self.features.width
+        offset = np.zeros(len(matrix)) if self.intercept is None else matrix[:, width] * self.intercept
+        return self.features.undo(matrix[:, :width], offset)
+
+    def scaled(self, weights: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The inverse of `unscaled`, (outputs, d + 1); for a setup with an intercept."""
+        assert self.intercept is not None
+        scaled, constant = self.features.redo(weights, offset)
+        return np.concatenate([scaled, constant[:, None] / self.intercept], axis=1)
