@@ -285,7 +285,9 @@ def save(output: Path, fits: Sequence[Fit], rows: Sequence[Mapping[str, Any]]) -
     reports = [_report(fit, rows) for fit in fits]
     title = "privopt demo: doctor visits, predicted privately"
     save_combined(output / "report.json", reports, title, rows)
-    shown = [row | {key: f"{row[key]:.3f}" if row[key] != "" else "—" for key in FIGURES} for row in rows]
+    shown = [
+        dict(row) | {key: f"{row[key]:.3f}" if row[key] != "" else "—" for key in FIGURES} for row in rows
+    ]
     return save_combined(output / "report.html", reports, title, shown, introduction=INTRODUCTION)
 
 

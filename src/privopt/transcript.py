@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from privopt.blocks import Lineage
 from privopt.ledger import accounting
-from privopt.ledger.events import Event, Parallel, Repeated, Sequence
+from privopt.ledger.events import Event, Parallel, repeat, sequence
 from privopt.public import Relation
 from privopt.sampling import Sampling
 
@@ -129,19 +129,16 @@ def _tree(releases: list[tuple[Release, Lineage]]) -> Event:
     cuts: dict[int, list[list[tuple[Release, Lineage]]]] = {}
     for release, lineage in releases:
         if not lineage:
-            once = release.count == 1
-            events.append(release.event if once else Repeated(release.event, release.count))
+            events.append(repeat(release.event, release.count))
             continue
         block = lineage[0]
         if block.cut not in cuts:
             cuts[block.cut] = [[] for _ in range(block.count)]
             events.append(block.cut)
         cuts[block.cut][block.index].append((release, lineage[1:]))
-    return Sequence(
-        tuple(
-            Parallel(tuple(_tree(branch) for branch in cuts[event])) if isinstance(event, int) else event
-            for event in events
-        )
+    return sequence(
+        Parallel(tuple(_tree(branch) for branch in cuts[event])) if isinstance(event, int) else event
+        for event in events
     )
 
 

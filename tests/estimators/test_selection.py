@@ -59,14 +59,14 @@ def test_the_plan_is_known_without_data() -> None:
 
 def test_with_little_noise_the_better_candidate_is_chosen_and_fitted_on_everything() -> None:
     X, y = toy_data(Ridge)
-    found = search(Ridge, epsilon=300.0, delta=1e-2).fit(X, y)
+    found = search(Ridge, epsilon=300.0, delta=1e-2, random_state=0).fit(X, y)
     assert found.best_params_ == {"alpha": 1e-3}
     assert found.score(X, y) > 0.8
 
 
 def test_with_privacy_off_the_best_candidate_is_chosen() -> None:
-    X, y = toy_data()
-    found = search(epsilon=math.inf, delta=None, grid={"row_bound": [1e-6, "unit"]}).fit(X, y)
+    X, y = toy_data(Ridge)
+    found = search(Ridge, epsilon=math.inf, delta=None, grid={"alpha": [30.0, 1e-3]}).fit(X, y)
     assert found.best_index_ == 1
     assert found.privacy_.selection is not None
     assert not found.privacy_.selection.private
@@ -105,6 +105,13 @@ def test_a_search_can_be_seeded_cloned_and_pickled() -> None:
     assert first.privacy_.seeded
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(first)).predict(X), first.predict(X))
     assert clone(first).random_state == 3
+
+
+def test_candidates_with_longer_and_with_unit_rows_are_compared() -> None:
+    X, y = toy_data()
+    found = search(grid={"row_bound": ["unit", 0.5, 2.0]}).fit(X, y)
+    assert found.decision_function(X).shape == (ROWS,)
+    assert found.predict_proba(X).shape == (ROWS, 2)
 
 
 def test_an_account_pays_for_everything_at_once() -> None:

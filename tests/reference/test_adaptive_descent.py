@@ -63,7 +63,7 @@ def test_it_stops_when_the_budget_is_spent_and_replays_under_a_fresh_ledger():
     assert result.status is Status.BUDGET_SPENT
     assert 1 < len(result.transcript) < 3000
     assert book.spent <= RHO * (1 + 1e-9)
-    assert book.remaining < 1e-9 * RHO or not book.affords(result.transcript[1].event)
+    assert book.remaining <= 1e-9 * RHO  # the last step took what was left
     assert_replays(program(LONG), result, as_units(*arrays()).public, ledger())
 
 

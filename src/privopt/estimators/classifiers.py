@@ -42,7 +42,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
     classes: Sequence[Any] | NDArray[Any] | str | None = None
 
     classes_: NDArray[Any] = field(init=False)
-    row_lengths_: RowLengths | None = field(init=False)
+    row_lengths_: RowLengths | None = field(init=False, default=None)
 
     _several_classes: ClassVar[bool] = True
     _unit_rows: ClassVar[bool] = True

@@ -146,6 +146,7 @@ def _legend(axes: Any) -> None:
 
 def _svg(draw: Callable[[Any], None], key: str, title: str, description: str) -> str:
     """Draw into a fresh figure and make its SVG fit for a page: themed, described, with its own identifiers."""
+    from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
@@ -165,7 +166,8 @@ def _svg(draw: Callable[[Any], None], key: str, title: str, description: str) ->
             label.set(color=_INK, fontsize=_FONT)
         buffer = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
+        with rc_context({"svg.hashsalt": key}):  # the same figure is the same text
+            figure.savefig(buffer, format="svg", metadata=nothing, transparent=True)
     return _adapt(buffer.getvalue(), key, title, description)
 
 

@@ -25,7 +25,7 @@ from privopt.result import Result
 FORMAT = "privopt-report"
 FORMAT_VERSION = 1
 DEFAULT_DELTA = 1e-6  # for a run by hand, where nobody named a delta
-TERMINAL_WIDTH = 88
+TERMINAL_WIDTH = 79
 NO_PLAN = (
     "This run had no plan. Its price adds up what was released, and holds if the amount of noise was fixed beforehand "
     "or all noise is Gaussian."

@@ -1,0 +1,152 @@
+"""For every query: one unit moves it by at most its sensitivity, whatever its records hold."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import sparse
+
+from privopt.data import Units
+from privopt.ledger.amounts import Budget
+from privopt.ledger.ledger import Ledger
+from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.noise import NoiseSource
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.queries.base import clip_to_ball
+from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.replay import Audit
+
+D, CAP = 3, 3
+
+
+def own_loss(params, features, target):
+    """Neither convex nor generalised linear; its gradient may overflow."""
+    return jnp.log1p((features @ params - target) ** 2) + jnp.exp(params[0] * target)
+
+
+LOSSES = {
+    "logistic": losses.logistic,
+    "squared": losses.squared,
+    "softmax": losses.softmax(3),
+    "own": losses.RecordLoss(own_loss),
+}
+QUERIES = {
+    "gradient": lambda loss, at, anchor, clip: ClippedGradient(loss=loss, at=at, clip=clip),
+    "norm": lambda loss, at, anchor, clip: GradientNorm(loss=loss, at=at, clip=clip),
+    "difference": lambda loss, at, anchor, clip: ClippedGradientDifference(
+        loss=loss, at=at, anchor=anchor, slope_clip=clip, gradient_clip=1.0
+    ),
+}
+CASES = [
+    ("logistic", "dense"),
+    ("squared", "sparse"),
+    ("logistic", "users"),
+    ("squared", "sparse users"),
+    ("softmax", "dense"),
+    ("own", "dense"),
+    ("own", "users"),
+]
+
+entries = st.one_of(
+    st.floats(-2.0, 2.0), st.sampled_from([0.0, 1.0, -1.0, 1e30, -1e300, 1e-30, np.nan, np.inf, -np.inf])
+)
+records = st.tuples(st.lists(entries, min_size=D, max_size=D), st.one_of(st.just(1.0), entries))
+points = st.sampled_from([np.zeros(D), np.array([0.3, -0.7, 0.2]), np.full(D, 40.0), np.full(D, -1e3)])
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The records of every unit of two neighbours; unit `changed` has others, or none, on the right."""
+
+    units: list
+    changed: int
+    instead: list
+    relation: str
+
+    def sides(self):
+        other = [*self.units]
+        other[self.changed] = self.instead
+        return self.units, other
+
+
+PUBLIC = [(6, "add-or-remove-one"), (2, "replace-one"), (6, "replace-one")]
+
+
+@st.composite
+def pairs(draw, most_records, public):
+    """Six units or two; a unit's records may repeat another's. Only the changed one may own more than the cap."""
+    count, relation = draw(st.sampled_from(public))
+    sizes = [1] * count if most_records == 1 else [draw(st.integers(0, CAP)) for _ in range(count)]
+    pool = draw(st.lists(records, min_size=1, max_size=count))
+    units = [[draw(st.sampled_from(pool)) for _ in range(size)] for size in sizes]
+    changed = draw(st.integers(0, count - 1))
+    fewest = 1 if most_records == 1 else 0
+    instead = draw(st.lists(records, min_size=fewest, max_size=most_records))
+    return Pair(units, changed, [] if relation == "add-or-remove-one" else instead, relation)
+
+
+def as_units(owned, pair, layout):
+    """The records behind a row bound of 1.5, padded to the same public number of units."""
+    rows = [features for unit in owned for features, _ in unit]
+    features = np.array(rows, np.float64).reshape(-1, D)
+    targets = np.array([target for unit in owned for _, target in unit], np.float64)
+    groups = np.repeat(np.arange(len(owned)), [len(unit) for unit in owned])
+    with np.errstate(all="ignore"):
+        return Units.from_arrays(
+            sparse.csr_array(features) if "sparse" in layout else features,
+            targets,
+            relation=pair.relation,
+            row_bound=1.5,
+            n=len(pair.units),
+            groups=groups if "users" in layout else None,
+            max_records_per_user=CAP,
+            noise=NoiseSource(1),
+        )
+
+
+@pytest.mark.parametrize(("loss", "layout"), CASES, ids=[" ".join(case) for case in CASES])
+@pytest.mark.parametrize("kind", QUERIES)
+@given(data=st.data(), at=points, anchor=points, clip=st.sampled_from([1e-6, 0.3, 50.0]))
+def test_one_unit_moves_a_query_by_at_most_its_sensitivity(kind, loss, layout, data, at, anchor, clip):
+    # A compiled path compiles once for each public description: two of them are enough there.
+    public = PUBLIC if loss in ("logistic", "squared") else PUBLIC[:2]
+    pair = data.draw(pairs(5 if "users" in layout else 1, public))
+    left, right = (as_units(owned, pair, layout) for owned in pair.sides())
+    formula = LOSSES[loss]
+    if formula.outputs > 1:
+        at, anchor = (np.outer(point, [1.0, -0.5, 0.0]) for point in (at, anchor))
+    query = QUERIES[kind](formula, at, anchor, clip)
+    ledger = Ledger(Budget(10.0, 1e-5), pair.relation, composition="gaussian")
+    audit = Audit(left, right, ledger, noise=NoiseSource(1))
+    with double_precision():
+        released = audit.release(query, Gaussian(5.0))
+    assert np.shape(released) == query.shape(left.public)
+    assert np.all(np.isfinite(released))
+    assert audit.moves[0][1] <= 1.0
+
+
+@given(st.lists(entries, min_size=4, max_size=4), st.sampled_from([0.0, 1e-9, 0.7, 1e12]))
+def test_a_clipped_vector_is_in_the_ball_and_a_short_one_is_left_alone(vector, radius):
+    with double_precision():
+        clipped = np.asarray(jax.jit(clip_to_ball)(np.asarray(vector), radius))
+    assert np.linalg.norm(clipped) <= radius
+    with np.errstate(over="ignore"):
+        short = np.linalg.norm(vector) <= radius * (1 - 1e-8)
+    if short:
+        np.testing.assert_array_equal(clipped, vector)
+
+
+def test_at_the_anchor_a_difference_is_zero_and_free_of_noise():
+    query = ClippedGradientDifference(loss=losses.logistic, at=np.ones(D), anchor=np.ones(D), slope_clip=1.0)
+    pair = Pair([[([1.0, 0.0, 0.0], 1.0)]] * 6, 0, [], "replace-one")
+    units = as_units(pair.units, pair, "dense")
+    audit = Audit(units, units, Ledger(Budget(10.0, 1e-5), "replace-one"), noise=NoiseSource(1))
+    with double_precision():
+        assert not np.any(audit.release(query, Gaussian(5.0)))
+    assert audit.transcript[0].scale == 0.0
