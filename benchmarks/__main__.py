@@ -35,7 +35,12 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "what", nargs="?", default="all", choices=["all", "accuracy", "prediction", "speed", "table"]
     )
-    command.add_argument("--data", nargs="+", default=DATA, choices=DATA)
+    command.add_argument(
+        "--data",
+        nargs="+",
+        choices=(*DATA, *tables.HELD_OUT),
+        help="default: the first four; for prediction all",
+    )
     command.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS)
     command.add_argument("--seeds", type=int, default=None, help="fits a cell; default 5, quick 2")
     command.add_argument("--relation", default="both", choices=["both", *tables.RELATIONS])
@@ -53,11 +58,11 @@ def parser() -> argparse.ArgumentParser:
     return command
 
 
-def tasks(options: argparse.Namespace) -> Iterator[Task]:
+def tasks(options: argparse.Namespace, data: Sequence[str]) -> Iterator[Task]:
     """What to measure, one process each; prepares the encoded data on the way."""
     seeds = options.seeds or (2 if options.quick else 5)
     relations = tables.RELATIONS if options.relation == "both" else (options.relation,)
-    for name in options.data:
+    for name in data:
         place = str(encode(name, options.shared, SCRATCH, QUICK_ROWS if options.quick else None))
         for method in options.method:
             slow = SLOW.get(name, {}) if method in (methods.SAMPLED, methods.TUNED) else {}
@@ -74,9 +79,9 @@ def tasks(options: argparse.Namespace) -> Iterator[Task]:
                     )
 
 
-def measure_accuracy(options: argparse.Namespace, folder: Path) -> None:
+def measure_accuracy(options: argparse.Namespace, data: Sequence[str], folder: Path) -> None:
     """Fit everything, a process at a time."""
-    for task in tasks(options):
+    for task in tasks(options, data):
         for record in lines_of(["-m", "benchmarks.cells", json.dumps(asdict(task))]):
             append(record, folder)
             _say(record)
@@ -99,10 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     folder = options.results or (SCRATCH / "quick" if options.quick else RESULTS)
     if options.what in ("all", "accuracy"):
-        measure_accuracy(options, folder)
-    if options.what == "prediction":
+        measure_accuracy(options, options.data or DATA, folder)
+    if options.what == "prediction" or (options.what == "all" and options.data is None):
         options.method, options.relation = (methods.DEFAULT,), tables.RELATIONS[0]
-        measure_accuracy(options, folder)
+        rest = tables.HELD_OUT if options.what == "all" else (*DATA, *tables.HELD_OUT)
+        measure_accuracy(options, options.data or rest, folder)
     if options.what in ("all", "speed"):
         for record in speed.measure(options.shared, SCRATCH, quick=options.quick):
             append(record, folder)

@@ -108,7 +108,7 @@ def _solve(data: Encoded, alpha: float | None) -> Record:
             np.zeros((width + 1) * outputs),
             jac=True,
             method="L-BFGS-B",
-            options={"maxcor": 60, "maxiter": 3000, "maxfun": 4000, "gtol": 1e-9, "ftol": 1e-13},
+            options={"maxcor": 60, "maxiter": 3000, "maxfun": 4000, "gtol": 1e-9, "ftol": 1e-12},
         )
     weights = solved.x.reshape(width + 1, outputs)
     value, gradient = objective(solved.x)

@@ -219,6 +219,17 @@ def test_names_of_columns_reach_the_report() -> None:
     assert model.privacy_.model.features == ("age", "height", "weight")
 
 
+def test_missing_entries_of_pandas_columns_count_as_zero() -> None:
+    X, y = toy_data()
+    frame, labels = pd.DataFrame(X).astype("Float64"), pd.Series(y).astype("Int64")
+    frame.iloc[3, 0], labels[4] = pd.NA, pd.NA
+    seeded = configured(LogisticRegression, random_state=0, n=ROWS)
+    rest = np.delete(np.arange(ROWS), [3, 4])
+    np.testing.assert_allclose(
+        seeded.fit(frame, labels).coef_, clone(seeded).fit(X[rest], y[rest]).coef_, rtol=1e-12
+    )
+
+
 def test_counts_are_predicted_up_to_the_largest_rate() -> None:
     X, y = toy_data(PoissonRegressor)
     model = configured(PoissonRegressor, epsilon=math.inf, max_rate=1.5, fit_intercept=False).fit(X, y)

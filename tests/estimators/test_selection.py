@@ -47,6 +47,7 @@ def test_the_whole_search_costs_what_was_asked_for(refit: bool) -> None:
     assert found.privacy_.selection is not None
     assert found.privacy_.selection.private
     assert found.best_estimator_.privacy_ is found.privacy_
+    assert found.best_estimator_.n_iter_ == 20
     assert found.best_params_ == {"alpha": GRID["alpha"][found.best_index_]}
     assert not [name for name in vars(found) if "score" in name or "results" in name]
 

@@ -80,26 +80,30 @@ class PerturbedMinimiser(ArgminQuery):
 
         Where ten halvings do not lower the residual (at a kink of the clip) a gradient step is taken: it contracts.
         """
-        private_rows = np.asarray(private_features, np.float64)
+        private_rows, private_targets = np.asarray(private_features, np.float64), np.asarray(private_targets)
+        data = (self, private_rows, private_targets, jnp.asarray(noise))
         most = self.loss.curvature * np.sum(private_rows**2) + self.ridge  # of the Jacobian
-
-        def residual(w):
-            return jnp.asarray(noise) - self.implied_noise(private_rows, private_targets, w)
-
-        residual, jacobian = jax.jit(residual), jax.jit(jax.jacfwd(residual))
         w = jnp.zeros(private_rows.shape[1], jnp.float64)
-        private_error = residual(w)
+        private_error = _residual(*data, w)
         while (private_size := jnp.linalg.norm(private_error)) > 1e-12 * self.clip * len(private_targets):
-            private_newton = jnp.linalg.solve(jacobian(w), private_error)
+            private_newton = jnp.linalg.solve(_jacobian(*data, w), private_error)
             for step in 2.0 ** -np.arange(10.0):
-                private_trial = residual(w - step * private_newton)
+                private_trial = _residual(*data, w - step * private_newton)
                 if jnp.linalg.norm(private_trial) < (1.0 - 0.1 * step) * private_size:
                     w, private_error = w - step * private_newton, private_trial
                     break
             else:
                 w = w - private_error / most
-                private_error = residual(w)
+                private_error = _residual(*data, w)
         return w
+
+
+@jax.jit
+def _residual(query, private_rows, private_targets, noise, w):
+    return noise - query.implied_noise(private_rows, private_targets, w)
+
+
+_jacobian = jax.jit(jax.jacfwd(_residual, argnums=4))
 
 
 @dataclass(frozen=True, kw_only=True)

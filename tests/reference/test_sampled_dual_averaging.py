@@ -22,7 +22,7 @@ from privopt.public import Relation
 ROWS, COLUMNS, N = 3, 4, 12
 SETTINGS = {"rows": ROWS, "steps": 5, "scale": 2.0, "clip": 1.0}
 FULL = SampledDualAveraging(draws=3, **SETTINGS)
-ONE_PASS = SampledDualAveraging(draws=3, batches=(4, 3, 3, 2), **SETTINGS)
+ONE_PASS = SampledDualAveraging(draws=3, batches=(3, 3, 3, 3), **SETTINGS)
 
 
 def game(n=N):

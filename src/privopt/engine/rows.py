@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-BLOCK_ENTRIES = 2**20  # entries that are held in float64 at a time: 8 MB
+BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
 _INWARDS = 1.0 - 2.0**-22  # a clipped row stays this far inside, more than float32 rounding and norms can add
 _NORM_ERROR = 2.0**-53
 MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32

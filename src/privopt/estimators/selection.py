@@ -182,6 +182,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             declared=(*declarations(chosen.model, chosen.setup, by_user=by_user), grid),
             selection=self._selection(search),
         )
+        chosen.model.n_iter_ = (search.refits if self.refit else search.fits)[best].releases()
         self.best_index_, self.best_params_, self.best_estimator_ = best, self._grid()[best], chosen.model
         self.privacy_, self.plan_ = chosen.model.privacy_, search.plan
         return self

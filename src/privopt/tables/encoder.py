@@ -169,21 +169,6 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         """The largest l2 norm an encoded row can have, from the schema alone; a bound of `sqrt(size)` for a `set`."""
         return math.sqrt(sum(block.norm_bound**2 for block in self.blocks_))
 
-    @property
-    def typical_row_norm_(self) -> float:
-        """A plausible l2 norm of an encoded row, from the schema alone: what estimators take as `row_bound`.
-
-        The mean square of a number spread evenly over [-1, 1] is 1/3, of a flag 1/2, of a pixel taken as 1/9; a
-        category counts 1, and so does a set however many of its members are active. Longer rows are scaled to it.
-        """
-        squares = {"num": 1 / 3 * max(abs(end) for end in self.numeric_range) ** 2, "flag": 0.5}
-        return math.sqrt(
-            sum(
-                (block.stop - block.start) / 9 if block.kind == "pixels" else squares.get(block.kind, 1.0)
-                for block in self.blocks_
-            )
-        )
-
     def to_document(self) -> dict[str, Any]:
         """Everything needed to build the same encoder again, as plain JSON values."""
         return {

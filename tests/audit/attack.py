@@ -1,0 +1,82 @@
+"""Distinguishing attacks: what an observer who knows both data sets concludes from a transcript, with confidence."""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from privopt.data import Units
+from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Event
+from privopt.ledger.ledger import Ledger
+from privopt.public import Relation
+
+CONFIDENCE = 1 - 1e-3  # of each lower bound on epsilon
+HUGE = 1e9  # a target that no prediction comes near: the clipped gradient is C at every point of the run
+
+
+class Unlimited(Ledger):
+    """A ledger that pays for the many repetitions of an attacked run; each of them is priced by itself."""
+
+    def __init__(self, relation: Relation | str) -> None:
+        self.relation, self.seeded = Relation.parse(relation), False
+
+    def charge(self, name: str, event: Event, count: int = 1) -> None:
+        del name, event, count
+
+
+def worst_pair(relation: str, *, n: int, others: float) -> tuple[Units, Units]:
+    """Two neighbours whose clipped mean gradient of the squared loss differs by the whole sensitivity at every point.
+
+    Unit 0 pulls with all its might along the first axis; in the neighbour it pulls the other way, or is absent.
+
+    Args:
+        relation: the neighbouring relation.
+        n: public number of units.
+        others: how the other units pull along the same axis: 1, or 0 for empty rows.
+    """
+    rows, targets = np.tile([others, 0.0], (n, 1)), np.full(n, -HUGE)
+    rows[0, 0] = 1.0
+    turned = targets.copy()
+    turned[0] = HUGE
+    first = 1 if relation == "add-or-remove-one" else 0
+    return (
+        Units.from_arrays(rows, targets, relation=relation, row_bound=1.0, n=n),
+        Units.from_arrays(rows[first:], turned[first:], relation=relation, row_bound=1.0, n=n),
+    )
+
+
+def epsilon_lower_bound(left: int, right: int, runs: int, delta: float) -> float:
+    """The largest epsilon that the counts refute: log((P_left - delta) / P_right), both Clopper-Pearson.
+
+    Args:
+        left: how often an event was seen under one data set.
+        right: how often under the other.
+        runs: number of runs under each.
+        delta: of the claim.
+    Source:
+        Jagielski, Ullman, Oprea 2020, section 3.
+    """
+    half = (1 - CONFIDENCE) / 2
+    at_least = stats.beta.ppf(half, left, runs - left + 1) if left else 0.0
+    at_most = stats.beta.ppf(1 - half, right + 1, runs - right) if right < runs else 1.0
+    return math.log((at_least - delta) / at_most) if at_least > delta else -math.inf
+
+
+def attack(
+    log_ratio_left: NDArray[np.float64], log_ratio_right: NDArray[np.float64], budget: Budget
+) -> float:
+    """The best lower bound on epsilon of the likelihood-ratio test at the claim's own threshold, in both directions.
+
+    An (epsilon, delta) claim is tight on the event that the log-likelihood ratio exceeds epsilon.
+
+    Args:
+        log_ratio_left: log-likelihood ratios left against right, of runs on the left data set.
+        log_ratio_right: the same ratios, of as many runs on the right one.
+        budget: the claim.
+    """
+    runs = len(log_ratio_left)
+    exceeded = [int(np.sum(ratios > budget.epsilon)) for ratios in (log_ratio_left, log_ratio_right)]
+    reversed_ = [int(np.sum(-ratios > budget.epsilon)) for ratios in (log_ratio_right, log_ratio_left)]
+    return max(epsilon_lower_bound(*counts, runs, budget.delta) for counts in (exceeded, reversed_))
