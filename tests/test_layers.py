@@ -19,19 +19,19 @@ PRIVATE_STAGES = {"curator", "data", "door", "engine", "loops", "replay"}
 FORBIDDEN_IMPORTS = {
     "problems": PRIVATE_STAGES
     | FRONT_ENDS
-    | {"ledger", "mechanisms", "plan", "queries", "result", "solvers"},
-    "queries": PRIVATE_STAGES | FRONT_ENDS | {"plan", "result", "solvers"},
-    "engine": FRONT_ENDS | {"curator", "ledger", "mechanisms", "plan", "result", "solvers"},
-    "mechanisms": PRIVATE_STAGES | FRONT_ENDS | {"plan", "queries", "result", "solvers"},
+    | {"ledger", "mechanisms", "plans", "queries", "result", "solvers"},
+    "queries": PRIVATE_STAGES | FRONT_ENDS | {"plans", "result", "solvers"},
+    "engine": FRONT_ENDS | {"curator", "ledger", "mechanisms", "plans", "result", "solvers"},
+    "mechanisms": PRIVATE_STAGES | FRONT_ENDS | {"plans", "queries", "result", "solvers"},
     "ledger": PRIVATE_STAGES
     | FRONT_ENDS
-    | {"mechanisms", "plan", "problems", "queries", "result", "solvers"},
-    "data": FRONT_ENDS | {"curator", "plan", "result", "solvers"},
-    "curator": FRONT_ENDS | {"plan", "result", "solvers"},
-    "door": FRONT_ENDS | {"curator", "data", "plan", "result", "solvers"},
-    "loops": FRONT_ENDS | {"curator", "data", "ledger", "plan", "result", "solvers"},
+    | {"mechanisms", "plans", "problems", "queries", "result", "solvers"},
+    "data": FRONT_ENDS | {"curator", "plans", "result", "solvers"},
+    "curator": FRONT_ENDS | {"plans", "result", "solvers"},
+    "door": FRONT_ENDS | {"curator", "data", "plans", "result", "solvers"},
+    "loops": FRONT_ENDS | {"curator", "data", "ledger", "plans", "result", "solvers"},
     "solvers": FRONT_ENDS | {"data", "engine", "replay"},
-    "plan": PRIVATE_STAGES | FRONT_ENDS | {"solvers"},
+    "plans": PRIVATE_STAGES | FRONT_ENDS | {"solvers"},
     "transcript": PRIVATE_STAGES | FRONT_ENDS | {"solvers"},
     "result": PRIVATE_STAGES | {"solvers"},
     "report": PRIVATE_STAGES,

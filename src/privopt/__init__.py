@@ -1,28 +1,14 @@
 """Differentially private optimization: private models with a guarantee that the code enforces.
 
-What a user types; everything else is imported from its own file. Estimators, encoder and report load scikit-learn and
-pandas, so they are loaded when first named.
+What a user types; everything else is imported from its own file. A name is loaded when it is first used, so that
+`import privopt` and the command line start at once.
 """
 
 import importlib
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from privopt.data import Units
-from privopt.ledger.account import Account
-from privopt.ledger.amounts import Budget
-from privopt.precision import double_precision
-from privopt.problems import constraints, losses, regularisers
-from privopt.problems.problem import Problem
-from privopt.public import Relation
-from privopt.solve import (
-    minimize,
-    plan,
-)  # after every import of the module `privopt.plan`, whose name it takes
-from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
-
 if TYPE_CHECKING:
+    from privopt.data import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.regressors import (
         HuberRegressor,
@@ -32,10 +18,19 @@ if TYPE_CHECKING:
         Ridge,
     )
     from privopt.estimators.selection import PrivateSearchCV
+    from privopt.ledger.account import Account
+    from privopt.ledger.amounts import Budget
+    from privopt.precision import double_precision
+    from privopt.problems import constraints, losses, regularisers
+    from privopt.problems.problem import Problem
+    from privopt.public import Relation
     from privopt.report.report import PrivacyReport
+    from privopt.solve import minimize, plan
+    from privopt.solvers.gradient_descent import GradientDescent
+    from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.tables.encoder import TabularEncoder
 
-__version__ = metadata.version("privopt")
+    __version__: str
 
 __all__ = [
     "Account",
@@ -64,7 +59,10 @@ __all__ = [
     "regularisers",
 ]
 
-_LOADED_LATE = {
+_HOME = {
+    "Account": "privopt.ledger.account",
+    "Budget": "privopt.ledger.amounts",
+    "GradientDescent": "privopt.solvers.gradient_descent",
     "HuberRegressor": "privopt.estimators.regressors",
     "LinearRegression": "privopt.estimators.regressors",
     "LinearSVC": "privopt.estimators.classifiers",
@@ -72,16 +70,36 @@ _LOADED_LATE = {
     "PoissonRegressor": "privopt.estimators.regressors",
     "PrivacyReport": "privopt.report.report",
     "PrivateSearchCV": "privopt.estimators.selection",
+    "Problem": "privopt.problems.problem",
     "QuantileRegressor": "privopt.estimators.regressors",
+    "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
+    "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
     "TabularEncoder": "privopt.tables.encoder",
+    "Units": "privopt.data",
+    "constraints": "privopt.problems",
+    "double_precision": "privopt.precision",
+    "losses": "privopt.problems",
+    "minimize": "privopt.solve",
+    "plan": "privopt.solve",
+    "regularisers": "privopt.problems",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LOADED_LATE:
+    if name == "__version__":
+        from importlib import metadata
+
+        value: Any = metadata.version("privopt")
+    elif name in _HOME:
+        is_module = _HOME[name] == "privopt.problems"
+        value = (
+            importlib.import_module(f"{_HOME[name]}.{name}")
+            if is_module
+            else getattr(importlib.import_module(_HOME[name]), name)
+        )
+    else:
         raise AttributeError(f"module 'privopt' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LOADED_LATE[name]), name)
     globals()[name] = value
     return value
 

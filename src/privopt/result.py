@@ -3,7 +3,7 @@
 import enum
 from typing import Any, NamedTuple
 
-from privopt.plan import Plan
+from privopt.plans import Plan
 from privopt.transcript import Transcript
 
 

@@ -13,7 +13,7 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plan import Plan
+from privopt.plans import Plan
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem

@@ -25,6 +25,10 @@ class Unlimited(Ledger):
     def charge(self, name: str, event: Event, count: int = 1) -> None:
         del name, event, count
 
+    def parallel(self, k: int, name: str = "blocks") -> tuple[Ledger, ...]:
+        del name
+        return (self,) * k
+
 
 def worst_pair(relation: str, *, n: int, others: float) -> tuple[Units, Units]:
     """Two neighbours whose clipped mean gradient of the squared loss differs by the whole sensitivity at every point.

@@ -16,7 +16,7 @@ from privopt.ledger.events import (
     Sequence,
 )
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.plan import Plan
+from privopt.plans import Plan
 from privopt.public import Public, Relation
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from privopt.curator import Observer
-from privopt.plan import Plan
+from privopt.plans import Plan
 from privopt.report.words import duration, number, several, several_or, size
 
 NOT_PRIVATE_SEED = (

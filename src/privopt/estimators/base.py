@@ -29,7 +29,7 @@ from privopt.estimators.setup import Setup
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plan import Plan
+from privopt.plans import Plan
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Regulariser, Ridge

@@ -21,7 +21,7 @@ from privopt.ledger.gaussian_dp import gaussian_epsilon, gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plan import Plan, data_bytes, pass_seconds
+from privopt.plans import Plan, data_bytes, pass_seconds
 from privopt.public import Public, Relation
 from privopt.result import Result
 from privopt.solvers.base import Solver

@@ -37,7 +37,7 @@ from privopt.estimators.search import Candidate, SearchPlan, SearchRun, plan_sea
 from privopt.estimators.setup import Setup
 from privopt.ledger.account import Account
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plan import Plan
+from privopt.plans import Plan
 from privopt.precision import double_precision
 from privopt.report.report import PrivacyReport, Selection
 

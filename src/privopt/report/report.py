@@ -14,7 +14,7 @@ from typing import Any, Literal
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, event_from_dict
-from privopt.plan import Plan
+from privopt.plans import Plan
 from privopt.public import Public, Relation
 from privopt.report import explain, words
 from privopt.report.curve import PrivacyCurve, privacy_curve

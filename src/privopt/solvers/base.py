@@ -14,7 +14,7 @@ from privopt.curator import Door
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event
-from privopt.plan import Plan, data_bytes, pass_seconds
+from privopt.plans import Plan, data_bytes, pass_seconds
 from privopt.precision import double_precision
 from privopt.problems.problem import Problem
 from privopt.public import Public
