@@ -107,7 +107,7 @@ def _plain(data: Encoded, optima: Path) -> Record:
 
 
 def _private(data: Encoded, task: Task, cell: Cell) -> Record:
-    candidates = methods.solvers(task.method, data, quick=task.quick)
+    candidates = methods.solvers(task.method, data, cell, quick=task.quick)
     chosen = candidates[0]
     if len(candidates) > 1:
         chosen = max(candidates, key=lambda one: _fit(data, cell, one[1], TUNING_SEED).accuracy)
@@ -117,7 +117,7 @@ def _private(data: Encoded, task: Task, cell: Cell) -> Record:
     excess = [fit.loss - optimum(data, None, optima)["loss"] for fit in fits]
     own = optimum(data, _alpha(model, data), optima)["objective"]
     measured = statistics.fmean(fit.objective - own for fit in fits)
-    predicted = model.plan_.predicted_excess
+    predicted = model.plan_.predicted_excess if task.method == methods.DEFAULT else None
     accuracies = [fit.accuracy for fit in fits]
     return {
         **_common(data, task.method),
@@ -126,6 +126,7 @@ def _private(data: Encoded, task: Task, cell: Cell) -> Record:
         "solver": model.plan_.solver,
         "releases": model.plan_.releases,
         "passes": model.plan_.passes,
+        **({"sampler": model.plan_.settings["sampler"]} if task.method == methods.SAMPLED else {}),
         **({"oracle": chosen[0], "candidates": len(candidates)} if len(candidates) > 1 else {}),
         "accuracy": statistics.fmean(accuracies),
         "accuracy_sd": statistics.stdev(accuracies) if task.seeds > 1 else None,

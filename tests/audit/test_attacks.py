@@ -33,7 +33,9 @@ def first_coordinates(solver, units, copies, seed):
     independent and of one law.
     """
     long = replace(solver, steps=solver.steps * copies)
-    door = Curator(units, Unlimited(units.public.relation), noise=NoiseSource(seed))
+    door = Curator(
+        units, Unlimited(units.public.relation), noise=NoiseSource(seed + 100 * units.public.relation.factor)
+    )
     long.solve(door, SQUARED)
     released = np.concatenate([np.asarray(release.released)[:, 0] for release in door.transcript])
     return released.reshape(copies, solver.steps)
@@ -68,7 +70,7 @@ def full_log_ratios(relation, solver, claimed, copies, seed):
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_the_attack_on_gradient_descent_reaches_the_claim_and_no_more(relation):
     solver = full_solver(relation)
-    left, right = full_log_ratios(relation, solver, solver, 12_000, seed=10)
+    left, right = full_log_ratios(relation, solver, solver, 10_000, seed=10)
     claim = FULL_BUDGET.epsilon
     assert 0.8 * claim <= attack(left, right, FULL_BUDGET) <= claim
     # The statistic is exactly normal, so its mean and spread alone give a sharper bound.
@@ -85,7 +87,7 @@ def test_the_attack_on_gradient_descent_reaches_the_claim_and_no_more(relation):
 def test_the_attack_notices_a_quarter_less_noise(relation):
     claimed = full_solver(relation)
     quiet = replace(claimed, noise_multiplier=0.75 * claimed.noise_multiplier)
-    left, right = full_log_ratios(relation, quiet, claimed, 6_000, seed=20)
+    left, right = full_log_ratios(relation, quiet, claimed, 4_000, seed=20)
     assert attack(left, right, FULL_BUDGET) > FULL_BUDGET.epsilon
 
 
@@ -93,7 +95,7 @@ def test_the_attack_notices_a_quarter_less_noise(relation):
 def test_whole_runs_with_their_own_ledgers_are_of_the_same_law(relation):
     solver, units = full_solver(relation), worst_pair(relation, n=N, others=1.0)[0]
     statistics = []
-    for _ in range(300):
+    for _ in range(200):
         ledger = Ledger(FULL_BUDGET, relation, plan=solver.event(units.public))
         result = solver.solve(Curator(units, ledger), SQUARED)  # secret noise
         for release in result.transcript:

@@ -64,14 +64,11 @@ def test_the_transcript_and_a_dry_run_hold_exactly_the_plan(solved):
 def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind):
     features, targets = toy_arrays(case)
     other = features.copy()
-    other[7] = NEIGHBOURS[kind](features[3])
-    left = as_units(features, targets, relation)
-    if relation == "add-or-remove-one":
-        right = as_units(np.delete(features, -1, axis=0), targets[:-1], relation)
-        if kind != "another row":
-            pytest.skip("one way of removing a unit")
+    other[-1] = NEIGHBOURS[kind](features[3])
+    if relation == "replace-one":
+        left, right = as_units(features, targets, relation), as_units(other, targets, relation)
     else:
-        right = as_units(other, targets, relation)
+        left, right = as_units(other, targets, relation), as_units(other[:-1], targets[:-1], relation)
     audit, _, _ = run(case, relation, Audit, left, right)
     assert len(audit.moves) >= 1
     assert max(ratio for _, ratio in audit.moves) <= 1.0
@@ -95,10 +92,8 @@ def test_zero_steps_return_the_start_and_spend_nothing(case, relation):
     assert not np.any(np.asarray(result.params))
 
 
-@pytest.mark.parametrize(("case", "relation"), CASES, ids=IDS)
+@pytest.mark.parametrize(("case", "relation"), CASES[:6], ids=IDS[:6])  # full batch, scalar losses
 def test_no_noise_and_no_clip_equal_a_plain_reference(case, relation):
-    if case.problem.loss.outputs > 1 or "own" in case.name or getattr(case.solver, "rate", None) is not None:
-        pytest.skip("the reference is written for full-batch scalar losses")
     features, targets = toy_arrays(case)
     units = as_units(features, targets, relation)
     silent = replace(case, solver=replace(case.solver, clip=np.inf, noise_multiplier=0.0))
