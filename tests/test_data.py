@@ -186,7 +186,7 @@ def test_weights_follow_the_rule() -> None:
         units = Units.from_arrays(
             np.ones((464, 1)), row_bound=1.0, groups=groups, user_weighting=rule, noise=FixedChoice()
         )
-        np.testing.assert_allclose(units.private_weights, weights, rtol=1e-9)  # user_level.md R7
+        np.testing.assert_allclose(units.private_weights, weights, rtol=1e-9)  # user-level reference R7
 
 
 def test_a_users_records_are_chosen_uniformly() -> None:

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 
 import jax
 import pytest
+from tests.contracts.cases import CASES, IDS, as_units, toy_arrays
 
 from privopt.ledger.amounts import Budget
 from privopt.solve import minimize
-from tests.contracts.cases import CASES, IDS, as_units, toy_arrays
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 

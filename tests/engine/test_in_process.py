@@ -215,7 +215,7 @@ def test_two_threads_give_bitwise_what_one_gives(layout: str) -> None:
     assert len(fast_path._lanes(30_001, 24, 24)) > 4
 
 
-def test_reference_values_of_the_erm_spec() -> None:  # erm.md 6.3, RV1
+def test_reference_values_of_the_erm_spec() -> None:  # ERM reference 6.3, RV1
     i, j = np.arange(8)[:, None], np.arange(3)[None, :]
     features = np.sin(0.5 + 1.3 * i + 0.7 * j)
     labels = np.where(np.cos(2 * np.arange(8)) > 0, 1, -1)
@@ -243,7 +243,7 @@ def test_reference_values_of_the_erm_spec() -> None:  # erm.md 6.3, RV1
         np.testing.assert_allclose(found, expected, atol=3e-7)  # rows are stored in float32
 
 
-def test_reference_values_of_the_user_level_spec() -> None:  # user_level.md 10, R6
+def test_reference_values_of_the_user_level_spec() -> None:  # user-level reference 10, R6
     i = np.arange(30)
     features = np.stack([np.ones(30), np.sin(i + 1), np.cos(2 * i)], axis=1)
     labels = ((i**2 + i // 7) % 3 == 0).astype(int)

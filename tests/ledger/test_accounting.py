@@ -55,7 +55,7 @@ def test_the_two_accountants_of_the_library_read_the_same_event_differently() ->
     assert epsilon(GaussianEvent(2.0), 1e-5, ADD, accountant="renyi") == pytest.approx(2.1657, abs=1e-4)
 
 
-def test_the_user_level_reference_values_hold() -> None:  # specs/user_level.md R1, R9; z there is sigma / C
+def test_the_user_level_reference_values_hold() -> None:  # user-level reference R1, R9; z there is sigma / C
     sampled = {ADD: 1.0, REPLACE: 0.5}
     plain = {ADD: 5.0, REPLACE: 2.5}
     expected = {ADD: (5.48586, 2.92160), REPLACE: (7.95711, 6.39928)}
@@ -75,19 +75,19 @@ def test_the_user_level_reference_values_hold() -> None:  # specs/user_level.md 
 )
 def test_sampled_noise_has_its_reference_values(
     rate: float, count: int, target: float, relation: Relation, sigma: float
-) -> None:  # specs/erm.md RV13, sigma / C
+) -> None:  # ERM reference RV13, sigma / C
     event = Repeated(SampledEvent(Poisson(rate), GaussianEvent(sigma / relation.factor)), count)
     assert epsilon(event, 1e-6, relation, near=target) == pytest.approx(target, rel=2e-3)
 
 
-def test_variance_reduced_gradients_have_their_reference_price() -> None:  # specs/erm.md RV14
+def test_variance_reduced_gradients_have_their_reference_price() -> None:  # ERM reference RV14
     anchors = [90.1154805, 52.0281969, 30.0384935, 17.3427323, 10.0128312, 5.7809108]
     steps = Repeated(SampledEvent(Poisson(0.02), GaussianEvent(4.8009)), 600)
     plan = Sequence((*(GaussianEvent(z) for z in anchors), steps))
     assert epsilon(plan, 1e-6, ADD, near=1) == pytest.approx(1, rel=2e-3)
 
 
-def test_objective_perturbation_composes_with_a_gaussian() -> None:  # specs/erm.md 3.9 (4)
+def test_objective_perturbation_composes_with_a_gaussian() -> None:  # ERM reference 3.9 (4)
     plan = Sequence((GaussianEvent(1 / 0.0746789), ShiftedGaussianEvent(0.22401, 0.0025)))
     assert epsilon(plan, 1e-6, REPLACE, near=1) == pytest.approx(1, rel=3e-4)
     alone = ShiftedGaussianEvent(0.22401, 0.0025)

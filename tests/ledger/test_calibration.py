@@ -76,10 +76,10 @@ def test_reference_noise_is_found() -> None:
     sampled = calibrate(
         lambda s: Repeated(SampledEvent(Poisson(0.01), GaussianEvent(s)), 1000), Budget(1, 1e-6), REPLACE
     )
-    assert 2 * sampled == pytest.approx(2.6919, rel=2e-3)  # specs/erm.md RV13, sigma / C
+    assert 2 * sampled == pytest.approx(2.6919, rel=2e-3)  # ERM reference RV13, sigma / C
     shift = math.log(1 + 0.25 / 100)
     objective = calibrate(lambda s: ShiftedGaussianEvent(1 / s, shift), Budget(1, 1e-6), ADD)
-    assert objective == pytest.approx(4.2344892110, rel=2e-8)  # specs/erm.md RV12, S = 1
+    assert objective == pytest.approx(4.2344892110, rel=2e-8)  # ERM reference RV12, S = 1
 
 
 @pytest.mark.parametrize("composition", ["gaussian", "zcdp"])

@@ -24,10 +24,10 @@ from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_deltas, gaussian
     ],
 )
 def test_mu_has_its_reference_values(epsilon: float, delta: float, mu: float) -> None:
-    assert gaussian_mu(epsilon, delta) == pytest.approx(mu, rel=1e-9)  # specs/erm.md RV11
+    assert gaussian_mu(epsilon, delta) == pytest.approx(mu, rel=1e-9)  # ERM reference RV11
 
 
-def test_the_user_level_reference_values_hold() -> None:  # specs/user_level.md R1
+def test_the_user_level_reference_values_hold() -> None:  # user-level reference R1
     assert gaussian_mu(1, 1e-6) == pytest.approx(0.2367043806634365, rel=1e-12)
     assert gaussian_mu(1, 1e-6) ** 2 / 2 == pytest.approx(0.028014481912630524, rel=1e-12)
     assert gaussian_mu(4, 1e-6) ** 2 / 2 == pytest.approx(0.35100364841619835, rel=1e-12)

@@ -17,7 +17,7 @@ ORDERS = 1 + np.geomspace(1e-2, 1e5, 4000)
     ("epsilon", "delta", "rho"), [(1, 1e-6, 0.0243559704), (0.5, 1e-5, 0.0085055306), (3, 1e-6, 0.1850698407)]
 )
 def test_rho_has_its_reference_values(epsilon: float, delta: float, rho: float) -> None:
-    assert zcdp_rho_budget(epsilon, delta) == pytest.approx(rho, abs=1e-10)  # specs/saddle.md 2.3
+    assert zcdp_rho_budget(epsilon, delta) == pytest.approx(rho, abs=1e-10)  # saddle-point reference 2.3
 
 
 @pytest.mark.parametrize("rho", [1e-5, 1e-3, 0.03, 0.5, 20.0])

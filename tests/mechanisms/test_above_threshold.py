@@ -32,7 +32,7 @@ def split(epsilon: float, threshold: float = 0.0) -> AboveThreshold:
 
 
 def test_the_closed_forms_have_their_reference_values() -> None:
-    """user_level.md, R4."""
+    """user-level reference, R4."""
     test = split(0.3)
     assert test.epsilon_threshold == pytest.approx(0.11594646286929282, rel=1e-12)
     assert test.epsilon_queries == pytest.approx(0.18405353713070716, rel=1e-12)

@@ -48,7 +48,7 @@ def rms(errors: NDArray[np.float64]) -> float:
 def test_the_dense_optimum_has_its_reference_errors(
     items: int, largest: float, root_mean_square: float
 ) -> None:
-    """nonsmooth.md, sections 3 and 14."""
+    """nonsmooth reference, sections 3 and 14."""
     errors = prefix_noise(dense_optimum(np.ones(items)))
     tolerance = 1e-4 if items == 2 else 2e-10
     assert errors.max() == pytest.approx(largest, abs=tolerance)

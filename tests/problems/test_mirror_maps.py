@@ -243,7 +243,7 @@ def test_a_product_s_support_moments_are_those_of_a_sum() -> None:
 
 
 def test_accelerated_mirror_descent_reaches_the_specification_s_points() -> None:
-    """The coupling form of `specs/erm.md` 3.5 on its reference data, RV6a, c, d, f."""
+    """The coupling form of ERM reference 3.5 on its reference data, RV6a, c, d, f."""
     rows = np.sin(0.5 + 1.3 * np.arange(8)[:, None] + 0.7 * np.arange(3)[None])
     rows = jnp.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0))
     signs = jnp.asarray(np.where(np.cos(2.0 * np.arange(8)) > 0, 1.0, -1.0))

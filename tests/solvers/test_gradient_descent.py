@@ -124,6 +124,9 @@ def test_what_is_given_is_kept_and_the_rest_is_derived():
     derived = given.configure(Problem(losses.logistic), units.public, Budget(1.0, 1e-6))
     assert (derived.steps, derived.clip) == (9, 0.3)
     assert None not in (derived.step_size, derived.momentum, derived.noise_multiplier)
-    assert replace(derived, noise_multiplier=None).configure(
-        Problem(losses.logistic), units.public, Budget(1.0, 1e-6)
-    ) == derived
+    assert (
+        replace(derived, noise_multiplier=None).configure(
+            Problem(losses.logistic), units.public, Budget(1.0, 1e-6)
+        )
+        == derived
+    )

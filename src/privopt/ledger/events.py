@@ -123,7 +123,7 @@ class ShiftedGaussianEvent(_Leaf):
     """A mechanism with delta(eps) <= GaussianDelta(mu, eps - shift) for every eps >= shift, in both directions.
 
     Source:
-        Objective perturbation: Redberg, Koskela, Wang 2023, sharpened; specs/erm.md 3.9, theorem 1.
+        Objective perturbation: Redberg, Koskela, Wang 2023, sharpened for losses whose derivative has one sign.
     """
 
     mu: float

@@ -32,7 +32,7 @@ def shifted_gaussian_profile(mu: float, shift: float, interval: float) -> NDArra
         interval: distance of the grid points, the middle one being 0.
 
     Source:
-        specs/erm.md 3.9 (4).
+        The mirror image and the convex envelope of the curve are ours; Doroshenko et al. 2022 (connect the dots).
     """
     reach = math.ceil((shift + mu * (mu / 2 + 8.5)) / interval)
     at = _grid(reach, interval)

@@ -5,7 +5,7 @@ linear function is least, `mirror(shape)` the set's mirror map. A matrix of para
 of its entries, row by row. All are hashable and static under `jit`.
 
 Source:
-    The tables of `specs/erm.md`, sections 1.3 and 3.5.
+    Duchi, Shalev-Shwartz, Singer, Chandra 2008 (simplex and l1 projections); Parikh and Boyd 2014, chapter 6.
 """
 
 import abc

@@ -6,7 +6,7 @@ Bregman divergence from the start never exceeds `divergence_bound` on B. Lengths
 function of the gradients it was given), so that entropic steps lose nothing to rounding.
 
 Source:
-    Guzman and Nemirovski 2015; the table "Bodies" of `specs/erm.md`, section 3.5, for `w`, bounds and steps.
+    Guzman and Nemirovski 2015; Nemirovski and Yudin 1983 for `w`, bounds and steps.
 """
 
 import abc

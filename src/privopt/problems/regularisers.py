@@ -9,7 +9,7 @@ per row of a matrix) multiply the strength; 0 leaves a coordinate unpenalised. A
 under `jit`.
 
 Source:
-    The table of `specs/erm.md`, section 1.3; Parikh and Boyd 2014, Proximal algorithms, chapter 6.
+    Parikh and Boyd 2014, Proximal algorithms, chapter 6.
 """
 
 import abc
