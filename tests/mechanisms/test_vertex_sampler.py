@@ -139,7 +139,7 @@ def test_weighted_averages_over_the_full_batch_have_the_closed_price() -> None:
 
 
 def test_a_single_pass_has_its_reference_price() -> None:
-    """saddle-point reference 5.1, one pass: rho = K (2 c L s)^2 / 8 max_r U2_r / B_r^2, with sqrt(U2) of 13.3 for T = 6."""
+    """Saddle reference 5.1, one pass: rho = K (2 c L s)^2 / 8 max_r U2_r / B_r^2, with sqrt(U2) of 13.3 for T = 6."""
     roots = np.array([1.169520319523, 1.212893693244, 1.144552314226, 0.997775303140, 0.745355992500])
     sizes = np.array([22, 23, 22, 19, 14])
     sampler = VertexSampler.weighted_average(
@@ -316,7 +316,7 @@ def transcript_probability(
 def test_the_price_bounds_the_renyi_divergence_of_all_transcripts(
     schedule: str, factor: int, expected: float
 ) -> None:
-    """saddle-point reference 13.2, the tight case: 4 steps, all 256 transcripts, on both data sets. Both players are charged."""
+    """Saddle reference 13.2, tight: 4 steps, all 256 transcripts, on both data sets. Both players are charged."""
     units = 6 if schedule == "full" else 8
     batch = 6 if schedule == "full" else 2
     table = np.array([[0.0, 2.0], [-2.0, 0.0]])
