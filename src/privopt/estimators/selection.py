@@ -153,7 +153,13 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         if self.account is not None:
             name, budget = f"PrivateSearchCV({type(base).__name__})", search.plan.budget
             self.account.spend(
-                name, search.plan.event, budget.epsilon, budget.delta, relation=public.relation
+                name,
+                search.plan.event,
+                budget.epsilon,
+                budget.delta,
+                relation=public.relation,
+                unit=public.unit,
+                seeded=noise.seeded,
             )
         with double_precision():
             run = SearchRun(search, public, noise)
