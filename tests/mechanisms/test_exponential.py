@@ -30,7 +30,7 @@ def test_choices_have_softmax_frequencies_and_no_other_temperature() -> None:
 
 
 def test_the_selection_of_boosting_has_its_reference_probabilities() -> None:
-    """Saddle reference 13.3: candidate losses 0.3, 0.5, 0.35, moved by one unit by a range of at most 0.064, epsilon 1."""
+    """Saddle reference 13.3: candidate losses 0.3, 0.5, 0.35, moved by at most 0.064, epsilon 1."""
     losses = np.array([0.3, 0.5, 0.35])
     expected = np.array([0.665880796195, 0.029256760344, 0.304862443461])
     mechanism = ExponentialMechanism(1.0)
