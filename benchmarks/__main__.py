@@ -89,6 +89,9 @@ def measure_accuracy(options: argparse.Namespace, data: Sequence[str], folder: P
 
 def _say(record: Record) -> None:
     setting = f" {record['relation']} epsilon {record['epsilon']:g}" if "epsilon" in record else ""
+    if "refused" in record:
+        print(f"{record['data']:9} {record['method']}{setting}: refused, {record['refused']}", flush=True)
+        return
     ratio = record.get("predicted_over_measured")
     print(
         f"{record['data']:9} {record['method']}{setting}: accuracy {record['accuracy']:.4f}, "

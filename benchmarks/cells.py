@@ -20,6 +20,7 @@ from benchmarks.encoded import Encoded, open_encoded
 from benchmarks.methods import Cell
 from benchmarks.optimum import accuracy, mean_loss, optimum, scores
 from benchmarks.results import Record, machine
+from privopt.errors import NotPriceable
 
 TUNING_SEED = 10_000
 STATUS = Path("/proc/self/status")
@@ -70,7 +71,10 @@ def measure(task: Task) -> Iterator[Record]:
         return
     for epsilon in task.epsilons:
         cell = Cell(relation=task.relation, epsilon=epsilon, delta=1.0 / data.rows**2)
-        yield _private(data, task, cell)
+        try:
+            yield _private(data, task, cell)
+        except NotPriceable as refusal:
+            yield {**_common(data, task.method), **asdict(cell), "refused": str(refusal)}
 
 
 def _common(data: Encoded, method: str) -> Record:
@@ -107,7 +111,7 @@ def _plain(data: Encoded, optima: Path) -> Record:
 
 
 def _private(data: Encoded, task: Task, cell: Cell) -> Record:
-    candidates = methods.solvers(task.method, data, cell, quick=task.quick)
+    candidates = methods.solvers(task.method, data, quick=task.quick)
     chosen = candidates[0]
     if len(candidates) > 1:
         chosen = max(candidates, key=lambda one: _fit(data, cell, one[1], TUNING_SEED).accuracy)
@@ -126,7 +130,6 @@ def _private(data: Encoded, task: Task, cell: Cell) -> Record:
         "solver": model.plan_.solver,
         "releases": model.plan_.releases,
         "passes": model.plan_.passes,
-        **({"sampler": model.plan_.settings["sampler"]} if task.method == methods.SAMPLED else {}),
         **({"oracle": chosen[0], "candidates": len(candidates)} if len(candidates) > 1 else {}),
         "accuracy": statistics.fmean(accuracies),
         "accuracy_sd": statistics.stdev(accuracies) if task.seeds > 1 else None,

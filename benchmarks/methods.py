@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression as PlainLogisticRegression
 from threadpoolctl import threadpool_limits
 
 from benchmarks.encoded import Encoded
-from privopt.errors import NotPriceable
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
@@ -52,25 +51,13 @@ class Cell:
         )
 
 
-def solvers(
-    method: str, data: Encoded, cell: Cell, *, quick: bool
-) -> list[tuple[dict[str, float], Solver | str]]:
+def solvers(method: str, data: Encoded, *, quick: bool) -> list[tuple[dict[str, float], Solver | str]]:
     """The candidates of a method, with what distinguishes them; more than one means that an oracle chooses."""
     if method == DEFAULT:
         return [({}, "auto")]
     if method == SAMPLED:
-        return [({}, _sampled_descent(data, cell))]
+        return [({}, StochasticGradientDescent())]
     return list(_plain_descents(data, quick=quick))
-
-
-def _sampled_descent(data: Encoded, cell: Cell) -> Solver:
-    """The default; batches of a fixed size where no accountant prices Poisson samples (a tiny delta, replace-one)."""
-    default = StochasticGradientDescent()
-    try:
-        cell.model(data, default, 0).plan(n_features=data.train.shape[1])
-    except NotPriceable:
-        return StochasticGradientDescent(sampler="fixed-size")
-    return default
 
 
 def _plain_descents(data: Encoded, *, quick: bool) -> Iterator[tuple[dict[str, float], Solver]]:

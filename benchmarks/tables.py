@@ -43,10 +43,15 @@ def accuracy(records: Sequence[Record], relation: str) -> str:
             continue
         others = [_other(records, record, name) for name in (methods.SAMPLED, methods.TUNED)]
         plain = (select(records, data=record["data"], method=methods.PLAIN) or [{}])[0]
-        values = [*(one.get("accuracy") for one in (*others, plain)), plain.get("optimum_accuracy")]
+        values = [*(_cell(one) for one in (*others, plain)), text(plain.get("optimum_accuracy"))]
         rows.append(
-            [record["data"], f"{record['epsilon']:g}", text(record["accuracy"]), text(record["accuracy_sd"])]
-            + [text(value) for value in values]
+            [
+                record["data"],
+                f"{record['epsilon']:g}",
+                text(record["accuracy"]),
+                text(record["accuracy_sd"]),
+                *values,
+            ]
         )
     return table(head, rows)
 
@@ -121,7 +126,7 @@ def speed(records: Sequence[Record]) -> str:
             counts = f"{one['first_fit_compilations']} compilations, {one['second_fit_compilations']} in the second"
             label = f"{what} ({counts})"
             rows.append([label, f"{one['first_fit_s']:.2f} s", other, ""])
-    imports = [one for one in select(records, benchmark="speed") if one["what"].startswith("import ")]
+    imports = [one for one in select(records, benchmark="speed") if "import " in one["what"]]
     rows += [[f"`{one['what']}`", f"{one['seconds']:.2f} s", "", ""] for one in imports]
     return table(["what", "time", "against", "ratio"], rows)
 
@@ -145,6 +150,11 @@ def render(records: Sequence[Record], page: str) -> str:
         **{f"excess-{relation}": lambda r=relation: excess(records, r) for relation in RELATIONS},
     }
     return MARK.sub(lambda found: f"{found['open']}\n{made[found['name']]()}\n\n{found['close']}", page)
+
+
+def _cell(record: Record) -> str:
+    """A record's accuracy, or that no accountant prices it."""
+    return "not priced" if "refused" in record else text(record.get("accuracy"))
 
 
 def _private(records: Sequence[Record], method: str, relation: str) -> list[Record]:
