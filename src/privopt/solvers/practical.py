@@ -187,7 +187,7 @@ def predicted_excess(
         work = step_size * public.row_bound**2 * max(steps, 1) ** 2 / 128.0
         return min(
             math.log(2.0), 0.414 * work**-0.582
-        ), "fitted on eight tables; typically off by a factor of 2"
+        ), "fitted on eight tables; often off by a factor of 2 to 4"
     curve = smoothness(problem, public)
     clip = default_clip(problem, public, budget) if clip is None else clip
     mu = gaussian_mu(budget.epsilon, budget.delta)
