@@ -82,9 +82,9 @@ def first(data: Encoded) -> Record:
 
     compiled: list[float] = []
 
-    def listen(name: str, seconds: float, **_: Any) -> None:
-        if name == COMPILED:
-            compiled.append(seconds)
+    def listen(event: str, duration_secs: float, **_: Any) -> None:
+        if event == COMPILED:
+            compiled.append(duration_secs)
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     seconds = [_seconds(_private, data, 1.0, 0).wall]
