@@ -120,3 +120,11 @@ def test_what_cannot_be_met_is_said() -> None:
     with pytest.raises(ValueError, match="nothing to calibrate"):
         calibrate(lambda s: GaussianEvent(30.0), Budget(1, 1e-6), ADD)
     assert calibrate(lambda s: GaussianEvent(1.0), Budget(math.inf, 1e-6), ADD) == 0
+
+
+def test_an_accountant_that_cannot_reach_the_budget_is_a_clear_refusal() -> None:
+    def event(scale: float) -> Repeated:
+        return Repeated(FixedSize(256, 200_000).event(GaussianEvent(scale)), 200)
+
+    with pytest.raises(BudgetExceeded, match="no amount of noise meets the budget"):
+        calibrate(event, Budget(0.1, 2.5e-11), "replace-one")

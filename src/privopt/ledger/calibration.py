@@ -17,6 +17,8 @@ EXACT_SLACK = 1e-9  # closed formulas cost nothing: solve them to the margin
 NUMERICAL_SLACK = 3e-4  # a PLD is evaluated until the price is this close below the target
 GOAL = math.log1p(-MARGIN)  # of log(price / epsilon)
 LARGEST_LOG_SCALE, SMALLEST_LOG_SCALE = 35.0, -25.0
+# e times the noise that lowers the logarithm of epsilon by less than this lowers it no further.
+PLATEAU_STEP, PLATEAU_GAIN = 1.0, 1e-4
 
 
 def calibrate(
@@ -121,12 +123,14 @@ def _bracket(log_excess: Callable[[float], float], start: float, *, first_step: 
     step = first_step
     while log_excess(high) > GOAL:
         low, high = high, high + step
-        step *= 2
-        if high > LARGEST_LOG_SCALE:
+        flat = step > PLATEAU_STEP and log_excess(high) > max(GOAL, log_excess(low) - PLATEAU_GAIN)
+        if flat or high > LARGEST_LOG_SCALE:
             raise BudgetExceeded(
-                "no amount of noise meets the budget: the parts of the plan whose cost does not depend on the noise "
-                "scale use it up. Raise epsilon or delta, or give those parts less."
+                "no amount of noise meets the budget: either the parts of the plan whose cost does not depend on the "
+                "noise scale use it up, or the accountant cannot show a smaller epsilon at this delta (fixed-size "
+                "samples at a small delta). Raise epsilon or delta, give those parts less, or use Poisson samples."
             )
+        step *= 2
     step = first_step
     while log_excess(low) <= GOAL:
         low, high = low - step, low
