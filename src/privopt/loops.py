@@ -113,7 +113,13 @@ def probe(step: Step, state: Any, public: Public) -> list[Slot]:
         slots.append(Slot(query.name, type(query), mechanism, sampling, shape))
         return jnp.zeros(shape, jnp.float64)
 
-    jax.eval_shape(lambda s: step(s, release), state)
+    try:
+        jax.eval_shape(lambda s: step(s, release), state)
+    except jax.errors.ConcretizationTypeError as traced:
+        raise ValueError(
+            "the step needs a number that is known only while it runs, such as a noise multiplier that depends on the "
+            "state: a loop is priced before it runs. Use `release` in an ordinary loop, under a privacy filter."
+        ) from traced
     return slots
 
 

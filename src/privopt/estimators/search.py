@@ -7,8 +7,8 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
+from privopt.blocks import block_assignment
 from privopt.curator import Curator, Door
 from privopt.data import Units
 from privopt.estimators.base import PrivateLinearModel
@@ -22,7 +22,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.plans import Plan, data_bytes, pass_seconds
-from privopt.public import Public, Relation
+from privopt.public import Public
 from privopt.result import Result
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import choose
@@ -202,16 +202,10 @@ class SearchRun:
             search.plan.budget, public.relation, plan=search.plan.event, seeded=noise.seeded
         )
         self._train_ledger, self._held_ledger = self._ledger.parallel(2, "training and holdout part")
-        self._private_train, self._private_held = self._split(public)
-
-    def _split(self, public: Public) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Positions of the two parts, drawn without looking at the units: see `curator.block_assignment`."""
-        generator = self._noise.units_generator
-        if public.relation is Relation.ADD_OR_REMOVE_ONE:
-            held = generator.random(public.n) < self.search.held_out / public.n
-            return np.flatnonzero(~held), np.flatnonzero(held)
-        order = generator.permutation(public.n)
-        return np.sort(order[self.search.held_out :]), np.sort(order[: self.search.held_out])
+        sizes = (search.train, search.held_out)
+        (self._private_train, _), (self._private_held, _) = block_assignment(
+            public, sizes, noise.units_generator
+        )
 
     def fit(self, index: int, units: Units) -> Result:
         """Fit a candidate on the training part of all `units`."""

@@ -53,8 +53,8 @@ class GradientDescent(Solver):
         T Gaussian releases of sensitivity factor * C / n: exactly (epsilon, delta)-DP by Gaussian-DP composition, under
         the door's relation, for any data, loss and parameters.
     Differs from the paper:
-        fixed momentum, averaging, and few calibrated steps in place of T = 1000 and the last iterate (5 to 30 times
-        lower excess at equal privacy); exact noise in place of the theorem's constant.
+        fixed momentum, averaging, and few calibrated steps in place of T = 1000 and the last iterate; exact noise in
+        place of the theorem's constant.
     Source:
         Wang, Ye, Xu 2017, Algorithm 4.
     """
