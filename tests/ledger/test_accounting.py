@@ -1,6 +1,7 @@
 """Accounting: pinned numbers, the table of samplers, and the promises of every accountant over every event."""
 
 import itertools
+import json
 import math
 
 import dp_accounting
@@ -10,12 +11,15 @@ from dp_accounting.rdp import RdpAccountant
 
 from privopt.errors import NotPriceable
 from privopt.ledger.accounting import delta, epsilon, is_closed_form, zcdp_rho
+from privopt.ledger.amounts import Budget
+from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
     Event,
     GaussianEvent,
     LaplaceEvent,
+    MixtureEvent,
     NoEvent,
     NonPrivateEvent,
     Parallel,
@@ -25,8 +29,11 @@ from privopt.ledger.events import (
     Sequence,
     ShiftedGaussianEvent,
     ZCDPEvent,
+    event_from_dict,
+    repeat,
 )
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
+from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
+from privopt.ledger.ledger import Ledger
 from privopt.public import Relation
 from privopt.sampling import FixedSize, Poisson
 
@@ -37,10 +44,12 @@ FIXED = SampledEvent(FixedSize(50, 1000), GaussianEvent(1.5))
 PRICED = [
     *((event, relation) for relation in Relation for event in (
         GaussianEvent(4.0), LaplaceEvent(6.0), BoundedRangeEvent(0.3), PureEvent(0.2), ZCDPEvent(0.01),
-        ShiftedGaussianEvent(0.2, 0.05), Sequence((GaussianEvent(4.0), BoundedRangeEvent(0.3))),
+        ShiftedGaussianEvent(0.2, 0.05), ShiftedGaussianEvent(0.2, 0.05, two_signed=True),
+        Sequence((GaussianEvent(4.0), ShiftedGaussianEvent(0.2, 0.05))),
+        Sequence((GaussianEvent(4.0), BoundedRangeEvent(0.3))),
         Parallel((GaussianEvent(4.0), LaplaceEvent(6.0))), POISSON,
     )),
-    (FIXED, REPLACE),
+    (FIXED, REPLACE), (MixtureEvent(40.0, 0.1, 5.0), ADD),
 ]  # fmt: skip
 
 
@@ -81,19 +90,91 @@ def test_sampled_noise_has_its_reference_values(
 
 
 def test_variance_reduced_gradients_have_their_reference_price() -> None:  # ERM reference RV14
-    anchors = [90.1154805, 52.0281969, 30.0384935, 17.3427323, 10.0128312, 5.7809108]
-    steps = Repeated(SampledEvent(Poisson(0.02), GaussianEvent(4.8009)), 600)
-    plan = Sequence((*(GaussianEvent(z) for z in anchors), steps))
-    assert epsilon(plan, 1e-6, ADD, near=1) == pytest.approx(1, rel=2e-3)
+    growth = [3.0**epoch for epoch in range(6)]
+    shares = [0.8 * part / math.fsum(growth) for part in growth]
+    anchors = [1 / (gaussian_mu(1, 1e-6) * math.sqrt(share)) for share in shares]
+    expected = [90.1154805, 52.0281969, 30.0384935, 17.3427323, 10.0128312, 5.7809108]
+    assert anchors == pytest.approx(expected, rel=1e-7)
+
+    def plan(multiplier: float) -> Event:
+        steps = Repeated(SampledEvent(Poisson(0.02), GaussianEvent(multiplier)), 600)
+        return Sequence((*(GaussianEvent(z) for z in anchors), steps))
+
+    assert epsilon(plan(4.8009), 1e-6, ADD, near=1) == pytest.approx(1, rel=2e-3)
+    assert calibrate(plan, Budget(1, 1e-6), ADD) == pytest.approx(4.8009, rel=2e-3)
+
+
+def test_the_mixed_query_has_its_reference_noise() -> None:  # ERM reference RV15, in units of C / n
+    def mixed(multiplier: float) -> Event:
+        return Repeated(MixtureEvent(multiplier, 0.01, 25.0), 600)
+
+    found = calibrate(mixed, Budget(1, 1e-6), ADD)
+    assert found == pytest.approx(130.310, rel=2e-3)
+    everybody = math.sqrt(600 / 0.8) / gaussian_mu(1, 1e-6)
+
+    def split(multiplier: float) -> Event:
+        sampled = SampledEvent(Poisson(0.01), GaussianEvent(multiplier))
+        return Repeated(Sequence((GaussianEvent(everybody), sampled)), 600)
+
+    total = math.hypot(everybody, 25 * calibrate(split, Budget(1, 1e-6), ADD))
+    assert total == pytest.approx(131.41, rel=2e-3)
+    for name in ("pld", "renyi"):
+        assert epsilon(mixed(found), 1e-6, ADD, accountant=name) <= {"pld": 1, "renyi": 1.1}[name]
+
+
+def test_a_mixture_without_a_jump_or_without_chance_is_a_gaussian() -> None:
+    assert epsilon(MixtureEvent(3.0, 0.4, 0.0), 1e-6, ADD) == pytest.approx(
+        gaussian_epsilon(1 / 3, 1e-6), rel=1e-4
+    )
+    assert epsilon(MixtureEvent(3.0, 1.0, 0.5), 1e-6, ADD) == pytest.approx(
+        gaussian_epsilon(0.5, 1e-6), rel=1e-4
+    )
 
 
 def test_objective_perturbation_composes_with_a_gaussian() -> None:  # ERM reference 3.9 (4)
     plan = Sequence((GaussianEvent(1 / 0.0746789), ShiftedGaussianEvent(0.22401, 0.0025)))
-    assert epsilon(plan, 1e-6, REPLACE, near=1) == pytest.approx(1, rel=3e-4)
+    for name in ("direct", "pld", "best"):
+        assert epsilon(plan, 1e-6, REPLACE, near=1, accountant=name) == pytest.approx(1, rel=3e-4)
+    together = math.hypot(0.0746789, 0.22401)
+    for at in (1e-3, 1e-6, 2.5e-11, 1e-40):
+        assert epsilon(plan, at, REPLACE) == pytest.approx(0.0025 + gaussian_epsilon(together, at), rel=1e-4)
     alone = ShiftedGaussianEvent(0.22401, 0.0025)
     assert epsilon(alone, 1e-6, REPLACE) == 0.0025 + gaussian_epsilon(0.22401, 1e-6)
     assert delta(alone, 1, REPLACE) == gaussian_delta(0.22401, 1 - 0.0025)
     assert delta(alone, 0.001, REPLACE) == pytest.approx(gaussian_delta(0.22401, 0), rel=0.02)
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_a_price_is_recomputed_from_what_was_recorded(relation: Relation) -> None:
+    plan = Sequence(
+        (
+            GaussianEvent(9.0),
+            ShiftedGaussianEvent(0.1, 0.01, two_signed=True),
+            Repeated(SampledEvent(Poisson(0.01), GaussianEvent(1.5)), 200),
+        )
+    )
+    ledger = Ledger(Budget(2.0, 1e-6), relation, plan=plan)
+    for event in plan.events:
+        ledger.charge("release", event)
+    recorded = json.loads(json.dumps(ledger.to_dict()))["entries"]
+    again = Sequence(
+        tuple(repeat(event_from_dict(entry["event"]), entry.get("count", 1)) for entry in recorded)
+    )
+    assert epsilon(again, 1e-6, relation, near=2) == ledger.epsilon() < 2
+
+
+@pytest.mark.parametrize("relation", Relation)
+def test_a_price_is_monotone_in_its_other_argument(relation: Relation) -> None:
+    plans = (
+        Repeated(SampledEvent(Poisson(0.05), GaussianEvent(3.0)), 50),
+        Sequence((GaussianEvent(4.0), ShiftedGaussianEvent(0.2, 0.05, two_signed=True))),
+        ShiftedGaussianEvent(0.2, 0.05, two_signed=True),
+    )
+    for plan in plans:
+        prices = [epsilon(plan, at, relation) for at in (1e-12, 1e-11, 1e-9, 1e-6, 1e-3, 0.05)]
+        assert all(later <= earlier for earlier, later in itertools.pairwise(prices))
+        deltas = [delta(plan, price, relation) for price in (0.04, 0.1, 0.5, 2, 20)]
+        assert all(later <= earlier for earlier, later in itertools.pairwise(deltas))
 
 
 @pytest.mark.parametrize(("event", "relation"), PRICED)
@@ -202,9 +283,8 @@ def test_several_statistics_of_one_sample_are_one_event_where_that_is_proved() -
         (FIXED, ADD, 1e-6),
         (SampledEvent(Poisson(0.1), LaplaceEvent(1.0)), ADD, 1e-6),
         (SampledEvent(Poisson(0.1), BoundedRangeEvent(1.0)), ADD, 1e-6),
-        (Sequence((FIXED, POISSON)), REPLACE, 1e-6),
-        (Sequence((FIXED, ShiftedGaussianEvent(0.1, 0.1))), REPLACE, 1e-6),
-        (POISSON, REPLACE, 1e-12),
+        (MixtureEvent(40.0, 0.1, 5.0), REPLACE, 1e-6),
+        (Sequence((FIXED, SampledEvent(Poisson(0.1), LaplaceEvent(1.0)))), REPLACE, 1e-6),
     ],
 )
 def test_what_is_not_in_the_table_is_refused(event: Event, relation: Relation, at: float) -> None:
@@ -217,8 +297,23 @@ def test_tiny_deltas_have_the_accountants_that_are_exact_there() -> None:
         Repeated(POISSON, 10), 1e-12, ADD, accountant="renyi"
     )
     assert epsilon(GaussianEvent(3.0), 1e-200, ADD) == gaussian_epsilon(1 / 3, 1e-200)
-    with pytest.raises(NotPriceable, match="at so small a delta"):
-        epsilon(Sequence((GaussianEvent(3.0), ShiftedGaussianEvent(0.1, 0.1))), 1e-12, ADD)
+    whitened = Sequence((GaussianEvent(3.0), ShiftedGaussianEvent(0.1, 0.1)))
+    assert epsilon(whitened, 1e-12, ADD) == epsilon(whitened, 1e-12, ADD, accountant="direct")
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Repeated(POISSON, 20),
+        Sequence((FIXED, POISSON, ShiftedGaussianEvent(0.1, 0.1), LaplaceEvent(6.0))),
+        Sequence((Repeated(ShiftedGaussianEvent(0.1, 0.1, two_signed=True), 9), GaussianEvent(3.0))),
+        Sequence((ShiftedGaussianEvent(0.1, 0.1), PureEvent(0.2), ZCDPEvent(0.01))),
+    ],
+)
+def test_what_a_loss_distribution_cannot_reach_has_a_renyi_price(event: Event) -> None:
+    at_small = epsilon(event, 1e-12, REPLACE)
+    assert epsilon(event, 1e-6, REPLACE) < at_small < math.inf
+    assert at_small == epsilon(event, 1e-12, REPLACE, accountant="renyi")
 
 
 def test_one_accountant_can_be_asked_by_name() -> None:
@@ -228,6 +323,7 @@ def test_one_accountant_can_be_asked_by_name() -> None:
         epsilon(POISSON, 1e-6, ADD, accountant="zcdp")
     assert is_closed_form(Repeated(GaussianEvent(1.0), 9), 1e-6)
     assert is_closed_form(PureEvent(1.0), 0)
+    assert is_closed_form(ShiftedGaussianEvent(1e6, 0.1), 1e-6)
     assert not is_closed_form(POISSON, 1e-6)
 
 

@@ -36,6 +36,11 @@ PLANS: dict[str, tuple[Callable[[float], Event], Relation]] = {
     "mixed": (lambda s: Sequence((LaplaceEvent(s), Repeated(GaussianEvent(s), 10))), REPLACE),
     "blocks": (lambda s: Parallel((GaussianEvent(s), LaplaceEvent(3 * s))), REPLACE),
     "objective": (lambda s: ShiftedGaussianEvent(1 / s, 0.001), REPLACE),
+    "folded objective": (lambda s: ShiftedGaussianEvent(1 / s, 0.001, two_signed=True), REPLACE),
+    "whitened objective": (
+        lambda s: Sequence((GaussianEvent(3 * s), ShiftedGaussianEvent(1 / s, 0.001, two_signed=True))),
+        REPLACE,
+    ),
     "poisson add": (lambda s: Repeated(SampledEvent(Poisson(0.01), GaussianEvent(s)), 500), ADD),
     "poisson replace": (lambda s: Repeated(SampledEvent(Poisson(0.01), GaussianEvent(s)), 500), REPLACE),
 }
@@ -77,9 +82,31 @@ def test_reference_noise_is_found() -> None:
         lambda s: Repeated(SampledEvent(Poisson(0.01), GaussianEvent(s)), 1000), Budget(1, 1e-6), REPLACE
     )
     assert 2 * sampled == pytest.approx(2.6919, rel=2e-3)  # ERM reference RV13, sigma / C
+
+
+@pytest.mark.parametrize(
+    ("two_signed", "relation", "sigma"),
+    [
+        (False, ADD, 4.2344892110),
+        (False, REPLACE, 8.4689784221),
+        (True, ADD, 4.3753352705),
+        (True, REPLACE, 8.75067054),
+    ],
+)
+def test_objective_perturbation_has_its_reference_noise(
+    two_signed: bool, relation: Relation, sigma: float
+) -> None:  # ERM reference RV12, C = 1
     shift = math.log(1 + 0.25 / 100)
-    objective = calibrate(lambda s: ShiftedGaussianEvent(1 / s, shift), Budget(1, 1e-6), ADD)
-    assert objective == pytest.approx(4.2344892110, rel=2e-8)  # ERM reference RV12, S = 1
+    multiplier = calibrate(
+        lambda s: ShiftedGaussianEvent(1 / s, shift, two_signed), Budget(1, 1e-6), relation
+    )
+    assert relation.factor * multiplier == pytest.approx(sigma, rel=2e-8)
+
+
+@pytest.mark.parametrize("name", ["poisson add", "poisson replace", "whitened objective", "folded objective"])
+@pytest.mark.parametrize("target", [0.1, 1.0, 8.0])
+def test_calibration_proves_itself_at_one_over_n_squared(name: str, target: float) -> None:
+    assert_proved(PLANS[name][0], Budget(target, 1 / 200_000**2), PLANS[name][1])
 
 
 @pytest.mark.parametrize("composition", ["gaussian", "zcdp"])

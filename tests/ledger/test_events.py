@@ -13,6 +13,7 @@ from privopt.ledger.events import (
     Event,
     GaussianEvent,
     LaplaceEvent,
+    MixtureEvent,
     NoEvent,
     NonPrivateEvent,
     Parallel,
@@ -36,7 +37,8 @@ LEAVES = st.one_of(
     st.builds(BoundedRangeEvent, POSITIVE),
     st.builds(PureEvent, POSITIVE),
     st.builds(ZCDPEvent, POSITIVE),
-    st.builds(ShiftedGaussianEvent, POSITIVE, st.floats(0, 3)),
+    st.builds(ShiftedGaussianEvent, POSITIVE, st.floats(0, 3), st.booleans()),
+    st.builds(MixtureEvent, POSITIVE, st.floats(1e-6, 1), st.floats(0, 100)),
     st.builds(DeltaEvent, st.floats(0, 0.5)),
     st.just(NoEvent()),
     st.just(NonPrivateEvent()),
@@ -78,6 +80,8 @@ def test_a_description_names_the_noise_the_sampler_and_the_count() -> None:
         PureEvent,
         ZCDPEvent,
         lambda v: ShiftedGaussianEvent(v, 0),
+        lambda v: MixtureEvent(v, 0.1, 1.0),
+        lambda v: MixtureEvent(1.0, v, 1.0),
     ],
 )
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
@@ -103,6 +107,12 @@ def test_wrong_pieces_are_refused_with_advice() -> None:
         SampledEvent(EveryUnit(), GaussianEvent(1.0))
     with pytest.raises(ValueError, match="shift of ShiftedGaussianEvent must be at least 0"):
         ShiftedGaussianEvent(1.0, -0.1)
+    with pytest.raises(ValueError, match="two_signed must be True or False, got 'both'"):
+        ShiftedGaussianEvent(1.0, 0.1, two_signed="both")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rate of MixtureEvent must be at most 1"):
+        MixtureEvent(1.0, 1.5, 1.0)
+    with pytest.raises(ValueError, match="sampled_ratio of MixtureEvent must be at least 0"):
+        MixtureEvent(1.0, 0.5, -1.0)
     with pytest.raises(ValueError, match="delta of DeltaEvent must be at least 0 and below 1"):
         DeltaEvent(1.0)
     with pytest.raises(ValueError, match="event must be one of GaussianEvent"):

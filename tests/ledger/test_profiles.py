@@ -35,6 +35,13 @@ def test_the_shifted_curve_is_above_the_gaussian_and_meets_its_bound(mu: float, 
     assert np.allclose(deltas[outside], gaussian_deltas(mu, at[outside] - shift), rtol=1e-9, atol=0)
 
 
+@pytest.mark.parametrize(("mu", "shift"), [(0.3, 0.0), (0.3, 0.02), (1.5, 0.7), (0.05, 0.5)])
+def test_the_folded_curve_is_above_the_one_signed_one(mu: float, shift: float) -> None:
+    folded = shifted_gaussian_profile(mu, shift, INTERVAL, two_signed=True)
+    assert_is_a_symmetric_convex_curve(folded)
+    assert np.all(folded >= shifted_gaussian_profile(mu, shift, INTERVAL) * (1 - 1e-12))
+
+
 @pytest.mark.parametrize("rho", [1e-4, 0.02, 1.0])
 def test_the_zcdp_curve_is_above_the_gaussian_and_below_the_conversion(rho: float) -> None:
     deltas = zcdp_profile(rho, INTERVAL)

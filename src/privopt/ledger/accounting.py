@@ -4,17 +4,20 @@ A tree is priced by every accountant that can price it, and the least of the val
 
     accountant  prices                                                                  source
     exact       Gaussian releases only, or one objective perturbation: the curve        Dong, Roth, Su 2022
+    direct      Gaussian releases and up to four objective perturbations, any delta     `privopt.ledger.direct`
     pure        pure events only: the sum of their epsilons
     zcdp        all but sampled and shifted events: the sum of their rhos               Bun, Steinke 2016
     pld         numerical privacy-loss distributions, for delta from 1e-10 on           Doroshenko et al. 2022
-    renyi       fixed-size samples; Poisson samples where delta is below 1e-10          Mironov 2017
+    renyi       fixed-size samples; anything sampled where delta is below 1e-10         Mironov 2017
 
 Sampling: one table, everything else is `NotPriceable`. z is the noise multiplier of our events, the standard
 deviation over the sensitivity under the declared relation (2 C under replace-one, C under add-or-remove-one).
 
     sampler      relation             accountant   its noise multiplier
     Poisson      add-or-remove-one    PLD, Renyi   z
-    Poisson      replace-one          PLD          2 z: the library moves both means, so it wants the deviation over C
+    Poisson      replace-one          PLD, Renyi   2 z: the library moves both means, so it wants the deviation over C;
+                                                   its Renyi accountant has no such event, ours is `ledger.renyi`
+    mixture      add-or-remove-one    PLD, Renyi   z: a Poisson sample and everybody under one noise
     fixed size   replace-one          Renyi        z: this accountant does not double the sensitivity
 
 A plain Gaussian is always priced with add-or-remove semantics: z is already relative to the declared sensitivity.
@@ -36,32 +39,33 @@ from numpy.typing import NDArray
 
 from privopt.errors import NotPriceable
 from privopt.ledger import composition
-from privopt.ledger.composition import Alternative, alternatives
+from privopt.ledger.composition import Alternative, alternatives, sampled_multiplier
+from privopt.ledger.direct import UNDERFLOW, direct_delta, direct_epsilon, shifted_events, single_shifted
 from privopt.ledger.events import (
     BoundedRangeEvent,
     Event,
-    GaussianEvent,
     LaplaceEvent,
+    MixtureEvent,
     PureEvent,
     SampledEvent,
     ShiftedGaussianEvent,
     ZCDPEvent,
-    leaf_counts,
 )
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
 from privopt.ledger.profiles import pure_profile, shifted_gaussian_profile, zcdp_profile
+from privopt.ledger.renyi import mixture_add_or_remove, poisson_replace_one
+from privopt.ledger.shifted import ShiftedCurve
 from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
 from privopt.public import Relation
 
 __all__ = ["Accountant", "delta", "epsilon", "zcdp_epsilon", "zcdp_rho", "zcdp_rho_budget"]
 
-Accountant = Literal["best", "exact", "pure", "zcdp", "pld", "renyi"]
+Accountant = Literal["best", "exact", "direct", "pure", "zcdp", "pld", "renyi"]
 
 SMALLEST_PLD_DELTA = 1e-10  # the library's convolutions are floating point and truncate tails of 1e-15 each
 LARGEST_PLD_RHO = 100.0  # e^epsilon must not overflow on the grid
 MOST_PLD_LEAVES = 200  # different leaves; a thousand of them would cost seconds
 FINEST_GRID, COARSEST_GRID = 1e-5, 2e-3
-MANY_SELECTIONS = 8  # from here on selections are cheaper as zCDP than as pure events inside a PLD
 TAIL_MASS = 1e-15
 # The library's own orders, thinned where a fixed-size sample costs 30 ms for each.
 RENYI_ORDERS = [1 + k / 10 for k in range(1, 100)] + [*range(11, 25), *range(26, 64, 4), 64, 128]
@@ -130,9 +134,9 @@ def is_closed_form(event: Event, delta: float) -> bool:
     """Whether pricing a tree at `delta` takes no numerical privacy-loss distribution, and is therefore free."""
     return all(
         not way.leaves
-        or _is_concentrated(way)
-        or (delta == 0 and _pure_sum(way) is not None)
-        or _exact(way, lambda mu, shift: 0.0) is not None
+        or way.is_concentrated
+        or (delta == 0 and way.pure_epsilon is not None)
+        or single_shifted(way) is not None
         for way in alternatives(event)
     )
 
@@ -143,7 +147,7 @@ def _epsilon(
 ) -> float:
     if not way.private:
         return math.inf
-    if way.delta > 0 and (way.delta > delta or (way.delta == delta and _pure_sum(way) is None)):
+    if way.delta > 0 and (way.delta > delta or (way.delta == delta and way.pure_epsilon is None)):
         raise NotPriceable(
             f"bad events of probability {way.delta:.3g} use up delta = {delta:.3g}: nothing is left for the noise. "
             "Raise delta, or make the bad events rarer."
@@ -156,15 +160,14 @@ def _epsilon(
         way,
         relation,
         {
-            "exact": lambda: _exact(way, lambda mu, shift: shift + gaussian_epsilon(mu, available)),
-            "pure": lambda: _pure_sum(way),
-            "zcdp": lambda: None if (rho := _rho(way)) is None else zcdp_epsilon(rho, available),
-            "pld": lambda: _pld_epsilon(way, available, relation, near, needed=name == "pld"),
-            "renyi": lambda: _renyi(
-                way,
-                relation,
-                lambda orders, rdp: rdp_privacy_accountant.compute_epsilon(orders, rdp, available),
+            "exact": lambda: _exact(
+                way, lambda mu: gaussian_epsilon(mu, available), lambda c: c.epsilon(available)
             ),
+            "direct": lambda: _direct(way, available, direct_epsilon),
+            "pure": lambda: way.pure_epsilon,
+            "zcdp": lambda: None if (rho := way.rho) is None else zcdp_epsilon(rho, available),
+            "pld": lambda: _pld_epsilon(way, available, relation, near, needed=name == "pld"),
+            "renyi": lambda: _renyi_epsilon(way, available, relation),
         },
         none_left=math.inf if available == 0 else None,
     )
@@ -178,21 +181,18 @@ def _delta(way: Alternative, epsilon: float, relation: Relation, name: Accountan
         return 1.0
     if way.mu_squared == 0 and not way.leaves:
         return way.delta
-    pure = _pure_sum(way)
+    pure = way.pure_epsilon
     curve = _least(
         name,
         way,
         relation,
         {
-            "exact": lambda: _exact(
-                way, lambda mu, shift: gaussian_delta(mu, epsilon - shift) if epsilon >= shift else None
-            ),
+            "exact": lambda: _exact(way, lambda mu: gaussian_delta(mu, epsilon), lambda c: c.delta(epsilon)),
+            "direct": lambda: _direct(way, epsilon, direct_delta),
             "pure": lambda: 0.0 if pure is not None and pure <= epsilon else None,
-            "zcdp": lambda: None if (rho := _rho(way)) is None else zcdp_delta(rho, epsilon),
+            "zcdp": lambda: None if (rho := way.rho) is None else zcdp_delta(rho, epsilon),
             "pld": lambda: _pld_delta(way, epsilon, relation, needed=name == "pld"),
-            "renyi": lambda: _renyi(
-                way, relation, lambda orders, rdp: rdp_privacy_accountant.compute_delta(orders, rdp, epsilon)
-            ),
+            "renyi": lambda: _renyi_delta(way, epsilon, relation),
         },
         none_left=None if pure is None else 1.0,
     )
@@ -211,8 +211,9 @@ def _least(
     if name != "best":
         asked = {name: bounds[name]}
     else:
-        closed = not way.leaves or _is_concentrated(way)
-        asked = {key: bounds[key] for key in ("exact", "pure", "zcdp") + (() if closed else ("pld",))}
+        closed = not way.leaves or way.is_concentrated or single_shifted(way) is not None
+        numerical = () if closed else ("pld",) if shifted_events(way) is None else ("direct",)
+        asked = {key: bounds[key] for key in ("exact", "pure", "zcdp", *numerical)}
     answers = [answer for bound in asked.values() if (answer := bound()) is not None]
     if not answers and name == "best":  # Renyi is never below PLD, and slower
         answers = [answer for answer in [bounds["renyi"]()] if answer is not None]
@@ -223,33 +224,21 @@ def _least(
     raise NotPriceable(_why_not(way, relation, name))
 
 
-def _exact(way: Alternative, curve: Callable[[float, float], float | None]) -> float | None:
-    """`curve(mu, shift)` where the tree is Gaussian releases only, or a single objective perturbation."""
+def _exact(
+    way: Alternative, gaussian: Callable[[float], float], shifted: Callable[[ShiftedCurve], float]
+) -> float | None:
+    """The reading of a curve where the tree is Gaussian releases only, or a single objective perturbation."""
     if not way.leaves:
-        return curve(math.sqrt(way.mu_squared), 0.0)
-    leaf, count = next(iter(way.leaves))
-    if isinstance(leaf, ShiftedGaussianEvent) and count == len(way.leaves) == 1 and way.mu_squared == 0:
-        return curve(leaf.mu, leaf.shift)
-    return None
+        return gaussian(math.sqrt(way.mu_squared))
+    event = single_shifted(way)
+    return None if event is None else shifted(ShiftedCurve.of(event))
 
 
-def _is_concentrated(way: Alternative) -> bool:
-    """Whether all that is known of every release is a zCDP bound: then a PLD cannot be below it."""
-    return way.mu_squared == 0 and all(_is_grouped(leaf, _selections(way)) for leaf, _ in way.leaves)
-
-
-def _rho(way: Alternative) -> float | None:
-    rhos = [(count, composition.leaf_rho(leaf)) for leaf, count in way.leaves]
-    if any(rho is None for _, rho in rhos):
-        return None
-    return math.fsum([way.mu_squared / 2, *(count * rho for count, rho in rhos if rho is not None)])
-
-
-def _pure_sum(way: Alternative) -> float | None:
-    epsilons = [(count, composition.leaf_pure_epsilon(leaf)) for leaf, count in way.leaves]
-    if way.mu_squared > 0 or any(pure is None for _, pure in epsilons):
-        return None
-    return math.fsum(count * pure for count, pure in epsilons if pure is not None)
+def _direct(
+    way: Alternative, at: float, read: Callable[[tuple[ShiftedGaussianEvent, ...], float, float], float]
+) -> float | None:
+    events = shifted_events(way)
+    return None if events is None else read(events, math.sqrt(way.mu_squared), at)
 
 
 def _grid(near: float) -> float:
@@ -276,26 +265,33 @@ def _pld_delta(way: Alternative, epsilon: float, relation: Relation, *, needed: 
     if not _pld_can_price(way, relation, needed=needed):
         return None
     found = float(_pld(way, relation, _grid(epsilon)).get_delta_for_epsilon(epsilon))
-    return max(found, SMALLEST_PLD_DELTA)
+    if found >= SMALLEST_PLD_DELTA:
+        return found
+    renyi = _renyi_delta(way, epsilon, relation)
+    return SMALLEST_PLD_DELTA if renyi is None else min(SMALLEST_PLD_DELTA, renyi)
 
 
 def _pld_can_price(way: Alternative, relation: Relation, *, needed: bool) -> bool:
-    crowded = len(way.leaves) > MOST_PLD_LEAVES and not needed and _rho(way) is not None
-    if crowded or _group_rho(way) > LARGEST_PLD_RHO:
+    crowded = len(way.leaves) > MOST_PLD_LEAVES and not needed and way.rho is not None
+    if crowded or way.concentrated[1] > LARGEST_PLD_RHO:
         return False
-    return all(
-        leaf.sampling.kind == "poisson" and _sampled_multiplier(leaf, relation) is not None
-        if isinstance(leaf, SampledEvent)
-        else isinstance(leaf, LaplaceEvent | PureEvent | BoundedRangeEvent | ZCDPEvent | ShiftedGaussianEvent)
-        for leaf, _ in way.leaves
-    )
+    return all(_has_pld(leaf, relation) for leaf, _ in way.leaves)
+
+
+def _has_pld(leaf: Event, relation: Relation) -> bool:
+    if isinstance(leaf, SampledEvent):
+        return leaf.sampling.kind == "poisson" and sampled_multiplier(leaf, relation) is not None
+    if isinstance(leaf, MixtureEvent):
+        return relation is Relation.ADD_OR_REMOVE_ONE
+    return isinstance(leaf, LaplaceEvent | PureEvent | BoundedRangeEvent | ZCDPEvent | ShiftedGaussianEvent)
 
 
 @functools.lru_cache(maxsize=32)
 @np.errstate(over="ignore")
 def _pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
     """The privacy-loss distribution of one alternative, every step rounded so that it is never too private."""
-    parts = [_leaf_pld(leaf, count, relation, interval) for leaf, count in _without_group(way).items()]
+    leaves, rho = way.concentrated
+    parts = [_leaf_pld(leaf, count, relation, interval) for leaf, count in leaves.items()]
     if way.mu_squared > 0:
         parts.append(
             privacy_loss_distribution.from_gaussian_mechanism(
@@ -304,7 +300,7 @@ def _pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
                 neighboring_relation=_ADD_OR_REMOVE,
             )
         )
-    if (rho := _group_rho(way)) > 0:
+    if rho > 0:
         parts.append(_connected(zcdp_profile(rho, interval), interval))
     total = parts[0]
     for part in parts[1:]:
@@ -312,29 +308,9 @@ def _pld(way: Alternative, relation: Relation, interval: float) -> _Pld:
     return total
 
 
-def _is_grouped(leaf: Event, selections: int) -> bool:
-    """Whether a leaf joins the one zCDP entry of a PLD."""
-    return isinstance(leaf, ZCDPEvent) or (
-        isinstance(leaf, BoundedRangeEvent) and selections >= MANY_SELECTIONS
-    )
-
-
-def _selections(way: Alternative) -> int:
-    return sum(count for leaf, count in way.leaves if isinstance(leaf, BoundedRangeEvent))
-
-
-def _without_group(way: Alternative) -> dict[Event, int]:
-    return {leaf: count for leaf, count in way.counted.items() if not _is_grouped(leaf, _selections(way))}
-
-
-def _group_rho(way: Alternative) -> float:
-    grouped = [(leaf, count) for leaf, count in way.leaves if _is_grouped(leaf, _selections(way))]
-    return math.fsum(count * (composition.leaf_rho(leaf) or 0.0) for leaf, count in grouped)
-
-
 def _leaf_pld(leaf: Event, count: int, relation: Relation, interval: float) -> _Pld:
     if isinstance(leaf, SampledEvent):
-        multiplier = _sampled_multiplier(leaf, relation)
+        multiplier = sampled_multiplier(leaf, relation)
         assert multiplier is not None  # _pld_can_price asked
         # Replace-one: the library's multiplier is sigma / C, ours is sigma / (2 C).
         single = privacy_loss_distribution.from_gaussian_mechanism(
@@ -348,7 +324,10 @@ def _leaf_pld(leaf: Event, count: int, relation: Relation, interval: float) -> _
             leaf.noise_multiplier, value_discretization_interval=interval
         )
     elif isinstance(leaf, ShiftedGaussianEvent):
-        single = _connected(shifted_gaussian_profile(leaf.mu, leaf.shift, interval), interval)
+        profile = shifted_gaussian_profile(leaf.mu, leaf.shift, interval, two_signed=leaf.two_signed)
+        single = _connected(profile, interval)
+    elif isinstance(leaf, MixtureEvent):
+        single = _mixture_pld(leaf, interval)
     else:
         pure = composition.leaf_pure_epsilon(leaf)
         assert pure is not None
@@ -359,6 +338,22 @@ def _leaf_pld(leaf: Event, count: int, relation: Relation, interval: float) -> _
     return single.self_compose(count, TAIL_MASS) if count > 1 else single
 
 
+def _mixture_pld(leaf: MixtureEvent, interval: float) -> _Pld:
+    means = [1.0, 1.0 + leaf.sampled_ratio]
+    if means[0] == means[1] or leaf.rate == 1:  # a single Gaussian, which the library does faster
+        return privacy_loss_distribution.from_gaussian_mechanism(
+            leaf.noise_multiplier / means[1],
+            value_discretization_interval=interval,
+            neighboring_relation=_ADD_OR_REMOVE,
+        )
+    return privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        leaf.noise_multiplier,
+        means,
+        [1 - leaf.rate, leaf.rate],
+        value_discretization_interval=interval,
+    )
+
+
 def _connected(deltas: NDArray[np.float64], interval: float) -> _Pld:
     """Connect the dots of a curve on a symmetric grid."""
     reach = len(deltas) // 2
@@ -367,29 +362,16 @@ def _connected(deltas: NDArray[np.float64], interval: float) -> _Pld:
     )
 
 
-def _sampled_multiplier(leaf: SampledEvent, relation: Relation) -> float | None:
-    """The noise multiplier of the Gaussian inside, None if something else is inside.
-
-    Several Gaussians on one Poisson sample are one of multiplier (sum 1 / z^2)^(-1/2) under add-or-remove-one, where
-    the divergence of the mixture is a function of the divergence of its parts; under replace-one both sides are
-    mixtures and only a single Gaussian has a proof.
-    """
-    inner, parallels = leaf_counts(leaf.event)
-    gaussians = [(event, count) for event, count in inner.items() if isinstance(event, GaussianEvent)]
-    if parallels or not gaussians or len(gaussians) < len(inner):
-        return None
-    if relation is Relation.REPLACE_ONE and sum(count for _, count in gaussians) > 1:
-        return None
-    if len(gaussians) == 1 and gaussians[0][1] == 1:
-        return gaussians[0][0].noise_multiplier
-    return 1 / math.sqrt(math.fsum(count / event.noise_multiplier**2 for event, count in gaussians))
-
-
-def _renyi(
-    way: Alternative, relation: Relation, convert: Callable[[Any, Any], tuple[float, float]]
-) -> float | None:
+def _renyi_epsilon(way: Alternative, delta: float, relation: Relation) -> float | None:
     curve = _renyi_curve(way, relation)
-    return None if curve is None else float(convert(*curve)[0])
+    return None if curve is None else float(rdp_privacy_accountant.compute_epsilon(*curve, delta)[0])
+
+
+def _renyi_delta(way: Alternative, epsilon: float, relation: Relation) -> float | None:
+    curve = _renyi_curve(way, relation)
+    if curve is None:
+        return None
+    return max(UNDERFLOW, float(rdp_privacy_accountant.compute_delta(*curve, epsilon)[0]))
 
 
 @functools.lru_cache(maxsize=256)
@@ -397,54 +379,59 @@ def _renyi_curve(way: Alternative, relation: Relation) -> tuple[Any, Any] | None
     fixed_size = any(
         isinstance(leaf, SampledEvent) and leaf.sampling.kind == "fixed-size" for leaf, _ in way.leaves
     )
-    accountant = rdp_privacy_accountant.RdpAccountant(
-        RENYI_ORDERS if fixed_size else [*RENYI_ORDERS, 256, 512, 1024],
-        neighboring_relation=_REPLACE if relation is Relation.REPLACE_ONE else _ADD_OR_REMOVE,
-    )
-    rhos = [way.mu_squared / 2]
+    orders = np.asarray(RENYI_ORDERS if fixed_size else [*RENYI_ORDERS, 256, 512, 1024], dtype=np.float64)
+    total = orders * (way.mu_squared / 2)
     for leaf, count in way.counted.items():
-        if isinstance(leaf, SampledEvent):
-            sampled = _renyi_sampled(leaf, relation)
-            if sampled is None:
-                return None
-            accountant.compose(sampled, count)
-        elif isinstance(leaf, LaplaceEvent):
-            accountant.compose(dp_accounting.LaplaceDpEvent(leaf.noise_multiplier), count)
-        else:
-            rho = composition.leaf_rho(leaf)
-            if rho is None:
-                return None
-            rhos.append(count * rho)
-    return accountant.orders, accountant.rdp + math.fsum(rhos) * accountant.orders
+        divergences = _leaf_renyi(leaf, relation, orders)
+        if divergences is None:
+            return None
+        total = total + count * divergences
+    return orders, total
 
 
-def _renyi_sampled(leaf: SampledEvent, relation: Relation) -> Any:
-    multiplier = _sampled_multiplier(leaf, relation)
+def _leaf_renyi(leaf: Event, relation: Relation, orders: NDArray[np.float64]) -> NDArray[np.float64] | None:
+    if isinstance(leaf, ShiftedGaussianEvent):
+        return ShiftedCurve.of(leaf).renyi(orders)
+    if isinstance(leaf, MixtureEvent):
+        allowed = relation is Relation.ADD_OR_REMOVE_ONE
+        return mixture_add_or_remove(leaf, tuple(orders.tolist())) if allowed else None
+    if isinstance(leaf, LaplaceEvent):
+        return _library_renyi(dp_accounting.LaplaceDpEvent(leaf.noise_multiplier), orders, _ADD_OR_REMOVE)
+    if not isinstance(leaf, SampledEvent):
+        rho = composition.leaf_rho(leaf)
+        return None if rho is None else rho * orders
+    multiplier = sampled_multiplier(leaf, relation)
     if multiplier is None:
         return None
     gaussian = dp_accounting.GaussianDpEvent(multiplier)
-    if leaf.sampling.kind == "poisson" and relation is Relation.ADD_OR_REMOVE_ONE:
-        return dp_accounting.PoissonSampledDpEvent(leaf.sampling.rate, gaussian)
-    if leaf.sampling.kind == "fixed-size" and relation is Relation.REPLACE_ONE:
+    poisson, replace_one = leaf.sampling.kind == "poisson", relation is Relation.REPLACE_ONE
+    if poisson and replace_one:
+        return poisson_replace_one(leaf.sampling.rate, relation.factor * multiplier, tuple(orders.tolist()))
+    if poisson:
+        sampled = dp_accounting.PoissonSampledDpEvent(leaf.sampling.rate, gaussian)
+        return _library_renyi(sampled, orders, _ADD_OR_REMOVE)
+    if replace_one:
         sampling: Any = leaf.sampling
-        return dp_accounting.SampledWithoutReplacementDpEvent(sampling.n, sampling.batch, gaussian)
+        sampled = dp_accounting.SampledWithoutReplacementDpEvent(sampling.n, sampling.batch, gaussian)
+        return _library_renyi(sampled, orders, _REPLACE)
     return None
 
 
+def _library_renyi(event: Any, orders: NDArray[np.float64], relation: Any) -> NDArray[np.float64]:
+    accountant = rdp_privacy_accountant.RdpAccountant(orders.tolist(), neighboring_relation=relation)
+    return np.asarray(accountant.compose(event).rdp, dtype=np.float64)
+
+
 def _why_not(way: Alternative, relation: Relation, name: Accountant) -> str:
-    events = [leaf for leaf in way.counted if isinstance(leaf, SampledEvent)] or list(way.counted)
+    sampled = [leaf for leaf in way.counted if isinstance(leaf, SampledEvent | MixtureEvent)]
+    events = sampled or list(way.counted)
     names = list(dict.fromkeys(event.describe() for event in events))
     what = "; ".join(names[:3]) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
     what = what or "Gaussian noise alone"
     if name != "best":
         return f"the {name!r} accountant cannot price this under {relation.value}: {what}. Ask for accountant='best'."
-    if any(isinstance(leaf, SampledEvent) for leaf in way.counted):
-        return (
-            f"no accountant can price this under {relation.value}: {what}. Priced are Gaussian releases on Poisson "
-            "samples (one per sample under replace-one; delta from 1e-10 on, or any under add-or-remove-one) and on "
-            "fixed-size samples (replace-one only, and not together with Poisson samples or objective perturbation)."
-        )
     return (
-        f"no accountant can price this under {relation.value} at so small a delta: {what}. "
-        f"Raise delta to {SMALLEST_PLD_DELTA:g} or more."
+        f"no accountant can price this under {relation.value}: {what}. Priced are Gaussian releases on Poisson samples "
+        "(one per sample under replace-one), on fixed-size samples (replace-one only), and on a sample and everybody "
+        "under one noise (add-or-remove-one only)."
     )

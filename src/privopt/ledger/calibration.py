@@ -8,7 +8,7 @@ from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import additive_cost, leaf_delta, leaf_rho
-from privopt.ledger.events import Event, SampledEvent, ShiftedGaussianEvent
+from privopt.ledger.events import Event, MixtureEvent, SampledEvent, ShiftedGaussianEvent
 from privopt.ledger.filters import Composition, filter_cap, filter_cost
 from privopt.public import Relation
 
@@ -114,6 +114,10 @@ def _approximate_rho(leaf: Event) -> float:
         return leaf.sampling.rate**2 * math.expm1(min(2 * inside, 600.0)) / 2
     if isinstance(leaf, ShiftedGaussianEvent):
         return leaf.mu**2 / 2
+    if isinstance(leaf, MixtureEvent):
+        inverse, jump = 1 / leaf.noise_multiplier**2, leaf.sampled_ratio
+        sampled = leaf.rate**2 * math.expm1(min(jump**2 * inverse, 600.0)) / 2
+        return inverse / 2 + leaf.rate * jump * inverse + sampled
     return leaf_rho(leaf) or 0.0
 
 

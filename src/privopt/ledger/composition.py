@@ -24,8 +24,10 @@ from privopt.ledger.events import (
     ZCDPEvent,
     leaf_counts,
 )
+from privopt.public import Relation
 
 MOST_ALTERNATIVES = 64
+MANY_SELECTIONS = 8  # from here on selections are cheaper as zCDP than as pure events inside a PLD
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,36 @@ class Alternative:
     leaves: frozenset[tuple[Event, int]]
     delta: float
     private: bool
+
+    @property
+    def rho(self) -> float | None:
+        """The zCDP cost, None where a leaf has none."""
+        rhos = [(count, leaf_rho(leaf)) for leaf, count in self.leaves]
+        if any(rho is None for _, rho in rhos):
+            return None
+        return math.fsum([self.mu_squared / 2, *(count * rho for count, rho in rhos if rho is not None)])
+
+    @property
+    def pure_epsilon(self) -> float | None:
+        """The sum of pure epsilons, None where a release has none."""
+        epsilons = [(count, leaf_pure_epsilon(leaf)) for leaf, count in self.leaves]
+        if self.mu_squared > 0 or any(pure is None for _, pure in epsilons):
+            return None
+        return math.fsum(count * pure for count, pure in epsilons if pure is not None)
+
+    @property
+    def concentrated(self) -> tuple[dict[Event, int], float]:
+        """The leaves that a privacy-loss distribution takes one by one, and the rho of all others together."""
+        selections = sum(count for leaf, count in self.leaves if isinstance(leaf, BoundedRangeEvent))
+        kinds = (ZCDPEvent, BoundedRangeEvent) if selections >= MANY_SELECTIONS else ZCDPEvent
+        grouped = [(leaf, count) for leaf, count in self.leaves if isinstance(leaf, kinds)]
+        rest = {leaf: count for leaf, count in self.counted.items() if not isinstance(leaf, kinds)}
+        return rest, math.fsum(count * (leaf_rho(leaf) or 0.0) for leaf, count in grouped)
+
+    @property
+    def is_concentrated(self) -> bool:
+        """Whether all that is known of every release is a zCDP bound: then no loss distribution is below it."""
+        return self.mu_squared == 0 and not self.concentrated[0]
 
     @property
     def counted(self) -> dict[Event, int]:
@@ -172,6 +204,24 @@ def leaf_gaussian_rho(leaf: Event) -> float | None:
 def leaf_delta(leaf: Event) -> float:
     """The bad-event probability of a leaf."""
     return leaf.delta if isinstance(leaf, DeltaEvent) else 0.0
+
+
+def sampled_multiplier(leaf: SampledEvent, relation: Relation) -> float | None:
+    """The noise multiplier of the Gaussian on a sample, None if something else is inside.
+
+    Several Gaussians on one Poisson sample are one of multiplier (sum 1 / z^2)^(-1/2) under add-or-remove-one, where
+    the divergence of the mixture is a function of the divergence of its parts; under replace-one both sides are
+    mixtures and only a single Gaussian has a proof.
+    """
+    inner, parallels = leaf_counts(leaf.event)
+    gaussians = [(event, count) for event, count in inner.items() if isinstance(event, GaussianEvent)]
+    if parallels or not gaussians or len(gaussians) < len(inner):
+        return None
+    if relation is Relation.REPLACE_ONE and sum(count for _, count in gaussians) > 1:
+        return None
+    if len(gaussians) == 1 and gaussians[0][1] == 1:
+        return gaussians[0][0].noise_multiplier
+    return 1 / math.sqrt(math.fsum(count / event.noise_multiplier**2 for event, count in gaussians))
 
 
 def _alternative(counts: Mapping[Event, int]) -> Alternative:

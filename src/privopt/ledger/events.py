@@ -120,7 +120,11 @@ class ZCDPEvent(_Leaf):
 
 @dataclass(frozen=True)
 class ShiftedGaussianEvent(_Leaf):
-    """A mechanism with delta(eps) <= GaussianDelta(mu, eps - shift) for every eps >= shift, in both directions.
+    """Objective perturbation: delta(eps) <= curve(mu, eps - shift) for every eps >= shift, in both directions.
+
+    The curve is that of Gaussian noise, `gaussian_delta`, for losses whose derivative has one sign. For all others
+    (`two_signed`) it is that of the privacy loss mu |Z| + mu^2 / 2 with Z standard normal: twice the Gaussian curve
+    from mu^2 / 2 on. See `privopt.ledger.shifted`.
 
     Source:
         Objective perturbation: Redberg, Koskela, Wang 2023, sharpened for losses whose derivative has one sign.
@@ -128,6 +132,7 @@ class ShiftedGaussianEvent(_Leaf):
 
     mu: float
     shift: float
+    two_signed: bool = False
 
     def __post_init__(self) -> None:
         _check_positive(self, "mu", "for no noise use NonPrivateEvent()")
@@ -135,8 +140,48 @@ class ShiftedGaussianEvent(_Leaf):
             self, "shift", low=0.0, high=math.inf, advice="it is the ln(1 + curvature / ridge) term"
         )
 
+        if self.two_signed not in (True, False):
+            raise ValueError(f"two_signed must be True or False, got {self.two_signed!r}.")
+        object.__setattr__(self, "two_signed", bool(self.two_signed))
+
     def describe(self) -> str:
-        return f"objective perturbation, mu {_number(self.mu)} shifted by {_number(self.shift)}"
+        folded = " (folded)" if self.two_signed else ""
+        return f"objective perturbation, mu {_number(self.mu)} shifted by {_number(self.shift)}{folded}"
+
+
+@dataclass(frozen=True)
+class MixtureEvent(_Leaf):
+    """One noise on a sum over everybody plus a sum over a secret Poisson sample; add-or-remove-one only.
+
+    The pair N(0, z^2) against (1 - rate) N(1, z^2) + rate N(1 + sampled_ratio, z^2).
+
+    Attributes:
+        noise_multiplier: z, the standard deviation over the l2 sensitivity of the sum over everybody.
+        rate: the probability with which a unit is in the sample.
+        sampled_ratio: the l2 sensitivity of the sampled sum, given who was drawn, over that of the sum over everybody.
+
+    Source:
+        Choquette-Choo, Ganesh, Steinke, Thakurta 2023 (mixtures of Gaussians; vectors are dominated by their norms).
+    """
+
+    noise_multiplier: float
+    rate: float
+    sampled_ratio: float
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
+        _check_positive(self, "rate", "where nobody is drawn use GaussianEvent()")
+        if self.rate > 1:
+            raise ValueError(
+                f"rate of MixtureEvent must be at most 1, got {self.rate!r}: it is a probability."
+            )
+        _check_number(self, "sampled_ratio", low=0.0, high=math.inf, advice="it is a ratio of sensitivities")
+
+    def describe(self) -> str:
+        return (
+            f"Gaussian noise, {_number(self.noise_multiplier)} times the sensitivity of a sum over everybody, plus a "
+            f"Poisson sample of {_number(100 * self.rate)} % that adds {_number(self.sampled_ratio)} times as much"
+        )
 
 
 @dataclass(frozen=True)
@@ -333,6 +378,7 @@ _LEAVES: dict[str, type[_Leaf]] = {
         PureEvent,
         ZCDPEvent,
         ShiftedGaussianEvent,
+        MixtureEvent,
         DeltaEvent,
         NoEvent,
         NonPrivateEvent,

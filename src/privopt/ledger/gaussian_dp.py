@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import erfcx, log_ndtr
 
+from privopt.ledger.amounts import Budget
+
 _brentq = cast(Any, brentq)  # its type information is incomplete
 _TIGHT = 8.9e-16  # brentq's smallest allowed relative tolerance is 4 machine epsilons
 
@@ -94,6 +96,17 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     while _log_delta(mu, epsilon) > log_delta:
         mu *= 1 - _TIGHT
     return mu
+
+
+def part_of(budget: Budget, fraction: float) -> Budget:
+    """The budget of a part that gets a fraction of the whole one's mu^2, at the same delta.
+
+    Gaussian releases calibrated to the parts of a whole compose to exactly the whole.
+    """
+    if not budget.is_private:
+        return budget
+    mu = gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(fraction)
+    return Budget(gaussian_epsilon(mu, budget.delta), budget.delta)
 
 
 def _log_delta(mu: float, epsilon: float) -> float:

@@ -13,37 +13,25 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.ledger.gaussian_dp import gaussian_deltas
+from privopt.ledger.shifted import ShiftedCurve
 from privopt.ledger.zcdp import zcdp_deltas, zcdp_epsilon
 
 SMALLEST_MASS = 1e-15
 
 
-def shifted_gaussian_profile(mu: float, shift: float, interval: float) -> NDArray[np.float64]:
-    """The curve of a mechanism with delta(eps) <= GaussianDelta(mu, eps - shift) for eps >= shift.
-
-    For eps <= -shift the mirror holds, and between the two the curve lies below its chord in e^eps. The three pieces
-    together are convex: at the two joints the slopes are -Phi(-mu/2), -2 Phi(-mu/2) / (e^shift + 1) and
-    -Phi(-mu/2) e^-shift.
+def shifted_gaussian_profile(
+    mu: float, shift: float, interval: float, *, two_signed: bool = False
+) -> NDArray[np.float64]:
+    """The convex curve of an objective perturbation, see `privopt.ledger.shifted`.
 
     Args:
         mu: sensitivity over standard deviation.
         shift: at least 0.
         interval: distance of the grid points, the middle one being 0.
-
-    Source:
-        The mirror image and the convex envelope of the curve are ours; Doroshenko et al. 2022 (connect the dots).
+        two_signed: whether the derivative of the loss may have either sign.
     """
     reach = math.ceil((shift + mu * (mu / 2 + 8.5)) / interval)
-    at = _grid(reach, interval)
-    outside = gaussian_deltas(mu, np.maximum(np.abs(at) - shift, 0.0))
-    highest = float(outside[reach])  # GaussianDelta(mu, 0)
-    left = -math.expm1(-shift) + math.exp(-shift) * highest
-    slope = (highest - left) / (2 * math.sinh(shift)) if shift > 0 else 0.0
-    chord = left + slope * (np.exp(np.clip(at, -shift, shift)) - math.exp(-shift))
-    below = np.minimum(at, 0.0)
-    mirrored = -np.expm1(below) + np.exp(below) * outside
-    return _tidy(np.where(at >= shift, outside, np.where(at <= -shift, mirrored, chord)))
+    return _tidy(ShiftedCurve(mu, shift, two_signed).deltas(_grid(reach, interval)))
 
 
 def zcdp_profile(rho: float, interval: float) -> NDArray[np.float64]:
