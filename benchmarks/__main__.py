@@ -1,6 +1,6 @@
 """The benchmarks, from the command line.
 
-    python -m benchmarks [all | accuracy | prediction | speed | table] [--quick] [--shared FOLDER] ...
+    python -m benchmarks [all | accuracy | prediction | paper | lasso | speed | table] [--quick] [--shared FOLDER] ...
 
 Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
 docs/benchmarks.md. Without a command everything is measured and the tables are renewed.
@@ -9,11 +9,11 @@ docs/benchmarks.md. Without a command everything is measured and the tables are 
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import methods, speed, tables
+from benchmarks import lasso, methods, paper, speed, tables
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
@@ -34,7 +34,10 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.add_argument(
-        "what", nargs="?", default="all", choices=["all", "accuracy", "prediction", "speed", "table"]
+        "what",
+        nargs="?",
+        default="all",
+        choices=["all", "accuracy", "prediction", "paper", "lasso", "speed", "table"],
     )
     command.add_argument(
         "--data",
@@ -61,7 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 def tasks(options: argparse.Namespace, data: Sequence[str]) -> Iterator[Task]:
     """What to measure, one process each; prepares the encoded data on the way."""
-    seeds = options.seeds or (2 if options.quick else 5)
+    seeds = _seeds(options)
     epsilons = options.epsilon or (QUICK_EPSILONS if options.quick else EPSILONS)
     relations = tables.RELATIONS if options.relation == "both" else (options.relation,)
     for name in data:
@@ -104,6 +107,21 @@ def _say(record: Record) -> None:
     )
 
 
+def _seeds(options: argparse.Namespace) -> int:
+    return options.seeds or (2 if options.quick else 5)
+
+
+MEASURED: dict[str, Callable[[argparse.Namespace], Iterator[Record]]] = {
+    "paper": lambda options: paper.measure(
+        options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
+    ),
+    "lasso": lambda options: lasso.measure(
+        options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
+    ),
+    "speed": lambda options: speed.measure(options.shared, SCRATCH, quick=options.quick),
+}
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure and render."""
     options = parser().parse_args(arguments)
@@ -114,13 +132,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.method, options.relation = (methods.DEFAULT,), tables.RELATIONS[0]
         rest = tables.HELD_OUT if options.what == "all" else (*DATA, *tables.HELD_OUT)
         measure_accuracy(options, options.data or rest, folder)
-    if options.what in ("all", "speed"):
-        for record in speed.measure(options.shared, SCRATCH, quick=options.quick):
-            append(record, folder)
-            print(json.dumps(record), flush=True)
+    for what, measured in MEASURED.items():
+        if options.what in ("all", what):
+            for record in measured(options):
+                append(record, folder)
+                print(json.dumps(record), flush=True)
     records = read(folder)
     if options.what == "prediction":
         print(tables.prediction(records))
+    if options.what in ("all", "paper", "table") and not options.quick:
+        paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
         tables.PAGE.write_text(
             tables.render(records, tables.PAGE.read_text(encoding="utf-8")), encoding="utf-8"

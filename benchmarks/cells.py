@@ -119,7 +119,7 @@ def _private(data: Encoded, task: Task, cell: Cell) -> Record:
     model = fits[0].model
     optima = Path(task.optima)
     excess = [fit.loss - optimum(data, None, optima)["loss"] for fit in fits]
-    own = optimum(data, _alpha(model, data), optima)["objective"]
+    own = optimum(data, _alpha(model), optima)["objective"]
     measured = statistics.fmean(fit.objective - own for fit in fits)
     predicted = model.plan_.predicted_excess if task.method == methods.DEFAULT else None
     accuracies = [fit.accuracy for fit in fits]
@@ -161,14 +161,14 @@ def _fit(data: Encoded, cell: Cell, solver: Any, seed: int) -> Fit:
         accuracy=accuracy(scores(model, data.test), data.test_targets),
         loss=loss,
         # Features within [-1, 1] are not scaled, so the penalty is on the coefficients as they are.
-        objective=loss + 0.5 * _alpha(model, data) * float(np.sum(np.square(model.coef_))),
+        objective=loss + 0.5 * _alpha(model) * float(np.sum(np.square(model.coef_))),
         model=model,
     )
 
 
-def _alpha(model: Any, data: Encoded) -> float:
+def _alpha(model: Any) -> float:
     """The strength of the penalty that the model's objective has."""
-    return 1.0 / data.rows if model.alpha is None else model.alpha
+    return float(model.alpha_)
 
 
 def reset_peak_memory() -> float:

@@ -18,7 +18,7 @@ from benchmarks.methods import Cell
 from benchmarks.processes import lines_of
 from benchmarks.results import Record, machine
 
-EPSILONS = (0.1, 0.3, 1.0)
+EPSILONS = (0.1, 0.3, 1.0, 3.0)
 IMPORTS = (
     "import privopt",
     "from privopt import LogisticRegression",

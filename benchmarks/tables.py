@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import methods
+from benchmarks import lasso, methods, paper
 from benchmarks.bars import verdicts
 from benchmarks.results import Record, select
 
@@ -145,6 +145,11 @@ def render(records: Sequence[Record], page: str) -> str:
     made = {
         "bars": lambda: bars(records),
         "prediction": lambda: prediction(records),
+        "paper": lambda: table(
+            ["method", "passes", *(f"gap, epsilon {one:g}" for one in paper.EPSILONS)],
+            paper.table_rows(records),
+        ),
+        "lasso": lambda: table(lasso.HEAD, lasso.table_rows(records)),
         "speed": lambda: speed(records),
         **{f"accuracy-{relation}": lambda r=relation: accuracy(records, r) for relation in RELATIONS},
         **{f"excess-{relation}": lambda r=relation: excess(records, r) for relation in RELATIONS},

@@ -46,14 +46,16 @@ def exact_norms(units: Units) -> np.ndarray:
     st.sampled_from([1.0, 1e-3, 0.3, 1e20, 7.7]),
     st.sampled_from([None, 0.5, -2.0]),
     st.booleans(),
+    st.sampled_from(["float32", "float64"]),
 )
 def test_stored_rows_obey_the_bound_and_their_norms_are_rounded_up(
-    features: np.ndarray, bound: float, intercept: float | None, as_csr: bool
+    features: np.ndarray, bound: float, intercept: float | None, as_csr: bool, storage: Any
 ) -> None:
     given_features = sparse.csr_array(features) if as_csr else features
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        units = Units.from_arrays(given_features, row_bound=bound, intercept=intercept)
+        units = Units.from_arrays(given_features, row_bound=bound, intercept=intercept, storage=storage)
+    assert units.private_features.dtype == storage
     finite = np.isfinite(features).all(axis=1)
     assert np.array_equal(units.private_present, finite)
     assert np.all(units.private_norms <= units.public.row_bound)
@@ -67,6 +69,21 @@ def test_rows_inside_the_bound_are_kept_and_others_keep_their_direction() -> Non
     units = Units.from_arrays([[0.6, 0.8], [3.0, 4.0], [1e300, 0.0], [0.0, 0.0]], row_bound=1.0)
     np.testing.assert_allclose(dense(units), [[0.6, 0.8], [0.6, 0.8], [1, 0], [0, 0]], rtol=1e-6)
     assert units.private_present.all()
+
+
+@pytest.mark.parametrize("as_csr", [False, True])
+def test_float64_rows_are_exact_inside_the_bound_and_nearly_so_on_it(as_csr: bool) -> None:
+    features = np.array([[0.1, 0.7], [3.0, 4.0], [0.0, 0.3]])
+    units = Units.from_arrays(
+        sparse.csr_array(features) if as_csr else features, row_bound=1.0, intercept=0.1, storage="float64"
+    )
+    assert dense(units)[[0, 2]].tolist() == [[0.1, 0.7, 0.1], [0.0, 0.3, 0.1]]
+    np.testing.assert_allclose(dense(units)[1], [0.6, 0.8, 0.1], rtol=1e-13)
+    part = units.subset(np.array([2, 1]), 2)
+    assert dense(part).tolist() == dense(units)[[2, 1]].tolist()
+    mapped = units.mapped(np.diag([1.0, 2.0, 3.0]), 5.0)
+    np.testing.assert_allclose(dense(mapped), dense(units) * [1.0, 2.0, 3.0], rtol=1e-14)
+    assert {part.private_features.dtype, mapped.private_features.dtype} == {np.dtype(np.float64)}
 
 
 def test_dense_and_sparse_rows_are_stored_alike() -> None:

@@ -26,20 +26,36 @@ if TYPE_CHECKING:
     from privopt.public import Relation
     from privopt.report.report import PrivacyReport
     from privopt.solve import minimize, plan
+    from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
+    from privopt.solvers.frank_wolfe import FrankWolfe
     from privopt.solvers.gradient_descent import GradientDescent
+    from privopt.solvers.mirror_descent import MirrorDescent
+    from privopt.solvers.newton import DoubleNoiseNewton
+    from privopt.solvers.objective_perturbation import ObjectivePerturbation
+    from privopt.solvers.output_perturbation import OutputPerturbation
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
+    from privopt.solvers.svrg import SVRG
+    from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
+    from privopt.solvers.whitening import Whitening
     from privopt.tables.encoder import TabularEncoder
 
     __version__: str
 
 __all__ = [
+    "SVRG",
+    "AcceleratedMirrorDescent",
     "Account",
     "Budget",
+    "DoubleNoiseNewton",
+    "FrankWolfe",
     "GradientDescent",
     "HuberRegressor",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
+    "MirrorDescent",
+    "ObjectivePerturbation",
+    "OutputPerturbation",
     "PoissonRegressor",
     "PrivacyReport",
     "PrivateSearchCV",
@@ -47,9 +63,11 @@ __all__ = [
     "QuantileRegressor",
     "Relation",
     "Ridge",
+    "SVRGPlusPlus",
     "StochasticGradientDescent",
     "TabularEncoder",
     "Units",
+    "Whitening",
     "__version__",
     "constraints",
     "double_precision",
@@ -60,13 +78,19 @@ __all__ = [
 ]
 
 _HOME = {
+    "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
     "Account": "privopt.ledger.account",
     "Budget": "privopt.ledger.amounts",
+    "DoubleNoiseNewton": "privopt.solvers.newton",
+    "FrankWolfe": "privopt.solvers.frank_wolfe",
     "GradientDescent": "privopt.solvers.gradient_descent",
     "HuberRegressor": "privopt.estimators.regressors",
     "LinearRegression": "privopt.estimators.regressors",
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",
+    "MirrorDescent": "privopt.solvers.mirror_descent",
+    "ObjectivePerturbation": "privopt.solvers.objective_perturbation",
+    "OutputPerturbation": "privopt.solvers.output_perturbation",
     "PoissonRegressor": "privopt.estimators.regressors",
     "PrivacyReport": "privopt.report.report",
     "PrivateSearchCV": "privopt.estimators.selection",
@@ -74,9 +98,12 @@ _HOME = {
     "QuantileRegressor": "privopt.estimators.regressors",
     "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
+    "SVRG": "privopt.solvers.svrg",
+    "SVRGPlusPlus": "privopt.solvers.svrg_plus_plus",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
     "TabularEncoder": "privopt.tables.encoder",
     "Units": "privopt.data",
+    "Whitening": "privopt.solvers.whitening",
     "constraints": "privopt.problems",
     "double_precision": "privopt.precision",
     "losses": "privopt.problems",

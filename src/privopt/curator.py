@@ -22,7 +22,14 @@ from privopt.handles import Held, Stream
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.queries.base import ArgminQuery, MeanQuery, Query, Scalar, StatisticOfHeld
+from privopt.queries.base import (
+    ArgminQuery,
+    MeanQuery,
+    Query,
+    RecordsQuery,
+    Scalar,
+    StatisticOfHeld,
+)
 from privopt.sampling import EveryUnit, Sampling, expected_units
 from privopt.transcript import Transcript
 
@@ -109,9 +116,13 @@ class Curator(Door):
                 )
             return query.value(jnp.asarray(self._private_held[query.held]))
         if isinstance(query, ArgminQuery):
+            private_units = self._engine.units
             return partial(
-                query.minimise, self._private_units.private_features, self._private_units.private_targets
+                query.minimise, self.public, private_units.private_features, private_units.private_targets
             )
+        if isinstance(query, RecordsQuery):
+            private_units = self._engine.units
+            return query.value(self.public, private_units.private_features, private_units.private_targets)
         raise TypeError(f"the engine does not know how to compute a {type(query).__name__}.")
 
     def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:

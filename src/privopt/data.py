@@ -18,12 +18,16 @@ from scipy import sparse
 
 from privopt.engine.rows import (
     MAPPED_NORM_SLACK,
+    PRODUCT_ROWS,
     MappedRows,
     Rows,
+    Storage,
+    Stored,
     aligned_zeros,
     block_length,
     clip_rows,
     map_rows,
+    whole_tiles,
 )
 from privopt.engine.storage import finite_rows, gather_rows, store_rows
 from privopt.engine.users import Weighting, choose_records, offsets, user_weights, within
@@ -49,7 +53,7 @@ class Units:
 
     Attributes:
         public: what everybody may know.
-        private_features: (rows, d) float32 rows of norm at most `public.row_bound`: an array, CSR, or mapped CSR.
+        private_features: (rows, d) stored rows of norm at most `public.row_bound`: an array, CSR, or mapped CSR.
         private_targets: (rows,) float64; 0 for an absent record.
         private_norms: (rows,) l2 norms of the stored rows, rounded up.
         private_present: (rows,) whether the record counts; an absent one has a zero row.
@@ -87,11 +91,12 @@ class Units:
         target_bounds: tuple[float, float] | None = None,
         intercept: float | None = None,
         noise: UnitsNoise | None = None,
+        storage: Storage = "float32",
     ) -> "Units":
         """Group arrays into privacy units.
 
         Args:
-            features: (rows, d) numbers, dense or SciPy sparse (kept as CSR, never made dense). Copied, as float32.
+            features: (rows, d) numbers, dense or SciPy sparse (kept as CSR, never made dense). Copied, as `storage`.
             targets: (rows,) numbers, or labels when `classes` is given; None for no targets.
             relation: the neighbouring relation.
             row_bound: public bound on a row's l2 norm, without the intercept column; longer rows are scaled to it.
@@ -104,8 +109,10 @@ class Units:
             target_bounds: public (low, high); numbers outside are moved to the nearer end.
             intercept: public value of a constant last column to append; None for no such column.
             noise: source of the secret choice of a user's records; default: fresh, from the operating system.
+            storage: the format of the stored rows. "float64" takes twice the memory, and is for comparisons to
+                more than seven digits; the privacy is the same.
         Privacy:
-            A row depends on its own record alone: clipped to `row_bound` after rounding to float32, or zero and absent
+            A row depends on its own record alone: clipped to `row_bound` as it is stored, or zero and absent
             if a feature or the target is NaN or infinite or the label is not among `classes`. A user owns their rows,
             their number and the weight computed from it. That keys are complete, and with replace-one the number of
             units, are the caller's declarations.
@@ -117,7 +124,8 @@ class Units:
         features = _check_features(features)
         rows, width = features.shape
         row_bound = _check_row_bound(row_bound)
-        intercept = _check_intercept(intercept)
+        dtype = _check_storage(storage)
+        intercept = _check_intercept(intercept, dtype)
         _check_target_domain(classes, target_bounds)
         targets = _check_targets(targets, rows, classes)
         codes = None if groups is None else _check_groups(groups, rows, max_records_per_user, user_weighting)
@@ -134,14 +142,14 @@ class Units:
         )
         private_targets, private_usable = _map_targets(targets, rows, classes, target_bounds)
         if codes is None:
-            return _records(features, private_targets, private_usable, public, row_bound, intercept)
+            return _records(features, private_targets, private_usable, public, row_bound, intercept, dtype)
         generator = (NoiseSource() if noise is None else noise).units_generator
         private_usable &= finite_rows(features)
         private_order, private_offsets = choose_records(
             codes, private_usable, public.n, max_records_per_user, generator
         )
         private_rows, private_norms, _ = store_rows(
-            features, private_order, len(private_order), row_bound, intercept, public.row_bound, None
+            features, private_order, len(private_order), row_bound, intercept, public.row_bound, None, dtype
         )
         return cls(
             public=public,
@@ -201,15 +209,16 @@ class Units:
             )
         row_bound = _check_row_bound(row_bound)
         rows, width = len(self.private_targets), matrix.shape[1]
-        private_source = self.private_features
-        dense = isinstance(private_source, np.ndarray) or 4 * self.positions * width <= _DENSE_VIEW_BYTES
-        private_rows = aligned_zeros(rows if dense else 0, width)
+        private_source, dtype = self.private_features, self.private_features.dtype
+        size = dtype.itemsize * self.positions * width
+        dense = isinstance(private_source, np.ndarray) or size <= _DENSE_VIEW_BYTES
+        private_rows = aligned_zeros(rows if dense else 0, width, dtype)
         private_norms = np.zeros(rows)
-        step = block_length(width + self.public.d)
+        step, whole = block_length(width + self.public.d, lines=PRODUCT_ROWS), whole_tiles(matrix)
         for start in range(0, rows, step):
             part = slice(start, start + step)
             private_block, private_norms[part], _ = clip_rows(
-                map_rows(private_source, part, matrix), row_bound
+                map_rows(private_source, part, whole)[:, :width], row_bound, dtype
             )
             if dense:
                 private_rows[part] = private_block
@@ -268,15 +277,21 @@ def _check_row_bound(row_bound: Any) -> float:
     return float(row_bound)
 
 
-def _check_intercept(intercept: float | None) -> float | None:
-    """The constant as it will be stored, in float32."""
+def _check_storage(storage: str) -> np.dtype[Stored]:
+    if storage not in ("float32", "float64"):
+        raise ValueError(f"storage must be 'float32' or 'float64', got {storage!r}.")
+    return np.dtype(storage)
+
+
+def _check_intercept(intercept: float | None, dtype: np.dtype[Stored]) -> float | None:
+    """The constant as it will be stored."""
     if intercept is None:
         return None
     if isinstance(intercept, bool) or not 0 < abs(intercept) <= _LARGEST_BOUND:
         raise ValueError(
             f"intercept must be a finite number other than 0, the value of the constant column, got {intercept!r}."
         )
-    return float(np.float32(intercept))
+    return float(dtype.type(intercept))
 
 
 def _check_target_domain(classes: Any, target_bounds: tuple[float, float] | None) -> None:
@@ -405,11 +420,12 @@ def _records(
     public: Public,
     row_bound: float,
     intercept: float | None,
+    dtype: np.dtype[Stored],
 ) -> Units:
     """Units that are records, padded with absent ones to n."""
     rows, n = features.shape[0], public.n
     private_rows, private_norms, private_finite = store_rows(
-        features, slice(0, rows), n, row_bound, intercept, public.row_bound, private_usable
+        features, slice(0, rows), n, row_bound, intercept, public.row_bound, private_usable, dtype
     )
     private_present = np.zeros(n, np.bool_)
     private_present[:rows] = private_usable & private_finite

@@ -222,7 +222,7 @@ class Door(abc.ABC):
             doors.append(door)
         return doors
 
-    def view(self, row_map: Array, row_bound: float) -> "Door":
+    def view(self, row_map: Array | NDArray[np.float64], row_bound: float) -> "Door":
         """The same data through a public linear map of its rows, on the same ledger.
 
         Args:

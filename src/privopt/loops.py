@@ -22,8 +22,9 @@ from privopt.engine.in_process import InProcessEngine, traced_sum
 from privopt.engine.rounding import rounding_bound
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.public import Public
-from privopt.queries.base import ArgminQuery, MeanQuery, Query, RecordSum
+from privopt.queries.base import ArgminQuery, MeanQuery, Query, RecordsQuery, RecordSum
 from privopt.sampling import EveryUnit, FixedSize, Sampling, expected_units
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
@@ -67,9 +68,16 @@ def require_fit(
             f"the sample is {sampling.batch} of n = {sampling.n} units, but here n = {public.n}: its price would be "
             "that of another rate."
         )
-    if isinstance(query, ArgminQuery) and public.unit == "user":
+    if isinstance(query, ArgminQuery | RecordsQuery) and public.unit == "user":
         raise ValueError(
             f"{query.name} sees records, not which user owns them: its sensitivity would be a record's."
+        )
+    if isinstance(query, ArgminQuery):
+        query.require_mechanism(mechanism, public)
+    elif isinstance(mechanism, ObjectiveNoise):
+        raise ValueError(
+            f"{query.name} is no minimiser, and {type(mechanism).__name__} puts its noise inside an objective: "
+            "use a mechanism that adds noise to a value."
         )
 
 
@@ -210,6 +218,7 @@ def run(
             inputs,
             valid,
             np.asarray(draws.forced),
+            np.asarray(False),
             step=step,
             slots=tuple(slots),
             public=public,
@@ -228,12 +237,13 @@ def _run_block(
     inputs: Any,
     valid: Array,
     forced: Array,
+    never: Array,
     *,
     step: Step,
     slots: tuple[Slot, ...],
     public: Public,
 ) -> tuple[Any, Any]:
-    """Scan `step` over one block; `forced` puts the recorded releases in place of the computed ones.
+    """Scan `step` over one block; `forced` puts the recorded releases in place of the computed ones; `never` is False.
 
     What was priced (`slots`) is part of the compiled program, so that a step whose closure changed is traced anew.
     """
@@ -252,7 +262,7 @@ def _run_block(
                 query.sensitivity(public, sampling) + 2.0 * rounding_bound(query.radius(), public.n) / units
             )
             computed = mechanism.combine(query.finish(private_mean), sensitivity, private_noise[k])
-            released = jnp.where(forced, recorded[k], computed)
+            released = _as_recorded(jnp.where(forced, recorded[k], computed), never)
             outputs.append((released, jnp.asarray(sensitivity, jnp.float64)))
             return released
 
@@ -261,6 +271,21 @@ def _run_block(
         return kept, tuple(outputs)
 
     return jax.lax.scan(body, state, (inputs, valid))
+
+
+def _as_recorded(released: Array, never: Array) -> Array:
+    """The released number to the last bit, as the transcript has it.
+
+    A compiler may merge the last multiplication of a release into the addition that follows it, and would then go on
+    with another rounding than it stores; a replay would differ in the last bit. Arithmetic on the bits, with a zero
+    that is known at run time only, keeps the two apart.
+
+    Args:
+        released: float64.
+        never: a traced False.
+    """
+    bits = jax.lax.bitcast_convert_type(released, jnp.int64) ^ never.astype(jnp.int64)
+    return jax.lax.bitcast_convert_type(bits, jnp.float64)
 
 
 def _capacity(sampling: Sampling, n: int, times: int) -> int:

@@ -23,6 +23,7 @@ from privopt.handles import Held
 from privopt.ledger.events import Event
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.base import Mechanism, StreamMechanism
+from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, MeanQuery, Query, Scalar
@@ -203,7 +204,9 @@ class DryRun(_Dataless):
         return child
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
-        del mechanism, sampling, sensitivity
+        del sensitivity, sampling
+        if isinstance(mechanism, ExponentialMechanism):
+            return np.zeros((), np.int64)  # the first candidate
         return np.zeros(query.shape(self.public))
 
     def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
@@ -328,7 +331,9 @@ class Audit(Curator):
         released = mechanism.release(self._noise, private_value, float(sensitivity))
         if isinstance(query, ArgminQuery):
             noises = [
-                query.implied_noise(e.units.private_features, e.units.private_targets, jnp.asarray(released))
+                query.implied_noise(
+                    self.public, e.units.private_features, e.units.private_targets, jnp.asarray(released)
+                )
                 for e in (self._engine, self._right)
             ]
             moved = distance(np.asarray(noises[0]), np.asarray(noises[1]), query.norm)

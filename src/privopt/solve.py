@@ -88,12 +88,12 @@ def plan(
         outputs=problem.loss.outputs,
     )
     if solver is not None:
-        return Plans((choose(solver, problem, public).plan(problem, public, budget),))
-    default = choose("auto", problem, public)
+        return Plans((choose(solver, problem, public, budget).plan(problem, public, budget),))
+    default = choose("auto", problem, public, budget)
     plans, refused = [default.plan(problem, public, budget)], list[tuple[str, str]]()
     for kind in SOLVERS.values():
         other = kind()
-        if isinstance(default, kind):
+        if other.name == default.name:
             continue
         obstacle = other.applicable(problem, public)
         try:
@@ -138,7 +138,7 @@ def minimize(
     with double_precision():
         problem, first = _as_problem(problem, start)
         public = units.public
-        configured = choose(solver, problem, public).configure(problem, public, budget)
+        configured = choose(solver, problem, public, budget).configure(problem, public, budget)
         announced = configured.plan(problem, public, budget)
         noise = NoiseSource(random_state)
         ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)

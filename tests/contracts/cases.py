@@ -1,18 +1,29 @@
 """The list every contract test runs over: add a line here and a newcomer is tested."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from privopt.data import Units
 from privopt.ledger.amounts import Budget
 from privopt.problems import losses
-from privopt.problems.constraints import L2Ball
+from privopt.problems.constraints import L1Ball, L2Ball, LpBall
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
+from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.base import Solver
+from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.mirror_descent import MirrorDescent
+from privopt.solvers.newton import DoubleNoiseNewton
+from privopt.solvers.objective_perturbation import ObjectivePerturbation
+from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
+from privopt.solvers.svrg import SVRG
+from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
+from privopt.solvers.whitening import Whitening
 
 N, D = 40, 5
 BUDGET = Budget(2.0, 1e-5)
@@ -20,12 +31,16 @@ BUDGET = Budget(2.0, 1e-5)
 
 @dataclass(frozen=True)
 class Case:
-    """A solver on a problem, with everything that could be derived given."""
+    """A solver on a problem, with everything that could be derived given.
+
+    `still` are the fields with which it does nothing; None where it always releases something.
+    """
 
     name: str
     solver: Solver
     problem: Problem
     relations: tuple[str, ...] = ("replace-one", "add-or-remove-one")
+    still: Mapping[str, Any] | None = field(default_factory=lambda: {"steps": 0})
 
 
 def own_loss(params, features, target):
@@ -38,6 +53,11 @@ def own_loss(params, features, target):
 _LOGISTIC = Problem(losses.logistic, Ridge(0.1))
 _FULL = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6}
 _SAMPLED = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6, "rate": 0.5, "noise_multiplier": 8.0}
+_EPOCHS = {"epochs": 2, "inner_steps": 3, "rate": 0.5, "clip": 0.4, "step_size": 1.0, "fall_back": False}
+_EPOCHS_PRICED = {"noise_multiplier": 8.0, "momentum": 0.5, "tail": 0.5, **_EPOCHS}
+_NO_EPOCHS = {"epochs": 0}
+_MIRROR = {"clip": 0.4, "steps": 5, "smoothness": 0.5}
+_L1_BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
 
 EVERY_CASE = (
     Case("gradient descent", GradientDescent(**_FULL), _LOGISTIC),
@@ -69,6 +89,75 @@ EVERY_CASE = (
         "stochastic gradient descent, own loss",
         StochasticGradientDescent(**_SAMPLED),
         Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case("whitening", Whitening(), _LOGISTIC, still=None),
+    Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),
+    Case("whitening, squared loss", Whitening(), Problem(losses.squared), still=None),
+    Case("objective perturbation", ObjectivePerturbation(), _LOGISTIC, still=None),
+    Case(
+        "objective perturbation, l1, ball",
+        ObjectivePerturbation(clip=0.5),
+        Problem(losses.huber(0.5), L1(0.02), L2Ball(0.5)),
+        still=None,
+    ),
+    Case("output perturbation", OutputPerturbation(steps=6), _LOGISTIC),
+    Case(
+        "output perturbation, minimiser",
+        OutputPerturbation(form="minimiser"),
+        Problem(losses.squared, ElasticNet(0.02, 0.1)),
+        still=None,
+    ),
+    Case(
+        "gradient descent, geometric shares",
+        GradientDescent(shares="geometric", average="min_grad", **_FULL),
+        _LOGISTIC,
+    ),
+    Case(
+        "stochastic gradient descent, everybody",
+        StochasticGradientDescent(**(_SAMPLED | {"rate": 1.0})),
+        _LOGISTIC,
+    ),
+    Case("svrg", SVRG(**_EPOCHS), _LOGISTIC, still=_NO_EPOCHS),
+    Case(
+        "svrg, momentum and l1",
+        SVRG(**_EPOCHS_PRICED),
+        Problem(losses.huber(0.5), L1(0.02)),
+        still=_NO_EPOCHS,
+    ),
+    Case(
+        "svrg, every unit",
+        SVRG(**(_EPOCHS_PRICED | {"rate": 1.0})),
+        Problem(losses.squared, ElasticNet(0.02, 0.1), L2Ball(0.5)),
+        still=_NO_EPOCHS,
+    ),
+    Case("svrg, own loss", SVRG(**_EPOCHS_PRICED), Problem(losses.RecordLoss(own_loss)), still=_NO_EPOCHS),
+    Case("svrg, the paper's design", SVRG(design="paper", **_EPOCHS_PRICED), _LOGISTIC, still=_NO_EPOCHS),
+    Case("svrg, unstable", SVRG(), _LOGISTIC, still=_NO_EPOCHS),
+    Case("svrg, whitened", Whitening(inner=SVRG(**_EPOCHS)), _LOGISTIC, still=None),
+    Case("svrg++", SVRGPlusPlus(**(_EPOCHS_PRICED | {"inner_steps": 1})), _LOGISTIC, still=_NO_EPOCHS),
+    Case("newton", DoubleNoiseNewton(steps=3, clip=0.4, damping=0.3), _LOGISTIC),
+    Case(
+        "newton, hessian",
+        DoubleNoiseNewton(steps=3, clip=0.4, damping=0.3, model="hessian"),
+        Problem(losses.smoothed_hinge(0.5)),
+    ),
+    Case("accelerated mirror descent", AcceleratedMirrorDescent(**_MIRROR), _L1_BALL),
+    Case(
+        "accelerated mirror descent, l2, gradient step",
+        AcceleratedMirrorDescent(y_step="gradient", **_MIRROR),
+        Problem(losses.huber(0.5), Ridge(0.1), L2Ball(0.5)),
+    ),
+    Case(
+        "accelerated mirror descent, softmax",
+        AcceleratedMirrorDescent(),
+        Problem(losses.softmax(3), constraint=LpBall(1.0, 1.5)),
+    ),
+    Case("mirror descent", MirrorDescent(steps=5, clip=0.4), _L1_BALL),
+    Case("frank-wolfe", FrankWolfe(steps=5, clip=0.2), _L1_BALL),
+    Case(
+        "frank-wolfe, own loss",
+        FrankWolfe(steps=5, clip=0.2),
+        Problem(losses.RecordLoss(own_loss), Ridge(0.1), L1Ball(1.0)),
     ),
 )
 CASES = [(case, relation) for case in EVERY_CASE for relation in case.relations]

@@ -78,6 +78,7 @@ def units_for(loss: Any, layout: str) -> Units:
         groups=users,
         max_records_per_user=8,
         noise=FixedChoice(),
+        storage="float64" if "float64" in layout else "float32",
     )
 
 
@@ -102,7 +103,8 @@ def close(found: Any, expected: Any, *, tolerance: float = 1e-10) -> None:
 @pytest.mark.parametrize(
     ("name", "layout"),
     [(name, layout) for name in LOSSES for layout in ("dense", "sparse users")]
-    + [(name, layout) for name in ("logistic",) for layout in ("sparse", "dense users")],
+    + [("logistic", layout) for layout in ("sparse", "dense users", "float64", "float64 sparse users")]
+    + [("softmax", "float64")],
 )
 def test_the_fast_path_equals_the_general_path(name: str, layout: str) -> None:
     engine = InProcessEngine(units_for(LOSSES[name], layout))
@@ -114,13 +116,16 @@ def test_the_fast_path_equals_the_general_path(name: str, layout: str) -> None:
             close(engine.clipped_sum(asked, draw), engine.general_sum(asked, draw), tolerance=tolerance)
 
 
-@pytest.mark.parametrize(("name", "which"), [("logistic", 3), ("softmax", 0)])
+@pytest.mark.parametrize(
+    ("name", "which", "layout"),
+    [("logistic", 3, "dense"), ("softmax", 0, "dense"), ("logistic", 3, "float64")],
+)
 @pytest.mark.parametrize("block", [4096, 128])  # one block; several, the last one overlapping
 def test_the_compiled_loops_sum_equals_the_engines(
-    name: str, which: int, block: int, monkeypatch: pytest.MonkeyPatch
+    name: str, which: int, layout: str, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("privopt.engine.compiled_loops.BLOCK_ROWS", block)
-    engine = InProcessEngine(units_for(LOSSES[name], "dense"))
+    engine = InProcessEngine(units_for(LOSSES[name], layout))
     public, arrays, n = engine.units.public, engine.traced_arrays(), engine.units.public.n
     asked = queries_for(LOSSES[name])[which]
     run = jax.jit(lambda query, indices: traced_sum(query, public, arrays, indices))
@@ -220,8 +225,9 @@ def test_reference_values_of_the_erm_spec() -> None:  # ERM reference 6.3, RV1
     features = np.sin(0.5 + 1.3 * i + 0.7 * j)
     labels = np.where(np.cos(2 * np.arange(8)) > 0, 1, -1)
     w = np.array([0.3, -0.2, 0.5])
-    classified = InProcessEngine(Units.from_arrays(features, labels, row_bound=1.0, classes=[-1, 1]))
-    regressed = InProcessEngine(Units.from_arrays(features, np.cos(np.arange(8)), row_bound=1.0))
+    stored: Any = {"row_bound": 1.0, "storage": "float64"}
+    classified = InProcessEngine(Units.from_arrays(features, labels, classes=[-1, 1], **stored))
+    regressed = InProcessEngine(Units.from_arrays(features, np.cos(np.arange(8)), **stored))
     difference = ClippedGradientDifference(
         loss=losses.logistic, at=w, anchor=0 * w, slope_clip=0.02 / np.linalg.norm(w)
     )
@@ -240,7 +246,7 @@ def test_reference_values_of_the_erm_spec() -> None:  # ERM reference 6.3, RV1
         ),
         (classified.clipped_sum(difference), [0.0475449983, 0.0806351829, 0.0758013811]),
     ]:
-        np.testing.assert_allclose(found, expected, atol=3e-7)  # rows are stored in float32
+        np.testing.assert_allclose(found, expected, rtol=0, atol=3e-9)  # clips aim 1e-9 inside
 
 
 def test_reference_values_of_the_user_level_spec() -> None:  # user-level reference 10, R6
@@ -255,15 +261,16 @@ def test_reference_values_of_the_user_level_spec() -> None:  # user-level refere
         groups=i // 5,
         max_records_per_user=5,
         user_weighting="user",
+        storage="float64",
     )
     engine, w = InProcessEngine(units), np.array([0.1, -0.2, 0.3])
     gradients = engine.gather(ClippedGradient(loss=losses.logistic, at=w, clip=np.inf))
     expected = [[0.133705918, -0.0316196445, -0.2741787016], [0.3100766338, -0.0185556064, -0.1453164225]]
-    np.testing.assert_allclose(gradients[:2], expected, atol=1e-7)
+    np.testing.assert_allclose(gradients[:2], expected, rtol=0, atol=1e-9)
     norms = [0.3066774117, 0.3429412369, 0.3730347539, 0.0911737634, 0.3970912812, 0.4553772595]
-    np.testing.assert_allclose(np.linalg.norm(gradients, axis=1), norms, atol=1e-7)
+    np.testing.assert_allclose(np.linalg.norm(gradients, axis=1), norms, rtol=0, atol=1e-9)
     mean = engine.clipped_sum(ClippedGradient(loss=losses.logistic, at=w, clip=0.3)) / 6
-    np.testing.assert_allclose(mean, [0.1266786289, -0.0549479704, 0.0148665182], atol=1e-7)
+    np.testing.assert_allclose(mean, [0.1266786289, -0.0549479704, 0.0148665182], rtol=0, atol=1e-9)
 
 
 def with_softmax_kernel(query_type: type[Any], kind: str) -> type[Any]:
@@ -431,7 +438,7 @@ def test_a_query_that_is_no_sum_is_refused() -> None:
 
 
 @pytest.mark.parametrize("lazy", [False, True])
-@pytest.mark.parametrize("layout", ["dense", "sparse", "sparse users"])
+@pytest.mark.parametrize("layout", ["dense", "sparse", "sparse users", "float64 sparse"])
 def test_a_view_is_the_engine_on_mapped_rows(
     layout: str, lazy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

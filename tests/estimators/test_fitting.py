@@ -275,7 +275,7 @@ WRONG_ARGUMENTS = [
     (
         {"bounds": None},
         ValueError,
-        "bounds is missing: .* Estimating bounds privately would take a share of epsilon",
+        "bounds is missing: .* give it as loose_bounds=.* for a share of the budget",
     ),
     ({"bounds": 3.0}, TypeError, "bounds must be a pair"),
     ({"bounds": (1.0, -1.0)}, ValueError, "low <= high"),

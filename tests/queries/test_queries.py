@@ -22,6 +22,7 @@ from privopt.queries.base import clip_to_ball
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.replay import Audit
+from privopt.sampling import EveryUnit, FixedSize, Poisson
 
 D, CAP = 3, 3
 
@@ -35,6 +36,7 @@ LOSSES = {
     "logistic": losses.logistic,
     "squared": losses.squared,
     "softmax": losses.softmax(3),
+    "huber": losses.huber(0.5),
     "own": losses.RecordLoss(own_loss),
 }
 QUERIES = {
@@ -50,6 +52,7 @@ CASES = [
     ("logistic", "users"),
     ("squared", "sparse users"),
     ("softmax", "dense"),
+    ("huber", "dense"),
     ("own", "dense"),
     ("own", "users"),
 ]
@@ -116,7 +119,7 @@ def as_units(owned, pair, layout):
 @given(data=st.data(), at=points, anchor=points, clip=st.sampled_from([1e-6, 0.3, 50.0]))
 def test_one_unit_moves_a_query_by_at_most_its_sensitivity(kind, loss, layout, data, at, anchor, clip):
     # A compiled path compiles once for each public description: two of them are enough there.
-    public = PUBLIC if loss in ("logistic", "squared") else PUBLIC[:2]
+    public = PUBLIC if loss in ("logistic", "squared", "huber") else PUBLIC[:2]
     pair = data.draw(pairs(5 if "users" in layout else 1, public))
     left, right = (as_units(owned, pair, layout) for owned in pair.sides())
     formula = LOSSES[loss]
@@ -149,3 +152,60 @@ def test_at_the_anchor_a_difference_is_zero_and_free_of_noise():
     with double_precision():
         assert not np.any(audit.release(query, Gaussian(5.0)))
     assert audit.transcript[0].scale == 0.0
+
+
+@pytest.mark.parametrize("kind", ["gradient", "norm"])
+@pytest.mark.parametrize(
+    ("relation", "allowed"), [("replace-one", 2 * 0.5), ("add-or-remove-one", 0.5)], ids=["replace", "add"]
+)
+def test_a_bounded_loss_moves_by_what_it_allows_however_large_the_clip(kind, relation, allowed):
+    row = np.array([0.9, 0.0, 1.2])  # on the row bound of 1.5
+    pair = Pair([[(row, 10.0)]] * 6, 2, [(row, -10.0)], relation)
+    if relation == "add-or-remove-one":
+        pair = Pair(pair.units, 2, [], relation)
+    left, right = (as_units(owned, pair, "dense") for owned in pair.sides())
+    audit = Audit(
+        left, right, Ledger(Budget(10.0, 1e-5), relation, composition="gaussian"), noise=NoiseSource(1)
+    )
+    for clip in (5.0, math.inf):
+        query = QUERIES[kind](losses.huber(0.5), np.zeros(D), None, clip)
+        with double_precision():
+            assert float(query.sensitivity(left.public)) == pytest.approx(allowed * 1.5 / 6, rel=1e-6)
+    with double_precision():
+        audit.release(QUERIES[kind](losses.huber(0.5), np.zeros(D), None, 5.0), Gaussian(5.0))
+    reached = audit.moves[0][1]
+    assert reached <= 1.0
+    if kind == "gradient" or relation == "add-or-remove-one":
+        assert reached > 0.999
+
+
+@pytest.mark.parametrize("loss", ["squared", "own"])
+def test_a_loss_without_bounds_moves_by_its_clip(loss):
+    public = as_units([[([1.0, 0.0, 0.0], 1.0)]] * 6, Pair([[]] * 6, 0, [], "replace-one"), "dense").public
+    query = QUERIES["gradient"](LOSSES[loss], np.zeros(D), None, 0.7)
+    assert float(query.sensitivity(public)) == pytest.approx(2 * 0.7 / 6)
+
+
+@pytest.mark.parametrize("sampling", [Poisson(0.5), FixedSize(3, 6)], ids=["poisson", "fixed size"])
+def test_a_sample_is_priced_for_opposite_vectors_as_long_as_the_clip(sampling):
+    public = as_units([[([1.0, 0.0, 0.0], 1.0)]] * 6, Pair([[]] * 6, 0, [], "replace-one"), "dense").public
+    query = QUERIES["gradient"](losses.huber(0.5), np.zeros(D), None, 5.0)
+    assert float(query.sensitivity(public, sampling)) == pytest.approx(2 * 5.0 / 3)
+    assert float(query.sensitivity(public, EveryUnit())) == pytest.approx(2 * 0.5 * 1.5 / 6, rel=1e-6)
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_at_zero_a_logistic_gradient_moves_by_half_of_what_it_can_elsewhere(relation):
+    row = np.array([0.9, 0.0, 1.2])  # on the row bound of 1.5
+    instead = [(row, -1e9)] if relation == "replace-one" else []  # a label far outside counts as -1
+    pair = Pair([[(row, 1.0)]] * 6, 2, instead, relation)
+    left, right = (as_units(owned, pair, "dense") for owned in pair.sides())
+    audit = Audit(
+        left, right, Ledger(Budget(10.0, 1e-5), relation, composition="gaussian"), noise=NoiseSource(1)
+    )
+    query = QUERIES["gradient"](losses.logistic, np.zeros(D), None, 1.5)
+    with double_precision():
+        by_clip = left.public.relation.factor * 1.5 / 6
+        assert float(query.sensitivity(left.public)) == pytest.approx(by_clip / 2, rel=1e-4)
+        audit.release(query, Gaussian(5.0))
+    assert 0.999 < audit.moves[0][1] <= 1.0

@@ -1,24 +1,42 @@
 """Reference values of Wang, Ye, Xu 2017's Algorithm 4 in its practical form, and what the solver's file promises."""
 
+import math
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize as scipy_minimize
 
 from privopt.curator import Curator
 from privopt.data import Units
+from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Repeated, Sequence, leaf_counts
+from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
+from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import L1, Ridge
+from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
+from privopt.public import Public, Relation
+from privopt.replay import Audit, Replay
 from privopt.result import Status
 from privopt.solve import minimize
-from privopt.solvers.averaging import mixing_ratios
-from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.averaging import WINDOW, flattest, mixing_ratios
+from privopt.solvers.coordinates import Coordinates
+from privopt.solvers.descent_theory import SmoothObjective, budget_shares
+from privopt.solvers.gradient_descent import GradientDescent, objective_facts
 
-# The rows are stored in float32, the reference was computed on float64 rows: they agree to 1e-7.
-CLOSE = {"rtol": 0, "atol": 3e-7}
+CLOSE = {"rtol": 0, "atol": 2e-9}
+
+
+@dataclass(frozen=True)
+class SameEverywhere(losses.Logistic):
+    """The logistic loss, but its sensitivity is by the clip alone, as in the paper: the same at every point."""
+
+    @property
+    def facts(self):
+        return replace(super().facts, any_target=False)
 
 
 @dataclass
@@ -38,29 +56,32 @@ def reference_units():
     i, j = np.arange(8)[:, None], np.arange(3)[None, :]
     rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
     rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    return Units.from_arrays(rows, np.where(np.cos(2 * np.arange(8)) > 0, 1.0, -1.0), row_bound=1.0)
+    targets = np.where(np.cos(2 * np.arange(8)) > 0, 1.0, -1.0)
+    # A row that lies on the bound would be moved inwards a little.
+    return Units.from_arrays(rows, targets, row_bound=1.0 + 1e-6, storage="float64")
 
 
 def solve(problem, **settings):
     """Five steps of size 2 with noise of standard deviation 0.1: 0.4 times the sensitivity 2 / 8."""
     units = reference_units()
-    solver = GradientDescent(steps=5, step_size=2.0, clip=1.0, noise_multiplier=0.4, **settings)
+    settings = {"steps": 5, "step_size": 2.0, "clip": 1.0, "noise_multiplier": 0.4} | settings
+    solver = GradientDescent(**settings)
     ledger = Ledger(Budget(1000.0, 1e-6), "replace-one", plan=solver.event(units.public))
     return solver.solve(Curator(units, ledger, noise=FormulaNoise()), problem)
 
 
 def test_the_last_iterate_with_ridge():
-    result = solve(Problem(losses.logistic, Ridge(0.1)), momentum=0.0, average="last")
+    result = solve(Problem(SameEverywhere(), Ridge(0.1)), momentum=0.0, average="last")
     np.testing.assert_allclose(result.params, [0.0044201432, -0.3333645686, -0.5143627149], **CLOSE)
 
 
 def test_momentum_and_the_mean_of_the_last_three():
-    result = solve(Problem(losses.logistic, Ridge(0.1)), momentum=0.5, average="tail")
+    result = solve(Problem(SameEverywhere(), Ridge(0.1)), momentum=0.5, average="tail")
     np.testing.assert_allclose(result.params, [0.1265191730, -0.1228649468, -0.3144637623], **CLOSE)
 
 
 def test_proximal_steps_for_l1():
-    result = solve(Problem(losses.logistic, L1(0.05)), momentum=0.0, average="last")
+    result = solve(Problem(SameEverywhere(), L1(0.05)), momentum=0.0, average="last")
     np.testing.assert_allclose(result.params, [0.0, -0.1949809442, -0.3745501352], **CLOSE)
     assert float(result.params[0]) == 0.0
 
@@ -130,3 +151,264 @@ def test_what_is_given_is_kept_and_the_rest_is_derived():
         )
         == derived
     )
+
+
+@pytest.mark.parametrize("average", ["tail", "weighted"])
+def test_an_average_weighs_iterates_by_their_precision(average):
+    precision = np.array([0.2, 0.5, 1.0, 2.0, 4.0, 8.0])
+    points = np.array([3.0, -1.0, 4.0, 1.0, -5.0, 9.0])
+    mean = 17.0
+    for ratio, point in zip(mixing_ratios(average, 6, precision), points, strict=True):
+        mean += ratio * (point - mean)
+    weights = (np.arange(6) >= 3) if average == "tail" else (np.arange(6) + 1.0) ** 2
+    assert mean == pytest.approx(np.average(points, weights=weights * precision))
+
+
+def test_geometric_shares():
+    shares = budget_shares("geometric", 4, 0.8)
+    np.testing.assert_allclose(shares, [0.2098382022, 0.2346062422, 0.2622977528, 0.2932578028], atol=1e-10)
+
+
+@pytest.mark.parametrize(("steps", "contraction"), [(1, 0.5), (7, 0.9), (200, 0.99), (5_000, 0.01), (3, 1.0)])
+def test_shares_sum_to_one_and_cost_what_equal_ones_do(steps, contraction):
+    assert budget_shares("geometric", steps, contraction).sum() == pytest.approx(1.0)
+    public = Public(n=100, d=3)
+    equal = GradientDescent(steps=steps, noise_multiplier=20.0)
+    split = replace(equal, shares="geometric", contraction=contraction)
+    assert isinstance(equal.event(public), Repeated)
+    assert isinstance(split.event(public), Sequence)
+    prices = [
+        accounting.epsilon(solver.event(public), 1e-6, Relation.REPLACE_ONE) for solver in (equal, split)
+    ]
+    assert prices[1] == pytest.approx(prices[0], rel=1e-6)
+
+
+def test_geometric_shares_minimise_the_noise_of_the_last_iterate():
+    steps, a = 30, 0.85
+
+    def noise(shares):  # sum of a^(T-1-t) sigma_t^2, up to a constant
+        return np.sum(a ** (steps - 1.0 - np.arange(steps)) / shares)
+
+    best = budget_shares("geometric", steps, a)
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        other = best * np.exp(0.1 * rng.normal(size=steps))
+        assert noise(best) <= noise(other / other.sum())
+    kappa = 1.0 / (1.0 - a)
+    objective = SmoothObjective(smoothness=1.0, gap=1.0, noise=1.0, parameters=1)
+    bounds = [
+        objective.last_iterate_bound(1.0 / kappa, steps, kind) - a**steps for kind in ("equal", "geometric")
+    ]
+    assert noise(best) / 2.0 == pytest.approx(bounds[1])
+    assert noise(np.full(steps, 1.0 / steps)) / 2.0 == pytest.approx(bounds[0])
+    assert bounds[1] <= 2.0 * kappa**2
+
+
+@pytest.mark.parametrize(("times", "gain"), [(6, 1.7), (10, 2.5)])
+def test_what_geometric_shares_gain(times, gain):
+    objective = SmoothObjective(smoothness=100.0, gap=1e-30, noise=1.0, parameters=1)
+    equal, split = (objective.last_iterate_bound(1.0, 100 * times, kind) for kind in ("equal", "geometric"))
+    assert equal / split == pytest.approx(gain, rel=0.06)
+
+
+@pytest.mark.parametrize("arguments", [("rising", 3, 0.5), ("geometric", 3, 0.0), ("geometric", 3, 1.5)])
+def test_shares_that_make_no_sense_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"shares must be|contraction must be"):
+        budget_shares(*arguments)
+
+
+def test_a_run_with_geometric_shares_holds_its_plan_and_is_replayed():
+    units = reference_units()
+    problem = Problem(losses.logistic, Ridge(0.1))
+    solver = GradientDescent(steps=6, shares="geometric", average="tail").configure(
+        problem, units.public, Budget(2.0, 1e-5)
+    )
+    ledger = Ledger(Budget(2.0, 1e-5), "replace-one", plan=solver.event(units.public))
+    result = solver.solve(Curator(units, ledger, noise=NoiseSource(1)), problem)
+    assert leaf_counts(result.transcript.event()) == leaf_counts(solver.event(units.public))
+    assert len({release.event for release in result.transcript}) == 6
+    again = solver.solve(Replay(result.transcript, units.public), problem)
+    assert np.array_equal(again.params, result.params)
+    assert solver.scaled(2.0).mechanisms()[3].noise_multiplier == 2 * solver.mechanisms()[3].noise_multiplier
+
+
+def test_the_setting_for_the_last_iterate():
+    public = Public(n=10_000, d=20, relation=Relation.ADD_OR_REMOVE_ONE)
+    problem, budget = Problem(losses.logistic, Ridge(0.05)), Budget(1.0, 1e-6)
+    solver = GradientDescent.for_pl(problem, public, budget, clip=1.0).configure(problem, public, budget)
+    noise = 1.0 / (10_000 * gaussian_mu(1.0, 1e-6))
+    kappa = 0.3 / 0.05
+    assert solver.steps == math.ceil(kappa * math.log(2 * 0.05 * math.log(2.0) / (20 * noise**2)))
+    assert (solver.step_size, solver.momentum) == (pytest.approx(1 / 0.3), 0.0)
+    assert (solver.average, solver.shares) == ("last", "geometric")
+    assert solver.contraction == pytest.approx(1 - 1 / kappa)
+    facts = objective_facts(problem, public, budget, clip=1.0)
+    assert facts.noise == pytest.approx(noise)
+    equal, split = (facts.last_iterate_bound(0.05, solver.steps, kind) for kind in ("equal", "geometric"))
+    assert split < equal < math.log(2.0)
+
+
+def test_the_bound_for_the_last_iterate_holds():
+    generator = np.random.default_rng(0)
+    rows = generator.normal(size=(2_000, 3))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    targets = np.where(rows @ [2.0, -1.0, 0.5] + generator.logistic(size=2_000) > 0, 1.0, -1.0)
+    units = Units.from_arrays(rows, targets, row_bound=1.0)
+    problem, budget = Problem(losses.logistic, Ridge(0.1)), Budget(0.5, 1e-5)
+
+    def objective(w):
+        return np.mean(np.logaddexp(0.0, -targets * (rows @ w))) + 0.05 * w @ w
+
+    best = scipy_minimize(objective, np.zeros(3), tol=1e-12).fun
+    for shares in ("equal", "geometric"):
+        solver = GradientDescent.for_pl(problem, units.public, budget, clip=1.0, shares=shares)
+        excess = [
+            objective(
+                np.asarray(minimize(problem, units, budget=budget, solver=solver, random_state=k).params)
+            )
+            - best
+            for k in range(20)
+        ]
+        facts = objective_facts(problem, units.public, budget, clip=1.0, gap=math.log(2.0) - best)
+        assert np.mean(excess) <= facts.last_iterate_bound(0.1, solver.steps, shares)
+
+
+def test_the_setting_for_a_small_gradient():
+    public = Public(n=5_000, d=8)
+    problem, budget = Problem(losses.logistic), Budget(1.0, 1e-6)
+    solver = GradientDescent.for_stationarity(problem, public, budget, clip=1.0, average="random")
+    spread = 8 * (2.0 / (5_000 * gaussian_mu(1.0, 1e-6))) ** 2
+    assert solver.steps == round(math.sqrt(2 * 0.25 * math.log(2.0) / spread))
+    facts = objective_facts(problem, public, budget, clip=1.0)
+    assert facts.stationarity_bound(solver.steps) == pytest.approx(
+        2 * math.sqrt(2 * 0.25 * math.log(2.0) * spread), rel=1e-3
+    )
+    drawn = {solver.configure(problem, public, budget).chosen for _ in range(200)}
+    assert drawn <= set(range(solver.steps))
+    assert len(drawn) > 1
+    kept = replace(solver, chosen=4).configure(problem, public, budget)
+    assert kept.chosen == 4
+
+
+@pytest.mark.parametrize("setting", [GradientDescent.for_pl, GradientDescent.for_stationarity])
+def test_a_setting_without_known_constants_says_what_to_give(setting):
+    with pytest.raises(ValueError, match="give `smoothness` and `gap`"):
+        setting(Problem(losses.squared, Ridge(0.1)), Public(n=100, d=3), Budget(1.0, 1e-6))
+
+
+def test_no_strong_convexity_has_no_setting_for_the_last_iterate():
+    with pytest.raises(ValueError, match="constant must be positive"):
+        GradientDescent.for_pl(Problem(losses.logistic), Public(n=100, d=3), Budget(1.0, 1e-6))
+
+
+def test_without_noise_the_settings_are_finite():
+    problem, public, budget = Problem(losses.logistic, Ridge(0.1)), Public(n=100, d=3), Budget(math.inf, 1e-6)
+    assert GradientDescent.for_pl(problem, public, budget).steps < 1_000
+    assert GradientDescent.for_stationarity(problem, public, budget).steps == 5_000
+
+
+@pytest.mark.parametrize("chosen", [0, 3])
+def test_a_random_iterate_is_the_point_where_its_gradient_was_taken(chosen):
+    problem = Problem(SameEverywhere(), Ridge(0.1))
+    result = solve(problem, momentum=0.0, average="random", chosen=chosen)
+    shorter = solve(problem, momentum=0.0, average="last", steps=chosen)
+    assert np.array_equal(result.params, shorter.params)
+
+
+def test_the_flattest_window():
+    points = [np.array([float(t)]) for t in range(30)]
+    slopes = [np.array([1.0, (-1.0) ** t]) * (5.0 if not 12 <= t < 22 else 0.1) for t in range(30)]
+    assert flattest(points, slopes) == 12 + WINDOW // 2
+    assert flattest(points[:3], slopes[:3]) == 1  # fewer than a window
+    slopes[14] = np.full(2, np.nan)
+    assert np.isfinite(flattest(points, slopes))
+
+
+def test_the_least_released_gradient_is_post_processing():
+    result = solve(Problem(losses.logistic, L1(0.05)), momentum=0.3, average="min_grad", steps=14)
+    assert result.status is Status.FINISHED
+    solver = GradientDescent(
+        steps=14, step_size=2.0, clip=1.0, noise_multiplier=0.4, momentum=0.3, average="min_grad"
+    )
+    again = solver.solve(
+        Replay(result.transcript, reference_units().public), Problem(losses.logistic, L1(0.05))
+    )
+    assert np.array_equal(again.params, result.params)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("regulariser", [L1(0.03), ElasticNet(0.02, 0.05)], ids=["l1", "elastic net"])
+def test_without_noise_proximal_momentum_ends_at_the_optimum(momentum, regulariser):
+    units = reference_units()
+    rows, targets = np.asarray(units.private_features, np.float64), units.private_targets
+    problem = Problem(losses.logistic, regulariser)
+    solver = GradientDescent(
+        steps=1500, step_size=3.0, clip=np.inf, momentum=momentum, average="last", noise_multiplier=0.0
+    )
+    ledger = Ledger(Budget(np.inf, 1e-6), "replace-one", plan=solver.event(units.public))
+    w = np.asarray(solver.solve(Curator(units, ledger, noise=NoiseSource(1)), problem).params)
+    l1, l2, _ = regulariser.terms
+    gradient = rows.T @ (-targets / (1.0 + np.exp(targets * (rows @ w)))) / 8 + l2 * w
+    moving = w != 0
+    assert moving.any()
+    np.testing.assert_allclose(gradient[moving], -l1 * np.sign(w[moving]), atol=1e-9)
+    assert np.all(np.abs(gradient[~moving]) <= l1 + 1e-9)
+
+
+def test_every_release_moves_by_its_sensitivity_and_some_by_all_of_it():
+    generator = np.random.default_rng(7)
+    ratios, sequences = [], []
+    solver = GradientDescent(
+        steps=5, step_size=1.0, clip=0.4, momentum=0.5, noise_multiplier=3.0, average="tail"
+    )
+    problem = Problem(losses.logistic, Ridge(0.1))
+    for trial in range(20):
+        rows = generator.normal(size=(40, 5))
+        targets = np.where(generator.random(40) < 0.5, 1.0, -1.0)
+        other, turned = rows.copy(), targets.copy()
+        other[3] = -other[3]
+        turned[3] *= -1.0 if trial % 2 else 1.0
+        if trial % 2:
+            other[3] = rows[3]  # the label is turned instead of the row
+        left, right = (Units.from_arrays(x, y, row_bound=1.0) for x, y in ((rows, targets), (other, turned)))
+        ledger = Ledger(Budget(1e6, 1e-6), "replace-one", plan=solver.event(left.public))
+        audit = Audit(left, right, ledger, noise=NoiseSource(trial))
+        result = solver.solve(audit, problem)
+        ratios += [ratio for _, ratio in audit.moves]
+        sequences.append([(release.name, release.event) for release in result.transcript])
+    assert len(ratios) == 100
+    assert 1.0 - 1e-6 < max(ratios) <= 1.0
+    assert all(sequence == sequences[0] for sequence in sequences)
+
+
+def test_other_coordinates_change_lengths_and_no_price():
+    public, budget = Public(n=1_000, d=3), Budget(1.0, 1e-6)
+    solver = GradientDescent(steps=7).configure(Problem(losses.logistic), public, budget)
+    there = solver.in_coordinates(
+        Coordinates(
+            matrix=np.eye(3), stretch=1.0, clip=0.7, smoothness=0.3, ridge_smoothness=0.2, momentum=0.5
+        )
+    )
+    assert (there.clip, there.step_size, there.momentum) == (0.7, pytest.approx(2.0), 0.5)
+    assert there.event(public) == solver.event(public)
+    assert not any("step_size" in notice for notice in there.notices(Problem(losses.squared), public, budget))
+
+
+def test_a_step_size_beyond_the_curvature_is_called_too_large():
+    public, budget = Public(n=100_000, d=3), Budget(1.0, 1e-6)
+    problem = Problem(losses.logistic, NoRegulariser())
+    for step_size, expected in ((7.9, False), (8.1, True)):
+        solver = GradientDescent(step_size=step_size).configure(problem, public, budget)
+        notices = solver.notices(problem, public, budget)
+        assert any("step_size" in notice for notice in notices) is expected
+    for loss in (
+        losses.logistic,
+        losses.softmax(3),
+        losses.huber(0.5),
+        losses.poisson(2.0, 5.0),
+        losses.squared,
+    ):
+        solver = GradientDescent().configure(Problem(loss, Ridge(0.1)), public, budget)
+        assert not any(
+            "step_size" in notice for notice in solver.notices(Problem(loss, Ridge(0.1)), public, budget)
+        )

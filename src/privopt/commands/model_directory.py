@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from privopt.commands.task import MODELS, Estimator, Task
-from privopt.estimators.base import set_parameters, setup_of
+from privopt.estimators.fitting import set_parameters, setup_of
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.tables import TableError, TabularEncoder, load_model, save_model

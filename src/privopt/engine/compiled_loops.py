@@ -19,7 +19,7 @@ from privopt.queries.base import MeanQuery, RecordSum
 class TracedRows(NamedTuple):
     """Dense records, the arrays of a compiled loop."""
 
-    private_features: Float[Array, "n d"]  # float32
+    private_features: Float[Array, "n d"]  # as stored
     private_targets: Float[Array, " n"]
     private_norms: Float[Array, " n"]
     private_present: Bool[Array, " n"]

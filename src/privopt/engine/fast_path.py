@@ -63,7 +63,8 @@ def kernel_sum(
     kernel = form.kernel
     assert kernel is not None
     points = np.ascontiguousarray(np.asarray(form.points, np.float64).T)
-    formula = (int(kernel.code), float(kernel.parameters[0]), float(kernel.parameters[1]))
+    first, second = map(float, kernel.parameters)
+    formula = (int(kernel.code), first, second, _inwards(kernel.balanced))
     limits = (_inwards(form.radius), _inwards(kernel.inner))
     index = np.empty(0, np.int64) if private_positions is None else private_positions
     count = units.positions if private_positions is None else len(private_positions)
@@ -98,7 +99,7 @@ def _mapped_sum(
     index: NDArray[np.int64],
     count: int,
     points: NDArray[np.float64],
-    formula: tuple[int, float, float],
+    formula: tuple[int, float, float, float],
     limits: tuple[float, float],
 ) -> NDArray[np.float64]:
     """`kernel_sum` over rows that are computed a block at a time; a block holds whole units."""

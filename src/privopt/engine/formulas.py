@@ -105,7 +105,8 @@ def slopes(code: int, p0: float, p1: float, t: Any, y: Any, m: int, s: Any) -> N
     """The formula table: s[:m] = phi'(t, y) of the loss with this `KernelCode`."""
     if code == _LOGISTIC:
         for r in range(m):
-            s[r] = -y[r] / (1.0 + exponential(y[r] * t[r]))
+            label = min(max(y[r], -1.0), 1.0)
+            s[r] = -label / (1.0 + exponential(label * t[r]))
     elif code == _SQUARED:
         for r in range(m):
             s[r] = t[r] - y[r]
@@ -114,7 +115,8 @@ def slopes(code: int, p0: float, p1: float, t: Any, y: Any, m: int, s: Any) -> N
             s[r] = min(max(t[r] - y[r], -p0), p0)
     elif code == _HINGE:
         for r in range(m):
-            s[r] = -y[r] * min(max((1.0 + p0 - y[r] * t[r]) / (2.0 * p0), 0.0), 1.0)
+            label = min(max(y[r], -1.0), 1.0)
+            s[r] = -label * min(max((1.0 + p0 - label * t[r]) / (2.0 * p0), 0.0), 1.0)
     elif code == _QUANTILE:
         for r in range(m):
             excess = t[r] - y[r]
@@ -131,3 +133,10 @@ def slopes(code: int, p0: float, p1: float, t: Any, y: Any, m: int, s: Any) -> N
     for r in range(m):
         if not abs(t[r]) <= LARGEST:  # min and max above may have swallowed a NaN
             s[r] = math.nan
+
+
+@compiled(FAST, inline=True)
+def balance_logistic(t: Any, inverse_norms: Any, radius: float, m: int, s: Any) -> None:
+    """Multiply s[r] by min(1, cap (1 + exp(-|t[r]|))), cap = radius / |a_r|: the factor of a balanced gradient."""
+    for r in range(m):
+        s[r] *= min(1.0, radius * inverse_norms[r] * (1.0 + exponential(-abs(t[r]))))

@@ -23,7 +23,7 @@ _SMALL_CHUNK = 256  # for samples, so that few units are not padded to a large c
 class UnitChunk(NamedTuple):
     """c units, each padded to M records; NumPy arrays outside of a trace."""
 
-    private_features: Any  # Float32[Array, "c M d"]
+    private_features: Any  # Float[Array, "c M d"], as stored
     private_targets: Any  # Float[Array, "c M"]
     private_mask: Any  # Bool[Array, "c M"]: which records exist
     private_weights: Any  # Float[Array, "c"]: of a unit's average; 1 when a unit is a record

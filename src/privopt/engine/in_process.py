@@ -21,9 +21,11 @@ from privopt.engine.general_path import (
 )
 from privopt.engine.rounding import BlockedSum, rounding_bound
 from privopt.engine.rows import dense_product, row_peaks, take_rows
+from privopt.engine.second_moments import second_moment_sum, supports_second_moment
 from privopt.engine.users import within
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum
+from privopt.queries.second_moment import WeightedSecondMoment
 from privopt.sampling import EveryUnit, FixedSize, Sampling
 
 __all__ = ["InProcessEngine", "traced_arrays", "traced_shapes", "traced_sum"]
@@ -57,6 +59,8 @@ class InProcessEngine:
         """
         with double_precision():
             public, query = self.units.public, _with_typed_leaves(_checked(query))
+            if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
+                return second_moment_sum(self.units, query, private_draw)
             form = query.row_form(public) if isinstance(query, RecordSum) else None
             # A user's average has no scalar clip in the l_inf norm.
             if form is None or (form.norm != "l2" and public.unit == "user"):
@@ -154,7 +158,7 @@ class InProcessEngine:
         for start in range(0, max(count, 1), length):
             stop = min(start + length, count)
             positions = np.arange(start, stop) if private_draw is None else private_draw[start:stop]
-            private_features = np.zeros((length, records, units.public.d), np.float32)
+            private_features = np.zeros((length, records, units.public.d), units.private_features.dtype)
             private_targets = np.zeros((length, records))
             private_mask = np.zeros((length, records), np.bool_)
             private_weights = np.ones(length)

@@ -1,7 +1,8 @@
 """The compiled pass over generalised-linear rows: predictions, slopes, scalar clips and the sum, fused.
 
 `TILE` rows are read once from memory: their predictions, then slopes and clips, then their share of the sum are
-computed while they lie in the cache. Rows are float32; every product and sum is float64.
+computed while they lie in the cache. Rows are float32 or float64 (each is compiled when it is
+first met); every product and sum is float64.
 
 Rows come as a tuple: `(matrix, matrix.ravel())` for dense rows, `(values, columns, starts)` for CSR. An empty `index`
 means positions are rows; otherwise position p is row (or user) `index[p]`.
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from privopt.engine.formulas import FAST, LARGEST, compiled, slopes
+from privopt.engine.formulas import FAST, LARGEST, balance_logistic, compiled, slopes
 from privopt.engine.rounding import BLOCK_ROWS
 
 TILE = 32  # rows whose predictions are computed before their share of the sum; they stay in the first-level cache
@@ -162,11 +163,13 @@ def _coefficients(
     s: Any,
 ) -> None:
     """s[:m] = slopes at the first point; with two, minus those at the second, each clipped to `inner` first."""
-    (code, p0, p1), inner, two = task
+    (code, p0, p1, balanced), inner, two = task
     at, anchor = points
     t, other = scratch
     predictions(rows, index, start, m, at, t)
     slopes(code, p0, p1, t, y, m, s)
+    if balanced <= LARGEST:
+        balance_logistic(t, inverse, balanced, m, s)
     if two:
         predictions(rows, index, start, m, anchor, t)
         slopes(code, p0, p1, t, y, m, other)
@@ -199,7 +202,7 @@ def sum_records(
         inverse_norms: 1 / |a_i| of all rows in the norm of the clip, rounded down; any positive number for zero rows.
         index: rows by position, or empty.
         points: (1, d), or (2, d) for a difference.
-        formula: (code, p0, p1).
+        formula: (code, p0, p1, C of a balanced logistic gradient or infinity).
         radius: largest norm of s_i a_i, moved inwards already; may be infinite.
         inner: clip of each gradient of a difference, likewise.
         lanes: lane l holds the positions lanes[l]..lanes[l + 1] - 1.
@@ -308,7 +311,7 @@ def sum_users(
         weights: u_j.
         index: users by position, or empty.
         points: as in `sum_records`.
-        formula: (code, p0, p1).
+        formula: (code, p0, p1, C of a balanced logistic gradient or infinity).
         radius: largest l2 norm of a user's vector, moved inwards already; may be infinite.
         inner: as in `sum_records`, for each record.
         lanes: as in `sum_records`.

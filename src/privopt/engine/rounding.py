@@ -17,8 +17,8 @@ _HEADROOM = 2.0  # a random block of an add-or-remove data set may hold more pos
 def rounding_bound(radius: Any, units: int) -> Any:
     """Bound the l2 distance between the engine's float64 sum and the exact sum of the same clipped contributions.
 
-    A contribution v_i is a real vector with norm at most C = `radius`: the product of a stored float32 row and a
-    float64 coefficient, before that product is rounded, or a clipped float64 vector. Entry j of the computed sum is
+    A contribution v_i is a real vector with norm at most C = `radius`: the product of a stored row and a float64
+    coefficient, before that product is rounded, or a clipped float64 vector. Entry j of the computed sum is
     a tree of additions whose every leaf v_ij passes at most `h` roundings: one for its product, fewer than
     BLOCK_ROWS inside its block whatever the order, and at most one for each block sum, n / BLOCK_ROWS of them, and
     each of the few lanes that threads share. By the standard error analysis (|fl - exact| of a sum is at most

@@ -1,27 +1,29 @@
-"""Feature rows: clipped to a public norm, stored as float32 with norms that are never too small."""
+"""Feature rows: clipped to a public norm, stored as float32 or float64 with norms that are never too small."""
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
 BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
-_INWARDS = 1.0 - 2.0**-22  # a clipped row stays this far inside, more than float32 rounding and norms can add
 _NORM_ERROR = 2.0**-53
+_ORDINARY_SQUARES = (1e-280, 1e280)  # a sum of squares in here neither overflowed nor lost digits
 MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
 
-PRODUCT_ROWS = 64  # a multiple of the tiles of the usual BLAS
+PRODUCT_ROWS, PRODUCT_COLUMNS = 64, 32  # multiples of the tiles of the usual BLAS
 
 Positions: TypeAlias = slice | NDArray[np.int64]
+Storage: TypeAlias = Literal["float32", "float64"]
+Stored: TypeAlias = np.float32 | np.float64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class MappedRows:
     """The rows `B^T a`, each clipped to `bound`, of rows a too wide to store mapped: computed a block at a time.
 
-    A row may come out one float32 rounding apart when it is computed within another block; the norms stored for these
+    A row may come out one rounding apart when it is computed within another block; the norms stored for these
     rows are larger by `MAPPED_NORM_SLACK` (up to `bound`) and hold for each of its versions.
 
     Attributes:
@@ -39,15 +41,20 @@ class MappedRows:
         """Rows and columns."""
         return row_count(self.private_source), self.matrix.shape[1]
 
-    def take(self, positions: Positions) -> NDArray[np.float32]:
+    @property
+    def dtype(self) -> np.dtype[Stored]:
+        """The format of a mapped row: its source's."""
+        return self.private_source.dtype
+
+    def take(self, positions: Positions) -> NDArray[Stored]:
         """The mapped rows at `positions`."""
-        return clip_rows(map_rows(self.private_source, positions, self.matrix), self.bound)[0]
+        return clip_rows(map_rows(self.private_source, positions, self.matrix), self.bound, self.dtype)[0]
 
     def __repr__(self) -> str:
         return f"MappedRows(<private>, k={self.matrix.shape[1]})"
 
 
-Rows: TypeAlias = NDArray[np.float32] | sparse.csr_array | MappedRows
+Rows: TypeAlias = NDArray[Stored] | sparse.csr_array | MappedRows
 
 
 def row_count(private_rows: Rows) -> int:
@@ -56,13 +63,13 @@ def row_count(private_rows: Rows) -> int:
     return int(shape[0])
 
 
-def take_rows(private_rows: Rows, positions: Positions) -> NDArray[np.float32]:
+def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
     """Some rows, dense. Never ask for all of a sparse matrix at once."""
     if isinstance(private_rows, MappedRows):
         return private_rows.take(positions)
     if isinstance(private_rows, np.ndarray):
         return private_rows[positions]
-    return np.asarray(private_rows[positions].toarray(), np.float32)
+    return np.asarray(private_rows[positions].toarray())
 
 
 def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -76,63 +83,101 @@ def dense_product(private_block: NDArray[Any], matrix: NDArray[np.float64]) -> N
     """`private_block @ matrix` in float64, without a warning.
 
     Privacy:
-        The block is filled up with zero rows to a multiple of `PRODUCT_ROWS`: BLAS rounds the last rows of an odd
-        number differently, so one unit's arrival would change the rounding of those it moves there.
+        Both are filled up with zeros, the block to a multiple of `PRODUCT_ROWS` rows, the matrix of `PRODUCT_COLUMNS`
+        columns: BLAS rounds what lies beyond its whole tiles differently, so one unit's arrival would change the
+        rounding of those it moves there.
     """
     count, width = private_block.shape
     private_full = np.zeros((-(-count // PRODUCT_ROWS) * PRODUCT_ROWS, width))
     private_full[:count] = private_block
     with np.errstate(all="ignore"):  # a warning must not depend on the data
-        return (private_full @ matrix)[:count]
+        return (private_full @ whole_tiles(matrix))[:count, : matrix.shape[1]]
 
 
-def block_length(width: int, entries: int = BLOCK_ENTRIES) -> int:
-    """How many rows of `width` entries make a block of at most `entries` (one row at least)."""
-    return max(1, entries // max(width, 1))
+def whole_tiles(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The matrix with zero columns up to a multiple of `PRODUCT_COLUMNS`; itself if it has as many."""
+    missing = -matrix.shape[1] % PRODUCT_COLUMNS
+    return np.pad(matrix, ((0, 0), (0, missing))) if missing else matrix
+
+
+def block_length(width: int, *, lines: int = 1) -> int:
+    """How many rows of `width` entries make a block of `BLOCK_ENTRIES` at most: a multiple of `lines`, not zero."""
+    return max(1, BLOCK_ENTRIES // max(width, 1) // lines) * lines
 
 
 def clip_rows(
-    private_block: NDArray[np.float64], bound: float
-) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_]]:
-    """Clip rows to a public norm and round them to float32, so that the *stored* row obeys the bound.
+    private_block: NDArray[np.float64], bound: float, dtype: Any = np.float32
+) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
+    """Clip rows to a public norm and round them to `dtype`, so that the *stored* row obeys the bound.
 
     Args:
         private_block: rows in float64, any values; overwritten.
         bound: largest l2 norm of a stored row.
+        dtype: float32 or float64.
     Returns:
         (stored rows, their l2 norms rounded up, which rows were finite). Other rows are stored as zero.
     Privacy:
         One row's result depends on that row alone. A row beyond the bound is scaled a little inside it and rounded
-        towards zero, which never lengthens it. Norms are those of the stored float32 values times
+        towards zero, which never lengthens it. Norms are those of the stored values times
         1 + (d + 8) 2^-53, more than their float64 evaluation can be short.
     Raises:
         Nothing, and warns of nothing: the input is private.
     """
     with np.errstate(all="ignore"):
-        private_peak = np.max(np.abs(private_block), axis=1, initial=0.0)
-        private_finite = np.isfinite(private_peak)
-        private_block[~private_finite] = 0.0
-        private_scale = np.where(private_finite & (private_peak > 0), private_peak, 1.0)
-        # Scaled by the largest entry first: the squares can neither overflow nor vanish.
-        private_unit = private_block / private_scale[:, None]
-        private_length = np.sqrt(np.einsum("ij,ij->i", private_unit, private_unit))
-        private_over = private_length * private_scale > bound
-        private_shrink = _INWARDS * bound / np.where(private_length > 0, private_length, 1.0)
-        private_block[private_over] = (private_unit * private_shrink[:, None])[private_over]
-        private_rows = private_block.astype(np.float32)
+        private_squares = np.einsum("ij,ij->i", private_block, private_block)
+        within = min(
+            bound * bound * (1.0 - (private_block.shape[1] + 16) * 2 * _NORM_ERROR), _ORDINARY_SQUARES[1]
+        )
+        private_plain = (private_squares >= _ORDINARY_SQUARES[0]) & (private_squares <= within)
+        private_rows = private_block.astype(dtype)
         private_norms = row_norms(private_rows)
-        again = private_over | ~(private_norms <= bound)
-        private_block[again & ~private_over] *= _INWARDS
-        private_rows[again] = _towards_zero(private_block[again])
-        private_norms[again] = row_norms(private_rows[again])
+        private_finite = np.ones(len(private_block), np.bool_)
+        private_rest = np.flatnonzero(~(private_plain & (private_norms <= bound)))
+        if len(private_rest):  # the same result for every row, in more steps
+            private_rows[private_rest], private_norms[private_rest], private_finite[private_rest] = (
+                _clip_any_rows(private_block[private_rest], bound, dtype)
+            )
     return private_rows, private_norms, private_finite
 
 
+def _clip_any_rows(
+    private_block: NDArray[np.float64], bound: float, dtype: Any
+) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
+    """`clip_rows` for rows of any length."""
+    inwards = _inwards(dtype, private_block.shape[1])
+    private_peak = np.max(np.abs(private_block), axis=1, initial=0.0)
+    private_finite = np.isfinite(private_peak)
+    private_block[~private_finite] = 0.0
+    private_scale = np.where(private_finite & (private_peak > 0), private_peak, 1.0)
+    # Scaled by the largest entry first: the squares can neither overflow nor vanish.
+    private_unit = private_block / private_scale[:, None]
+    private_length = np.sqrt(np.einsum("ij,ij->i", private_unit, private_unit))
+    private_over = private_length * private_scale > bound
+    private_shrink = inwards * bound / np.where(private_length > 0, private_length, 1.0)
+    private_block[private_over] = (private_unit * private_shrink[:, None])[private_over]
+    private_rows = private_block.astype(dtype)
+    private_norms = row_norms(private_rows)
+    again = private_over | ~(private_norms <= bound)
+    private_block[again & ~private_over] *= inwards
+    private_rows[again] = _towards_zero(private_block[again], dtype)
+    private_norms[again] = row_norms(private_rows[again])
+    return private_rows, private_norms, private_finite
+
+
+def _inwards(dtype: Any, width: int) -> float:
+    """A clipped row stays this far inside, more than the rounding of its entries and of its norm can add."""
+    return 1.0 - (2.0**-22 if dtype == np.float32 else (width + 16) * 2.0**-51)
+
+
 def clip_sparse_rows(
-    private_values: NDArray[np.float64], private_lengths: NDArray[np.int64], bound: float
-) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.bool_]]:
-    """`clip_rows` for the stored values of consecutive CSR rows, `private_lengths` of them a row."""
-    count = len(private_lengths)
+    private_values: NDArray[np.float64],
+    private_lengths: NDArray[np.int64],
+    bound: float,
+    width: int,
+    dtype: Any = np.float32,
+) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
+    """`clip_rows` for the stored values of consecutive CSR rows of `width`, `private_lengths` of them a row."""
+    count, inwards = len(private_lengths), _inwards(dtype, width)
     row = np.repeat(np.arange(count), private_lengths)
 
     def squares(private_entries: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -149,21 +194,21 @@ def clip_sparse_rows(
         private_unit = private_values / private_scale[row]
         private_length = np.sqrt(squares(private_unit))
         private_over = private_length * private_scale > bound
-        private_shrink = _INWARDS * bound / np.where(private_length > 0, private_length, 1.0)
+        private_shrink = inwards * bound / np.where(private_length > 0, private_length, 1.0)
         private_values = np.where(private_over[row], private_unit * private_shrink[row], private_values)
-        private_stored = private_values.astype(np.float32)
+        private_stored = private_values.astype(dtype)
         rounding = 1.0 + (private_lengths + 8) * _NORM_ERROR
         private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
         again = private_over | ~(private_norms <= bound)
-        private_values = np.where((again & ~private_over)[row], private_values * _INWARDS, private_values)
-        private_stored = np.where(again[row], _towards_zero(private_values), private_stored)
+        private_values = np.where((again & ~private_over)[row], private_values * inwards, private_values)
+        private_stored = np.where(again[row], _towards_zero(private_values, dtype), private_stored)
         private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
     return private_stored, np.asarray(private_norms, np.float64), private_finite
 
 
-def row_norms(private_rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The l2 norms of float32 rows, in float64, rounded up."""
-    private_wide = private_rows.astype(np.float64)
+def row_norms(private_rows: NDArray[Stored]) -> NDArray[np.float64]:
+    """The l2 norms of stored rows, in float64, rounded up."""
+    private_wide = private_rows.astype(np.float64, copy=False)
     private_squares = np.einsum("ij,ij->i", private_wide, private_wide)
     return np.sqrt(private_squares) * (1.0 + (private_rows.shape[1] + 8) * _NORM_ERROR)
 
@@ -183,15 +228,16 @@ def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
     return private_peaks
 
 
-def aligned_zeros(rows: int, width: int) -> NDArray[np.float32]:
-    """A zero float32 matrix that starts on a 64-byte boundary, so that JAX can use it without a copy."""
-    private_buffer = np.zeros(rows * width + 16, np.float32)
-    offset = (-private_buffer.ctypes.data % 64) // 4
+def aligned_zeros(rows: int, width: int, dtype: Any = np.float32) -> NDArray[Stored]:
+    """A zero matrix that starts on a 64-byte boundary, so that JAX can use it without a copy."""
+    size = np.dtype(dtype).itemsize
+    private_buffer = np.zeros(rows * width + 64 // size, dtype)
+    offset = (-private_buffer.ctypes.data % 64) // size
     return private_buffer[offset : offset + rows * width].reshape(rows, width)
 
 
-def _towards_zero(private_values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Round to float32 towards zero."""
-    private_stored = private_values.astype(np.float32)
+def _towards_zero(private_values: NDArray[np.float64], dtype: Any) -> NDArray[Stored]:
+    """Round towards zero."""
+    private_stored = private_values.astype(dtype)
     too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)
-    return np.where(too_long, np.nextafter(private_stored, np.float32(0)), private_stored)
+    return np.where(too_long, np.nextafter(private_stored, np.zeros((), dtype)), private_stored)

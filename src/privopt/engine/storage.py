@@ -1,4 +1,4 @@
-"""Feature rows as they are stored: clipped, float32, dense or CSR, a block at a time so that no float64 copy exists."""
+"""Feature rows as they are stored: clipped, dense or CSR, a block at a time so that no second copy exists."""
 
 from typing import Any
 
@@ -26,6 +26,7 @@ def store_rows(
     intercept: float | None,
     total_bound: float,
     private_usable: NDArray[np.bool_] | None,
+    dtype: Any,
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
     """Clip and store the rows at `positions` followed by zero rows, `count` in all, a block at a time.
 
@@ -33,9 +34,11 @@ def store_rows(
         (rows, norms of the rows rounded up, which of the rows at `positions` were finite).
     """
     if sparse.issparse(features):
-        return _store_sparse(features, positions, count, row_bound, intercept, total_bound, private_usable)
+        return _store_sparse(
+            features, positions, count, row_bound, intercept, total_bound, private_usable, dtype
+        )
     width = features.shape[1]
-    private_rows = aligned_zeros(count, width + (intercept is not None))
+    private_rows = aligned_zeros(count, width + (intercept is not None), dtype)
     private_norms = np.zeros(count)
     where = np.arange(features.shape[0])[positions]
     private_finite = np.zeros(len(where), np.bool_)
@@ -48,11 +51,11 @@ def store_rows(
         if private_usable is not None:
             private_block[~private_usable[part]] = 0.0
         private_rows[here, :width], private_norms[here], private_finite[here] = clip_rows(
-            private_block, row_bound
+            private_block, row_bound, dtype
         )
         if intercept is not None:
             private_counts = private_finite[here] & (True if private_usable is None else private_usable[part])
-            private_rows[here, width] = np.where(private_counts, np.float32(intercept), np.float32(0))
+            private_rows[here, width] = np.where(private_counts, intercept, 0.0)
             private_norms[here] = _norms_with(private_norms[here], private_counts, intercept, total_bound)
     return private_rows, private_norms, private_finite
 
@@ -65,12 +68,13 @@ def _store_sparse(
     intercept: float | None,
     total_bound: float,
     private_usable: NDArray[np.bool_] | None,
+    dtype: Any,
 ) -> tuple[sparse.csr_array, NDArray[np.float64], NDArray[np.bool_]]:
     """`_store` for CSR: the structure is copied, the values are clipped a block of rows at a time."""
     private_source: Any = features if isinstance(positions, slice) else features[positions]
     rows, width = private_source.shape
     private_lengths = np.diff(private_source.indptr).astype(np.int64)
-    private_values = np.empty(private_source.nnz, np.float32)
+    private_values = np.empty(private_source.nnz, dtype)
     private_norms, private_finite = np.zeros(count), np.zeros(rows, np.bool_)
     step = block_length(int(private_source.nnz / max(rows, 1)) + 1)
     for start in range(0, rows, step):
@@ -81,16 +85,14 @@ def _store_sparse(
         if private_usable is not None:
             private_block[~np.repeat(private_usable[here], private_lengths[here])] = 0.0
         private_values[entries], private_norms[here], private_finite[here] = clip_sparse_rows(
-            private_block, private_lengths[here], row_bound
+            private_block, private_lengths[here], row_bound, width, dtype
         )
     private_columns = private_source.indices.astype(np.int32, copy=True)
     if intercept is not None:
         private_counts = private_finite & (True if private_usable is None else private_usable)
         private_norms[:rows] = _norms_with(private_norms[:rows], private_counts, intercept, total_bound)
         ends = private_source.indptr[1:]
-        private_values = np.insert(
-            private_values, ends, np.where(private_counts, np.float32(intercept), np.float32(0))
-        )
+        private_values = np.insert(private_values, ends, np.where(private_counts, intercept, 0.0))
         private_columns = np.insert(private_columns, ends, np.int32(width))
         private_lengths, width = private_lengths + 1, width + 1
     starts = offsets(np.concatenate([private_lengths, np.zeros(count - rows, np.int64)]))
@@ -131,7 +133,7 @@ def gather_rows(private_rows: Rows, positions: NDArray[np.int64]) -> Rows:
             gather_rows(private_rows.private_source, positions), private_rows.matrix, private_rows.bound
         )
     if isinstance(private_rows, np.ndarray):
-        private_taken = aligned_zeros(len(positions), private_rows.shape[1])
+        private_taken = aligned_zeros(len(positions), private_rows.shape[1], private_rows.dtype)
         np.take(private_rows, positions, axis=0, out=private_taken)
         return private_taken
     return private_rows[positions]

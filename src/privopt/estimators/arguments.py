@@ -55,8 +55,9 @@ def missing_bounds(name: str) -> ValueError:
     return ValueError(
         f"bounds is missing: {name} needs bounds=(low, high), the range of the features as two numbers or two arrays "
         "with one entry a feature. It must be public, known without looking at these data; values outside are moved "
-        "to the nearer end. TabularEncoder's features have (-1, 1). Estimating bounds privately would take a share "
-        "of epsilon (about 5 %) and a loose public range to begin with; reading them off the data is not private."
+        "to the nearer end. TabularEncoder's features have (-1, 1). If only a loose range is known, give it as "
+        "loose_bounds=(low, high): bounds within it are then estimated privately, for a share of the budget "
+        "(scale_budget, 5 %). Reading them off the data is not private."
     )
 
 
@@ -64,8 +65,8 @@ def missing_target_bounds(name: str) -> ValueError:
     """The error for a regression without target bounds."""
     return ValueError(
         f"target_bounds is missing: {name} needs target_bounds=(low, high), the range of the target. It must be "
-        "public, known without looking at these data; targets outside are moved to the nearer end. Estimating it "
-        "privately would take a share of epsilon and a loose public range to begin with."
+        "public, known without looking at these data; targets outside are moved to the nearer end. loose_bounds "
+        "estimates the range of features only: give a range that the target's meaning allows."
     )
 
 

@@ -4,51 +4,65 @@ A fit says everything public first (`Setup`), turns the arrays into privacy unit
 parameters, and translates them back. A fitted model keeps no data, no noise and no door.
 """
 
-# pyright: reportPrivateUsage=none
-# A model's hooks are hidden from its users, not from the functions of this file, which are the only ones to call them.
-
 import abc
-import inspect
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
-from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.base import BaseEstimator, clone
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from privopt.curator import Observer
 from privopt.engine.users import Weighting
 from privopt.estimators import arguments
+from privopt.estimators.fitting import (
+    Shape,
+    checked_arrays,
+    checked_budget,
+    declarations,
+    in_search,
+    set_parameters,
+    set_report,
+    units_in,
+    with_penalty,
+)
 from privopt.estimators.holdout import Score
-from privopt.estimators.scaling import FeatureScaling, TargetScaling
+from privopt.estimators.penalties import PRIVATE, Penalty, strengths
+from privopt.estimators.scaling import TargetScaling
+from privopt.estimators.search import Candidate, SearchPlan, plan_search
+from privopt.estimators.search_run import Scorer, run_search, told_strength
 from privopt.estimators.setup import Setup
+from privopt.estimators.stages import Records, fit_in_stages, plan_stages
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.plans import Plan
 from privopt.problems.losses import GLMLoss
-from privopt.problems.problem import Problem
-from privopt.problems.regularisers import NoRegulariser, Regulariser, Ridge
 from privopt.public import Relation
-from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
 from privopt.solve import minimize
 from privopt.solve import plan as plans_for
 from privopt.solvers.base import Solver
 
-UNIT = "unit"
-INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature
-ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
+HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
 SEARCHED = Selection(
     sentence="Selection not private: chosen on raw validation scores. The model was fitted inside scikit-learn's "
     "GridSearchCV or RandomizedSearchCV, which no budget paid for; PrivateSearchCV pays for the choice.",
     private=False,
 )
+
+
+class Fitted(NamedTuple):
+    """A fit's result, the setup that translates it, the number of the model's own releases, how it was chosen."""
+
+    result: Result
+    setup: Setup
+    releases: int
+    selection: Selection | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -63,10 +77,24 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         epsilon: privacy budget: the log of how much one unit can change the odds of any model. Required; `math.inf`
             fits without privacy.
         delta: probability with which the epsilon bound may fail; required, well below 1 / n, such as 1 / n**2.
-        bounds: public range of the features, (low, high) as numbers or as arrays with one entry a feature. Required.
-            Values outside are moved to the nearer end. Features that are mostly 0, such as one-hot columns and pixels,
-            do best with symmetric bounds such as (-1, 1), which keep zeros zero. Sparse features are only divided,
-            never shifted; their bounds include 0.
+        bounds: public range of the features, (low, high) as numbers or as arrays with one entry a feature. Required,
+            unless `loose_bounds` is given. Values outside are moved to the nearer end. Features that are mostly 0, such
+            as one-hot columns and pixels, do best with symmetric bounds such as (-1, 1), which keep zeros zero. Sparse
+            features are only divided, never shifted; their bounds include 0.
+        loose_bounds: in place of `bounds`, a public range that is surely wide enough, possibly by orders of magnitude;
+            tighter bounds are then estimated privately, for `scale_budget` of the budget.
+        scale_budget: share of the budget (of its rho) for that, between 0 and 1.
+        penalty: what keeps the weights of scaled features small: "l2" (`alpha / 2 ||w||^2`), "l1" (`alpha ||w||_1`),
+            "elasticnet" (`alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) / 2 ||w||^2`), "group" (`alpha sqrt|g| ||w_g||`
+            for each group g) or None. The intercept is free.
+        alpha: strength of the penalty. Default: 1 / n with "l2"; with the others the noise level of a gradient, see
+            `default_strength`. "private" chooses one of `alphas` by a charged search, see `PrivateSearchCV`.
+        alphas: the strengths to choose from; default: 1, 10, 100 and 1000 times the default for "l2", 0.3, 1, 3 and 10
+            times for the others.
+        l1_ratio: share of the l1 term in an elastic net.
+        feature_groups: for "group": lists of columns, or of their names with a DataFrame. A column in none is free.
+        l1_radius: in place of a penalty, a public bound on `||w||_1` (of all classes together); the intercept then
+            lies between -l1_radius and l1_radius.
         relation: "replace-one" (one unit's data are replaced by any other) or "add-or-remove-one" (one unit is there
             or not; needs `n`).
         n: public number of units: under add-or-remove-one a nominal number that no data set exceeds; under
@@ -83,6 +111,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     Attributes:
         coef_, intercept_: released parameters.
         n_features_in_, feature_names_in_, n_iter_: number and names of the features, number of gradient steps.
+        alpha_: the strength of the penalty that was used; None without a penalty.
+        bounds_: (low, high) arrays, the bounds that were given or estimated.
         privacy_: the `PrivacyReport`: what was protected, how, and at what price.
         plan_: the `Plan` that was announced before the data were read.
     Privacy:
@@ -94,6 +124,14 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     epsilon: float | None = None
     delta: float | None = None
     bounds: Any = None
+    loose_bounds: Any = None
+    scale_budget: float = 0.05
+    penalty: Penalty | None = "l2"
+    alpha: float | str | None = None
+    alphas: Sequence[float] | NDArray[Any] | None = None
+    l1_ratio: float = 0.5
+    feature_groups: Any = None
+    l1_radius: float | None = None
     relation: Relation | str = "replace-one"
     n: int | None = None
     row_bound: float | str | None = None
@@ -108,10 +146,11 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     intercept_: Any = field(init=False)
     n_features_in_: int = field(init=False)
     n_iter_: int = field(init=False)
+    alpha_: float | None = field(init=False)
+    bounds_: tuple[NDArray[np.float64], NDArray[np.float64]] = field(init=False)
     privacy_: PrivacyReport = field(init=False)
     plan_: Plan = field(init=False)
 
-    _penalised: ClassVar[bool] = True
     _unit_rows: ClassVar[bool] = (
         False  # whether rows are divided by their lengths if `row_bound` does not say
     )
@@ -158,31 +197,31 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """
         budget = checked_budget(self, getattr(X, "shape", (None,))[0] if groups is None else None)
         private_features, private_targets = checked_arrays(self, X, y)
-        setup = setup_of(
-            self,
-            private_features.shape[1],
-            units_in(self, len(private_targets), groups),
-            private_targets,
+        shape = Shape(
+            width=private_features.shape[1],
+            n=units_in(self, len(private_targets), groups),
+            by_user=groups is not None,
             is_sparse=sparse.issparse(private_features),
-        )
-        noise = NoiseSource(self.random_state)
-        result = minimize(
-            setup.problem,
-            setup.units(private_features, private_targets, groups, noise),
+            names=getattr(self, "feature_names_in_", None),
             budget=budget,
-            solver=self.solver,
-            account=self.account,
-            random_state=self.random_state,
-            observer=observer,
         )
-        set_parameters(self, result.params, setup)
-        selection = SEARCHED if in_search() else None
+        records = Records(
+            private_features=private_features,
+            private_targets=private_targets,
+            groups=groups,
+            noise=NoiseSource(self.random_state),
+        )
+        fitted = self._search(shape, budget, records, observer) or self._fit(shape, budget, records, observer)
+        assert fitted.result.plan is not None
+        plan = with_penalty(self, fitted.result.plan, fitted.setup.alpha)
+        set_parameters(self, fitted.result.params, fitted.setup)
         set_report(
             self,
-            result,
-            setup,
-            declared=declarations(self, setup, by_user=groups is not None),
-            selection=selection,
+            fitted.result._replace(plan=plan),
+            fitted.setup,
+            steps=fitted.releases,
+            declared=declarations(self, fitted.setup, by_user=shape.by_user),
+            selection=SEARCHED if in_search() else fitted.selection,
         )
         return self
 
@@ -200,9 +239,15 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         if n is None:
             raise ValueError("n is missing: give the public number of units, of users if by_user=True.")
         budget = checked_budget(self, n)
-        setup = setup_of(self, n_features, n, None, is_sparse=False)
+        shape = Shape(width=n_features, n=n, by_user=by_user, budget=budget)
+        if self.alpha == PRIVATE:
+            return with_penalty(self, self._planned_search(shape, budget, None)[0].plan, None)
+        setup = shape.setup(self, None)
+        if setup.scales is not None:
+            staged = plan_stages(setup, self.solver, n=n, by_user=by_user, budget=budget)
+            return with_penalty(self, staged.plan, setup.alpha)
         public = setup.public(n, by_user=by_user)
-        return plans_for(
+        plans = plans_for(
             setup.problem,
             n=n,
             d=public.d,
@@ -212,7 +257,69 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             row_bound=public.row_bound,
             records_per_unit=public.records_per_unit,
             solver=self.solver,
-        ).default
+        )
+        return with_penalty(self, plans.default, setup.alpha)
+
+    def _fit(self, shape: Shape, budget: Budget, records: Records, observer: Observer | None) -> Fitted:
+        """One model, after the bounds where they are to be estimated."""
+        setup = shape.setup(self, records.private_targets)
+        if setup.scales is not None:
+            staged = plan_stages(setup, self.solver, n=shape.n, by_user=shape.by_user, budget=budget)
+            result, setup = fit_in_stages(staged, records, account=self.account, observer=observer)
+            return Fitted(result, setup, staged.solver.releases())
+        result = minimize(
+            setup.problem,
+            records.units(setup),
+            budget=budget,
+            solver=self.solver,
+            account=self.account,
+            random_state=self.random_state,
+            observer=observer,
+        )
+        assert result.plan is not None
+        return Fitted(result, setup, result.plan.releases)
+
+    def _search(
+        self, shape: Shape, budget: Budget, records: Records, observer: Observer | None
+    ) -> Fitted | None:
+        """The model whose strength of the penalty is chosen privately; None where it is given."""
+        if self.alpha != PRIVATE:
+            return None
+        search, models, scorer = self._planned_search(shape, budget, records.private_targets)
+        name = f"{type(self).__name__}(alpha='private')"
+        found = run_search(
+            search, models, scorer, records, account=self.account, name=name, observer=observer
+        )
+        assert found.setup.alpha is not None
+        told = told_strength(search, found.setup.alpha)
+        return Fitted(found.result, found.setup, found.releases, told)
+
+    def _planned_search(
+        self, shape: Shape, budget: Budget, y: NDArray[Any] | None
+    ) -> tuple[SearchPlan, list[Self], Scorer]:
+        """The search among the strengths, one unfitted model for each, and what they are scored with."""
+        default = shape.setup(self._copy(None), y).alpha
+        if default is None:
+            raise ValueError(
+                "alpha='private' needs a penalty whose strength it chooses: give penalty='l2' or another."
+            )
+        grid = strengths(self.alphas, default, is_sparse=self.penalty != "l2")
+        models = [self._copy(alpha) for alpha in grid]
+        search = plan_search(
+            [Candidate(setup=shape.setup(model, y), solver=self.solver) for model in models],
+            n=shape.n,
+            by_user=shape.by_user,
+            budget=budget,
+            holdout=HOLDOUT,
+            selection_share=SELECTION_SHARE,
+            refit=True,
+        )
+        return search, models, Scorer.of(models[0], shape, y)
+
+    def _copy(self, alpha: float | None) -> Self:
+        """An unfitted model with another strength, which nothing pays for by itself."""
+        copy: Any = clone(self)
+        return copy.set_params(alpha=alpha, account=None)
 
     # Predicting -----------------------------------------------------------------------------------------------------
 
@@ -240,188 +347,3 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         tags.input_tags.allow_nan = True
         tags.target_tags.required = True
         return tags
-
-
-def checked_budget(model: PrivateLinearModel, rows: int | None) -> Budget:
-    """The model's budget; `rows`, if public, is named in the advice on delta.
-
-    Raises:
-        ValueError, TypeError: epsilon, delta or, under add-or-remove-one, n is missing; or the account was lost.
-    """
-    relation = Relation.parse(model.relation)
-    if relation is Relation.ADD_OR_REMOVE_ONE and model.n is None:
-        raise ValueError(
-            "n is missing: under add-or-remove-one the number of units is private. Give a public nominal number that "
-            "no data set exceeds, or use relation='replace-one', which takes the number as public."
-        )
-    if model.account is None and getattr(model, "_account_lost", False):
-        raise ValueError(
-            "this estimator was pickled, and the account that paid for its fit stayed behind: give it one with "
-            "set_params(account=...), or fit a clone."
-        )
-    known = rows if relation is Relation.REPLACE_ONE else None
-    return arguments.checked_budget(model.epsilon, model.delta, known if model.n is None else model.n)
-
-
-def checked_arrays(model: PrivateLinearModel, X: Any, y: Any) -> tuple[Any, NDArray[Any]]:
-    """Features and targets, checked by shape and type only.
-
-    Raises:
-        ValueError, TypeError: a shape or a type is wrong.
-    """
-    name = type(model).__name__
-    if y is None:
-        raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    arguments.refuse_non_numeric(X)
-    # Under add-or-remove-one the number of rows is private: even none is a data set.
-    least = 1 if Relation.parse(model.relation) is Relation.REPLACE_ONE else 0
-    private_features = validate_data(
-        model, X, accept_sparse="csr", ensure_all_finite=False, ensure_min_samples=least, dtype=None
-    )
-    private_targets = column_or_1d(y, warn=True)
-    check_consistent_length(private_features, private_targets)
-    if least == 1 and model.n is None and len(private_targets) < 2:
-        raise ValueError(
-            "a private fit needs at least 2 units, got n_samples = 1: a mean over one hides nobody."
-        )
-    return private_features, private_targets
-
-
-def units_in(model: PrivateLinearModel, rows: int, groups: Any) -> int:
-    """The public number of units: the model's n, or under replace-one that of the rows or users."""
-    if model.n is not None:
-        return model.n
-    return rows if groups is None or np.ndim(groups) != 1 else int(pd.Series(np.asarray(groups)).nunique())
-
-
-def setup_of(
-    model: PrivateLinearModel, width: int, n: int, y: NDArray[Any] | None, *, is_sparse: bool
-) -> Setup:
-    """Everything public about a fit, from the arguments and sizes.
-
-    Args:
-        model: the estimator.
-        width: number of features.
-        n: number of units.
-        y: the targets, for labels that the user declared public by classes="from_y"; None without data.
-        is_sparse: whether the features are sparse.
-    Raises:
-        ValueError, TypeError: an argument is missing or out of its range.
-    """
-    if model.bounds is None:
-        raise arguments.missing_bounds(type(model).__name__)
-    targets, labels = model._domain(y)
-    features = FeatureScaling.of(model.bounds, width, centered=model.fit_intercept, keep_zero=is_sparse)
-    unit_rows = model._unit_rows if model.row_bound is None else is_unit(model.row_bound)
-    if unit_rows and not model._unit_rows:
-        raise ValueError("row_bound='unit' is for classifiers: it would not leave a linear regression.")
-    if unit_rows:
-        row_bound = ROUNDED_UP
-    elif model.row_bound is None:
-        row_bound = math.sqrt(width) * ROUNDED_UP
-    else:
-        row_bound = arguments.positive("row_bound", model.row_bound, "the largest l2 norm of a scaled row")
-    return Setup(
-        features=features,
-        targets=targets,
-        labels=labels,
-        row_bound=row_bound,
-        unit_rows=unit_rows,
-        intercept=INTERCEPT if model.fit_intercept else None,
-        problem=Problem(model._loss(targets, labels), _penalty(model, width, n)),
-        relation=Relation.parse(model.relation),
-        given_n=model.n,
-        max_records_per_user=model.max_records_per_user,
-        user_weighting=model.user_weighting,
-    )
-
-
-def is_unit(row_bound: Any) -> bool:
-    """Whether a row bound asks for rows of length 1."""
-    return isinstance(row_bound, str) and row_bound == UNIT
-
-
-def _penalty(model: PrivateLinearModel, width: int, n: int) -> Regulariser:
-    """The ridge on scaled weights, 1 / n by default; the intercept is free."""
-    if not model._penalised:
-        return NoRegulariser()
-    given = getattr(model, "alpha", None)
-    alpha = (
-        1.0 / n
-        if given is None
-        else arguments.positive("alpha", given, "the strength of the penalty", zero=True)
-    )
-    if alpha == 0:
-        return NoRegulariser()
-    return Ridge(alpha, weights=(1.0,) * width + (0.0,) if model.fit_intercept else None)
-
-
-def set_parameters(model: PrivateLinearModel, params: Any, setup: Setup) -> None:
-    """Set `coef_` and `intercept_` from released parameters."""
-    model._adopt(*setup.unscaled(params), setup)
-
-
-def parameters_in(model: PrivateLinearModel, setup: Setup) -> NDArray[np.float64]:
-    """A fitted model's parameters in the scaled units of another setup, (outputs, d + 1)."""
-    return setup.scaled(*model._adopted(setup))
-
-
-def record_score(model: PrivateLinearModel, setup: Setup) -> Score:
-    """See `PrivateLinearModel._record_score`."""
-    return model._record_score(setup)
-
-
-def declarations(model: PrivateLinearModel, setup: Setup, *, by_user: bool) -> tuple[str, ...]:
-    """What the user declared to be public, in sentences."""
-    sentences = [
-        f"Bounds, given by the user: {setup.features.describe()}; values outside were moved to the nearer end.",
-        model._declared_target(),
-    ]
-    if model.row_bound is not None and not setup.unit_rows:
-        sentences.append(
-            f"Longest scaled row, given by the user: {setup.row_bound:g}; longer rows were shortened."
-        )
-    units = "users" if by_user else "records"
-    if model.n is not None:
-        sentences.append(f"Number of {units}, given by the user: {model.n:,}.")
-    else:
-        sentences.append(f"Number of {units}: public under replace-one.")
-    if by_user:
-        sentences.append("User keys, given by the user: they name the owner of every record.")
-    return tuple(sentences)
-
-
-def set_report(
-    model: PrivateLinearModel,
-    result: Result,
-    setup: Setup,
-    *,
-    declared: tuple[str, ...],
-    selection: Selection | None = None,
-) -> None:
-    """Set `plan_`, `n_iter_` and `privacy_` from a result whose parameters are set."""
-    assert result.plan is not None
-    model.plan_ = result.plan
-    model.n_iter_ = result.plan.releases
-    model.privacy_ = PrivacyReport.of(
-        result,
-        declared=declared,
-        model=ModelSummary.of(
-            type(model).__name__,
-            model.coef_,
-            features=getattr(model, "feature_names_in_", None),
-            intercept=model.intercept_ if model.fit_intercept else None,
-            classes=None if setup.labels is None else list(setup.labels),
-        ),
-        selection=selection,
-    )
-
-
-def in_search() -> bool:
-    """Whether a fit was called by scikit-learn's GridSearchCV, RandomizedSearchCV or a halving search."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("sklearn.model_selection._search"):
-            return True
-        frame = frame.f_back
-    return False

@@ -30,7 +30,6 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
 
     Args:
         row_bound: "unit" (the default), or the largest l2 norm of a scaled row.
-        alpha: strength of the penalty `alpha / 2 ||w||^2` on the weights of scaled features; default: 1 / n.
         classes: the labels, required: a list, or "from_y", which declares that the set of labels in y is public. A
             record with any other label counts as zero.
     Attributes:
@@ -38,7 +37,6 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
         row_lengths_: the lengths that scores are divided by; None where `row_bound` is a number.
     """
 
-    alpha: float | None = None
     classes: Sequence[Any] | NDArray[Any] | str | None = None
 
     classes_: NDArray[Any] = field(init=False)
@@ -108,14 +106,15 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
 class LogisticRegression(PrivateClassifier):
     """Private logistic regression, of two or several classes.
 
-    Minimises `mean log(1 + exp(-y s)) + alpha / 2 ||w||^2`, y = +-1 and s the score `w.a + b` of scaled features a
+    Minimises `mean log(1 + exp(-y s)) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a
     (divided by `||(a, 1)||` unless `row_bound` is a number); with K > 2 classes the cross entropy of the softmax of K
     scores. It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
 
     Args:
-        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
-            max_records_per_user, user_weighting: see `PrivateLinearModel`.
-        alpha, classes: see `PrivateClassifier`.
+        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
+        classes: see `PrivateClassifier`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
     Examples:
@@ -145,15 +144,16 @@ class LogisticRegression(PrivateClassifier):
 class LinearSVC(PrivateClassifier):
     """A private linear support vector machine for two classes, with the corner of its hinge made smooth.
 
-    Minimises `mean h(y s) + alpha / 2 ||w||^2`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
+    Minimises `mean h(y s) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
     `||(a, 1)||` unless `row_bound` is a number), with the hinge `h(m) = max(0, 1 - m)` replaced by
     `(1 + width - m)^2 / (4 width)` for margins within `width` of 1.
 
     Args:
         width: half the length of margins over which the hinge is made smooth; positive.
-        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
-            max_records_per_user, user_weighting: see `PrivateLinearModel`.
-        alpha, classes: see `PrivateClassifier`; two labels.
+        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
+        classes: see `PrivateClassifier`; two labels.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
     Source:

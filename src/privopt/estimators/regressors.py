@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +13,7 @@ from sklearn.metrics import d2_pinball_score, d2_tweedie_score
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.holdout import BoundedLoss, Score
+from privopt.estimators.penalties import Penalty
 from privopt.estimators.scaling import TargetScaling
 from privopt.estimators.setup import Setup
 from privopt.problems import losses
@@ -64,19 +65,21 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearRegression(PrivateRegressor):
-    """Private least squares, without a penalty.
+    """Private least squares, by default without a penalty.
 
-    Minimises `mean (w.a + b - t)^2 / 2`, a the scaled features and t the target scaled into [-1, 1].
+    Minimises `mean (w.a + b - t)^2 / 2`, plus a penalty if one is asked for, a the scaled features and t the target
+    scaled into [-1, 1]. `penalty="l1"` or `l1_radius` makes it the lasso, `penalty="elasticnet"` the elastic net.
 
     Args:
-        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
-            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
     """
 
-    _penalised: ClassVar[bool] = False
+    penalty: Penalty | None = None
 
     def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
         del targets, labels
@@ -91,32 +94,30 @@ class Ridge(LinearRegression):
     [-1, 1]: scikit-learn's Ridge on scaled data with its `alpha` equal to n times this one.
 
     Args:
-        alpha: strength of the penalty on the weights of scaled features; default: 1 / n.
-        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
-            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
     """
 
-    alpha: float | None = None
-
-    _penalised: ClassVar[bool] = True
+    penalty: Penalty | None = "l2"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class HuberRegressor(PrivateRegressor):
     """Private regression that outliers pull with bounded force.
 
-    Minimises `mean h(w.a + b - t) + alpha / 2 ||w||^2`, a the scaled features and t the scaled target, with
+    Minimises `mean h(w.a + b - t) + penalty(w)`, a the scaled features and t the scaled target, with
     `h(r) = r^2 / 2` up to the threshold and linear beyond.
 
     Args:
         threshold: the residual, in the target's units, at which the loss turns from square to linear; by default a
             tenth of the width of `target_bounds`.
-        alpha: strength of the penalty on the weights of scaled features; default: 1 / n.
-        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
-            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
@@ -125,7 +126,6 @@ class HuberRegressor(PrivateRegressor):
     """
 
     threshold: float | None = None
-    alpha: float | None = None
 
     def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
         del labels
@@ -140,16 +140,16 @@ class HuberRegressor(PrivateRegressor):
 class QuantileRegressor(PrivateRegressor):
     """Private regression of a quantile, such as the median.
 
-    Minimises `mean pinball(t - w.a - b) + alpha / 2 ||w||^2`, a the scaled features and t the scaled target, with
+    Minimises `mean pinball(t - w.a - b) + penalty(w)`, a the scaled features and t the scaled target, with
     the corner of the pinball loss made smooth over residuals within `smoothing`.
 
     Args:
         quantile: the level, strictly between 0 and 1.
         smoothing: half the length, in the target's units, over which the corner is made smooth; 0 for none; by default
             a twentieth of the width of `target_bounds`.
-        alpha: strength of the penalty on the weights of scaled features; default: 1 / n.
-        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
-            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
@@ -159,7 +159,6 @@ class QuantileRegressor(PrivateRegressor):
 
     quantile: float = 0.5
     smoothing: float | None = None
-    alpha: float | None = None
 
     def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
         del labels
@@ -182,21 +181,20 @@ class QuantileRegressor(PrivateRegressor):
 class PoissonRegressor(PrivateRegressor):
     """Private Poisson regression of counts, with a logarithmic link.
 
-    Minimises `mean (exp(z) - y z) + alpha / 2 ||w||^2`, `z = w.a + b` and a the scaled features; the exponential is
+    Minimises `mean (exp(z) - y z) + penalty(w)`, `z = w.a + b` and a the scaled features; the exponential is
     continued linearly beyond rates of `max_rate`, which keeps the loss convex and its gradient bounded.
 
     Args:
         max_rate: largest rate the model predicts; by default the upper target bound.
-        alpha: strength of the penalty on the weights of scaled features; default: 1 / n.
-        epsilon, delta, bounds, relation, n, row_bound, fit_intercept, solver, account, random_state,
-            max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`; the lower one is at least 0.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
     """
 
     max_rate: float | None = None
-    alpha: float | None = None
 
     max_rate_: float = field(init=False)
 

@@ -34,7 +34,9 @@ class FeatureScaling:
     centered: bool
 
     @classmethod
-    def of(cls, bounds: Any, width: int, *, centered: bool, keep_zero: bool) -> "FeatureScaling":
+    def of(
+        cls, bounds: Any, width: int, *, centered: bool, keep_zero: bool, name: str = "bounds"
+    ) -> "FeatureScaling":
         """The scaling by (low, high), two numbers or two arrays of `width` entries.
 
         Args:
@@ -42,6 +44,7 @@ class FeatureScaling:
             width: number of features.
             centered: whether to move the middle to zero.
             keep_zero: whether the features are sparse, so that 0 must lie within the bounds.
+            name: the argument they were given as.
         Raises:
             TypeError, ValueError: the bounds are not usable.
         """
@@ -50,19 +53,19 @@ class FeatureScaling:
             ends = [np.asarray(end, np.float64) for end in (low, high)]
         except (TypeError, ValueError):
             raise TypeError(
-                f"bounds must be a pair (low, high) of numbers or arrays, got {type(bounds).__name__} that is none."
+                f"{name} must be a pair (low, high) of numbers or arrays, got {type(bounds).__name__} that is none."
             ) from None
         for end in ends:
             if end.shape not in ((), (width,)):
                 raise ValueError(
-                    f"bounds must be numbers or arrays of {width} entries, one for each feature, got shape {end.shape}."
+                    f"{name} must be numbers or arrays of {width} entries, one for each feature, got shape {end.shape}."
                 )
         low, high = (np.broadcast_to(end, (width,)) for end in ends)
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low <= high)):
-            raise ValueError(f"bounds must be finite with low <= high for every feature, got {bounds!r}.")
+            raise ValueError(f"{name} must be finite with low <= high for every feature, got {bounds!r}.")
         if keep_zero and (np.any(low > 0) or np.any(high < 0)):
             raise ValueError(
-                "bounds of sparse features must include 0, which is what an entry that is not stored means, got "
+                f"{name} of sparse features must include 0, which is what an entry that is not stored means, got "
                 f"{bounds!r}."
             )
         return cls(low, high, centered and not keep_zero)

@@ -4,7 +4,6 @@ scikit-learn's GridSearchCV fits many models and keeps the one with the best raw
 has a price, and so has the choice; here both are part of one plan, priced before anything is released.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Self
@@ -18,28 +17,18 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from privopt.data import Units
 from privopt.estimators import arguments
-from privopt.estimators.base import (
-    ROUNDED_UP,
-    PrivateLinearModel,
-    checked_arrays,
-    declarations,
-    parameters_in,
-    record_score,
-    set_parameters,
-    set_report,
-    setup_of,
-    units_in,
-)
-from privopt.estimators.holdout import HoldoutScores
-from privopt.estimators.search import Candidate, SearchPlan, SearchRun, plan_search, stack
-from privopt.estimators.setup import Setup
+from privopt.estimators.base import PrivateLinearModel
+from privopt.estimators.fitting import Shape, checked_arrays, declarations, set_report, units_in
+from privopt.estimators.penalties import PRIVATE
+from privopt.estimators.search import Candidate, SearchPlan, plan_search
+from privopt.estimators.search_run import Scorer, run_search, told_choice
+from privopt.estimators.stages import Records
 from privopt.ledger.account import Account
+from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.plans import Plan
-from privopt.precision import double_precision
-from privopt.report.report import PrivacyReport, Selection
+from privopt.report.report import PrivacyReport
 
 # What a candidate may not change: the budget, what is public about the data, or the question that is asked.
 FIXED = frozenset(
@@ -49,11 +38,13 @@ FIXED = frozenset(
         "classes",
         "delta",
         "epsilon",
+        "loose_bounds",
         "max_records_per_user",
         "n",
         "quantile",
         "random_state",
         "relation",
+        "scale_budget",
         "target_bounds",
         "user_weighting",
     }
@@ -127,70 +118,52 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; nothing was released.
         """
-        models, base = self._models(), self._scorer()
+        models = self._models()
+        base: Any = clone(self.estimator)
         private_features, private_targets = checked_arrays(base, X, y)
-        width, is_sparse = private_features.shape[1], sparse.issparse(private_features)
-        base.set_params(row_bound=math.sqrt(width) * ROUNDED_UP)  # candidates are scored on rows as they are
-        n, by_user = units_in(base, len(private_targets), groups), groups is not None
-        *setups, scored = (
-            setup_of(model, width, n, private_targets, is_sparse=is_sparse) for model in [*models, base]
+        n = units_in(base, len(private_targets), groups)
+        shape = Shape(
+            width=private_features.shape[1],
+            n=n,
+            by_user=groups is not None,
+            is_sparse=sparse.issparse(private_features),
+            names=getattr(base, "feature_names_in_", None),
+            budget=self._budget(n),
         )
-        candidates = [
-            Candidate(model=model, setup=setup) for model, setup in zip(models, setups, strict=True)
-        ]
-        search = self._search(candidates, n, by_user=by_user)
-        noise = NoiseSource(self.random_state)
-        latest: dict[Any, Units] = {}
-
-        def units_of(setup: Setup) -> Units:
-            key = (setup.row_bound, setup.unit_rows, setup.intercept)
-            if key not in latest:
-                latest.clear()  # one copy of the data at a time
-                latest[key] = setup.units(private_features, private_targets, groups, noise)
-            return latest[key]
-
-        public = units_of(scored).public  # keys and shapes are checked before anything is paid
-        if self.account is not None:
-            name, budget = f"PrivateSearchCV({type(base).__name__})", search.plan.budget
-            self.account.spend(
-                name,
-                search.plan.event,
-                budget.epsilon,
-                budget.delta,
-                relation=public.relation,
-                unit=public.unit,
-                seeded=noise.seeded,
-            )
-        with double_precision():
-            run = SearchRun(search, public, noise)
-            results = [
-                run.fit(index, units_of(candidate.setup)) for index, candidate in enumerate(candidates)
-            ]
-            for candidate, result in zip(candidates, results, strict=True):
-                set_parameters(candidate.model, result.params, candidate.setup)
-            scores = HoldoutScores(
-                score=record_score(base, scored),
-                models=stack([parameters_in(model, scored) for model in models]),
-            )
-            best = run.choose(scores, units_of(scored))
-            chosen, result = candidates[best], results[best]
-            if self.refit:
-                result = run.refit(best, units_of(chosen.setup))
-                set_parameters(chosen.model, result.params, chosen.setup)
+        search = self._search(models, shape, private_targets)
+        records = Records(
+            private_features=private_features,
+            private_targets=private_targets,
+            groups=groups,
+            noise=NoiseSource(self.random_state),
+        )
+        found = run_search(
+            search,
+            models,
+            Scorer.of(base, shape, private_targets),
+            records,
+            account=self.account,
+            name=f"PrivateSearchCV({type(base).__name__})",
+        )
+        chosen = models[found.best]
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(base, name):
-                setattr(chosen.model, name, getattr(base, name))
+                setattr(chosen, name, getattr(base, name))
         grid = f"Grid, given by the user: {len(models)} candidates."
         set_report(
-            chosen.model,
-            result._replace(plan=search.plan),
-            chosen.setup,
-            declared=(*declarations(chosen.model, chosen.setup, by_user=by_user), grid),
-            selection=self._selection(search),
+            chosen,
+            found.result,
+            found.setup,
+            steps=found.releases,
+            declared=(*declarations(chosen, found.setup, by_user=shape.by_user), grid),
+            selection=told_choice(search),
         )
-        chosen.model.n_iter_ = (search.refits if self.refit else search.fits)[best].releases()
-        self.best_index_, self.best_params_, self.best_estimator_ = best, self._grid()[best], chosen.model
-        self.privacy_, self.plan_ = chosen.model.privacy_, search.plan
+        self.best_index_, self.best_params_, self.best_estimator_ = (
+            found.best,
+            self._grid()[found.best],
+            chosen,
+        )
+        self.privacy_, self.plan_ = chosen.privacy_, search.plan
         return self
 
     def plan(self, *, n_features: int, n: int | None = None, by_user: bool = False) -> Plan:
@@ -206,11 +179,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         n = self.estimator.n if n is None else n
         if n is None:
             raise ValueError("n is missing: give the public number of units, of users if by_user=True.")
-        candidates = [
-            Candidate(model=model, setup=setup_of(model, n_features, n, None, is_sparse=False))
-            for model in self._models()
-        ]
-        return self._search(candidates, n, by_user=by_user).plan
+        shape = Shape(width=n_features, n=n, by_user=by_user, budget=self._budget(n))
+        return self._search(self._models(), shape, None).plan
 
     def _grid(self) -> list[dict[str, Any]]:
         return list(ParameterGrid(self.param_grid))
@@ -238,35 +208,33 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 "budget, in what is public about the data, or in what is predicted."
             )
         copies: list[Any] = [clone(self.estimator) for _ in self._grid()]
-        return [model.set_params(**point) for model, point in zip(copies, self._grid(), strict=True)]
+        models = [model.set_params(**point) for model, point in zip(copies, self._grid(), strict=True)]
+        if any(model.alpha == PRIVATE for model in models):
+            raise ValueError(
+                "alpha='private' is a search of its own, which cannot stand inside another: put strengths into "
+                "param_grid instead."
+            )
+        return models
 
-    def _scorer(self) -> PrivateLinearModel:
-        """The estimator in whose scaled units candidates are scored."""
-        scorer: Any = clone(self.estimator)
-        return scorer.set_params(fit_intercept=True)
+    def _budget(self, n: int) -> Budget:
+        return arguments.checked_budget(self.epsilon, self.delta, n)
 
-    def _search(self, candidates: list[Candidate], n: int, *, by_user: bool) -> SearchPlan:
+    def _search(
+        self, models: Sequence[PrivateLinearModel], shape: Shape, y: NDArray[Any] | None
+    ) -> SearchPlan:
         """The whole plan."""
         for name in ("holdout", "selection_share"):
             share = arguments.number(name, getattr(self, name))
             if not 0 < share < 1:
                 raise ValueError(f"{name} must lie strictly between 0 and 1, got {share!r}.")
         return plan_search(
-            candidates,
-            n=n,
-            by_user=by_user,
-            budget=arguments.checked_budget(self.epsilon, self.delta, n),
+            [Candidate(setup=shape.setup(model, y), solver=model.solver) for model in models],
+            n=shape.n,
+            by_user=shape.by_user,
+            budget=self._budget(shape.n),
             holdout=self.holdout,
             selection_share=self.selection_share,
             refit=self.refit,
-        )
-
-    def _selection(self, search: SearchPlan) -> Selection:
-        again = "fitted again on all units" if self.refit else "kept as it was fitted"
-        return Selection(
-            sentence=f"One of {len(search.fits)} candidates was chosen by the exponential mechanism on held-out "
-            f"units and {again}. The price above is that of all the fits and of the choice.",
-            private=search.plan.budget.is_private,
         )
 
     @property

@@ -28,10 +28,10 @@ Values: TypeAlias = Float[Array, "..."]  # elementwise over any leading shape
 class KernelCode(enum.IntEnum):
     """Which compiled formula of `phi'(t, y)` the engine's kernel uses; `(p0, p1)` are the kernel parameters.
 
-    LOGISTIC: `-y / (1 + exp(y t))`.
+    LOGISTIC: `-y / (1 + exp(y t))`, y moved into [-1, 1].
     SQUARED: `t - y`.
     HUBER: `clip(t - y, -p0, p0)`, p0 the threshold.
-    SMOOTHED_HINGE: `-y * clip((1 + p0 - y t) / (2 p0), 0, 1)`, p0 the width.
+    SMOOTHED_HINGE: `-y * clip((1 + p0 - y t) / (2 p0), 0, 1)`, y likewise, p0 the width.
     QUANTILE: `step(t - y) - p0`, p0 the level, p1 the smoothing; `step(x) = clip((x + p1) / (2 p1), 0, 1)` if
         p1 > 0, else `1 if x > 0 else 0.5 if x == 0 else 0`.
     POISSON: `exp(min(t, p0)) - clip(y, 0, p1)`, p0 the largest log-rate, p1 the largest count.
@@ -61,6 +61,8 @@ class LossFacts:
         outputs: predictions per record.
         kernel_code: the compiled formula; None if the engine has to differentiate.
         kernel_parameters: the formula's `(p0, p1)`.
+        any_target: whether the bounds on slopes hold for every finite target that may be stored, on every path that
+        computes them, and not only for those of the declared domain: only then may privacy rest on them.
     """
 
     name: str
@@ -71,6 +73,7 @@ class LossFacts:
     outputs: int = 1
     kernel_code: int | None = None
     kernel_parameters: tuple[float, float] = (0.0, 0.0)
+    any_target: bool = False
 
 
 class GLMLoss(abc.ABC):
@@ -125,6 +128,42 @@ class GLMLoss(abc.ABC):
     def kernel_parameters(self) -> tuple[float, float]:
         """See `LossFacts`."""
         return self.facts.kernel_parameters
+
+    @property
+    def any_target(self) -> bool:
+        """See `LossFacts`."""
+        return self.facts.any_target
+
+    def gradient_norm_bound(self, reach: Values) -> Values:
+        """A bound on one record's gradient norm at a point, in units of the row bound R.
+
+        Args:
+            reach: R times the (Frobenius) norm of the parameters, so that no prediction is larger.
+        Privacy:
+            For all rows of norm at most R and all targets for which the constants hold; see `any_target`. Here it is
+            `lipschitz`; a smaller one pays for the logistic loss only. Huber and quantile reach their largest slope at
+            every point for some target, and so does the hinge unless all margins are small; softmax is shorter near 0,
+            sqrt(1 - 1/K) in place of sqrt(2), but not below the clips it is used with.
+        """
+        return jnp.full_like(jnp.asarray(reach, float), self.lipschitz)
+
+    def gradient_diameter(self, reach: Values) -> Values:
+        """A bound on the distance of two records' gradients at a point, or of one's from 0; alike."""
+        return 2.0 * self.gradient_norm_bound(reach)
+
+    @property
+    def balances(self) -> bool:
+        """Whether `steepest_slope` is known, so that gradients can be clipped without regard to the target."""
+        return False
+
+    def steepest_slope(self, prediction: Values) -> Values:
+        """The largest `|phi'|` (l2 norm for softmax) that any target of the domain gives at a prediction.
+
+        Raises:
+            ValueError: the loss has no such formula, see `balances`.
+        """
+        del prediction
+        raise ValueError(f"the {self.name} loss has no balanced clip: its slope does not say enough.")
 
     @abc.abstractmethod
     def value(self, prediction: Values, target: Values) -> Values:

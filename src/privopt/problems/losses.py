@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from privopt.problems.glm import GLMLoss, KernelCode, Loss, LossFacts, RecordLoss, ScalarLoss, Values
+from privopt.problems.gradient_spread import logistic_diameter, logistic_norm
 
 __all__ = [
     "GLMLoss",
@@ -38,7 +39,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Logistic(ScalarLoss):
-    """`log(1 + exp(-y t))`, targets y in {-1, +1}; `predict_mean` is the probability of +1."""
+    """`log(1 + exp(-y t))`, targets y in {-1, +1}; `predict_mean` is the probability of +1.
+
+    Other targets are moved into [-1, 1], so that the constants hold for whatever is stored.
+    """
 
     @property
     def facts(self) -> LossFacts:
@@ -49,17 +53,20 @@ class Logistic(ScalarLoss):
             monotone=True,
             value_at_zero=math.log(2.0),
             kernel_code=KernelCode.LOGISTIC,
+            any_target=True,
         )
 
     def value(self, prediction: Values, target: Values) -> Values:
-        return jax.nn.softplus(-target * prediction)
+        return jax.nn.softplus(-_label(target) * prediction)
 
     def slope(self, prediction: Values, target: Values) -> Values:
-        return -target * jax.nn.sigmoid(-target * prediction)
+        label = _label(target)
+        return -label * jax.nn.sigmoid(-label * prediction)
 
     def second_derivative(self, prediction: Values, target: Values) -> Values:
-        margin = target * prediction
-        return target * target * jax.nn.sigmoid(margin) * jax.nn.sigmoid(-margin)
+        label = _label(target)
+        margin = label * prediction
+        return label * label * jax.nn.sigmoid(margin) * jax.nn.sigmoid(-margin)
 
     def gentle_interval(self, target: Values, slope_cap: Values) -> tuple[Values, Values]:
         # |phi'| = sigmoid(-margin) <= cap  iff  margin >= log((1 - cap) / cap).
@@ -67,6 +74,22 @@ class Logistic(ScalarLoss):
         cap = jnp.where(binding, slope_cap, 0.5)
         least_margin = jnp.where(binding, jnp.log1p(-cap) - jnp.log(cap), -jnp.inf)
         return _where_margin_at_least(least_margin, target)
+
+    def gradient_norm_bound(self, reach: Values) -> Values:
+        """The largest sigmoid; see `gradient_spread`."""
+        return logistic_norm(reach)
+
+    def gradient_diameter(self, reach: Values) -> Values:
+        """About half as large at 0 as far away, since at 0 every slope is 1/2; see `gradient_spread`."""
+        return logistic_diameter(reach)
+
+    @property
+    def balances(self) -> bool:
+        return True
+
+    def steepest_slope(self, prediction: Values) -> Values:
+        """`1 / (1 + exp(-|t|))`, of the less likely label."""
+        return jax.nn.sigmoid(jnp.abs(prediction))
 
     def predict_mean(self, prediction: Values) -> Values:
         return jax.nn.sigmoid(prediction)
@@ -114,6 +137,7 @@ class Huber(ScalarLoss):
             lipschitz=self.threshold,
             curvature=1.0,
             kernel_code=KernelCode.HUBER,
+            any_target=True,
             kernel_parameters=(self.threshold, 0.0),
         )
 
@@ -142,7 +166,8 @@ class SmoothedHinge(ScalarLoss):
     """The hinge `max(0, 1 - m)`, `m = y t`, made smooth around its corner: the Huber support vector machine.
 
     `(1 + width - m)^2 / (4 width)` for `|1 - m| <= width`, the hinge itself outside; curvature `1 / (2
-    width)`. Targets y in {-1, +1}; `predict_mean` is the score itself, the model has no probabilities.
+    width)`. Targets y in {-1, +1}, others are moved into [-1, 1]; `predict_mean` is the score itself, the model has no
+    probabilities.
 
     Source:
         Chapelle 2007, Training a support vector machine in the primal, section 2.
@@ -162,17 +187,18 @@ class SmoothedHinge(ScalarLoss):
             monotone=True,
             value_at_zero=1.0 if self.width <= 1.0 else (1.0 + self.width) ** 2 / (4.0 * self.width),
             kernel_code=KernelCode.SMOOTHED_HINGE,
+            any_target=True,
             kernel_parameters=(self.width, 0.0),
         )
 
     def value(self, prediction: Values, target: Values) -> Values:
-        return _smoothed_ramp(1.0 - target * prediction, self.width)
+        return _smoothed_ramp(1.0 - _label(target) * prediction, self.width)
 
     def slope(self, prediction: Values, target: Values) -> Values:
-        return -target * _smoothed_step(1.0 - target * prediction, self.width)
+        return -_label(target) * _smoothed_step(1.0 - _label(target) * prediction, self.width)
 
     def second_derivative(self, prediction: Values, target: Values) -> Values:
-        return target * target * _smoothed_step_slope(1.0 - target * prediction, self.width)
+        return _label(target) ** 2 * _smoothed_step_slope(1.0 - _label(target) * prediction, self.width)
 
     def gentle_interval(self, target: Values, slope_cap: Values) -> tuple[Values, Values]:
         least_margin = jnp.where(slope_cap < 1.0, 1.0 + self.width - 2.0 * self.width * slope_cap, -jnp.inf)
@@ -214,6 +240,7 @@ class Quantile(ScalarLoss):
             lipschitz=max(self.level, 1.0 - self.level),
             curvature=1.0 / (2.0 * self.smoothing) if self.smoothing > 0 else math.inf,
             kernel_code=KernelCode.QUANTILE,
+            any_target=True,
             kernel_parameters=(self.level, self.smoothing),
         )
 
@@ -265,6 +292,7 @@ class Poisson(ScalarLoss):
             curvature=top_rate,
             value_at_zero=math.exp(min(0.0, self.max_log_rate)) + top_rate * max(-self.max_log_rate, 0.0),
             kernel_code=KernelCode.POISSON,
+            any_target=True,
             kernel_parameters=(self.max_log_rate, self.max_count),
         )
 
@@ -323,6 +351,7 @@ class Softmax(GLMLoss):
             value_at_zero=math.log(self.classes),
             outputs=self.classes,
             kernel_code=KernelCode.SOFTMAX,
+            any_target=True,
         )
 
     def value(self, prediction: Values, target: Values) -> Values:
@@ -376,6 +405,11 @@ def _smoothed_step_slope(position: Values, halfwidth: float) -> Values:
     if halfwidth == 0.0:
         return jnp.zeros_like(position)
     return (jnp.abs(position) <= halfwidth).astype(position.dtype) / (2.0 * halfwidth)
+
+
+def _label(target: Values) -> Values:
+    """The target as a label that the constants hold for: the compiled formulas do the same."""
+    return jnp.clip(target, -1.0, 1.0)
 
 
 def _where_margin_at_least(least_margin: Values, target: Values) -> tuple[Values, Values]:

@@ -15,7 +15,7 @@ Source:
 import abc
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,15 @@ Step: TypeAlias = Float[Array, ""] | float
 
 
 class Regulariser(abc.ABC):
-    """A convex penalty: ridge part plus non-smooth remainder."""
+    """A convex penalty: ridge part plus non-smooth remainder.
+
+    A subclass is a constant of compiled programs, unless it is made with `is_static=False` and registers its arrays.
+    """
+
+    def __init_subclass__(cls, *, is_static: bool = True, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if is_static:
+            jax.tree_util.register_static(cls)
 
     @property
     @abc.abstractmethod

@@ -8,10 +8,12 @@ contributes, how a unit's contribution is clipped, and what the sensitivity of t
     ├── RecordSum          mean over units of clip(average over the unit's records)
     ├── UnitSum            mean over units of clip(a function of all the unit's records)
     ├── StatisticOfHeld    a function of per-unit vectors that stay behind the door
+    ├── RecordsQuery       a function of all the records at once
     └── ArgminQuery        a minimiser whose noise sits inside the objective
 """
 
 import abc
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
@@ -20,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.sampling import EveryUnit, Sampling, expected_units
 
 Scalar = Any  # a Python float, or a traced zero-dimensional float64 array inside a compiled loop
@@ -117,12 +119,14 @@ class KernelCall:
         code: the loss formula, `problems.losses.KernelCode`.
         parameters: the formula's two numbers.
         inner: clip of each gradient before the difference is taken, infinite for none.
+        balanced: C of a balanced gradient, see `ClippedGradient`; infinite for a plain one.
     """
 
     kind: Literal["gradient", "difference"]
     code: int
     parameters: tuple[float, float]
     inner: Scalar = float("inf")
+    balanced: Scalar = float("inf")
 
 
 class Query(abc.ABC):
@@ -198,6 +202,19 @@ class UnitSum(MeanQuery):
         """What one unit contributes, before clipping; absent records have mask 0 and zero rows."""
 
 
+def acute_factor(public: Public, sampling: Sampling) -> float:
+    """What a radius is multiplied by where the contributions of any two units make no obtuse angle.
+
+    1 for add-or-remove-one. Replacing A by B moves a sum by |A - B|, and |A - B|^2 = |A|^2 + |B|^2 - 2 <A, B> is at
+    most twice the square of the radius: sqrt(2), not 2. On a sample it is 2 all the same: the price of a sample under
+    replace-one is that of two opposite contributions of half the sensitivity each, so half of it must be no shorter
+    than one contribution.
+    """
+    if public.relation is not Relation.REPLACE_ONE:
+        return 1.0
+    return math.sqrt(2.0) if isinstance(sampling, EveryUnit) else 2.0
+
+
 class StatisticOfHeld(Query):
     """A statistic of per-unit vectors held behind the door (see `Curator.hold`); the class argues its sensitivity."""
 
@@ -208,16 +225,43 @@ class StatisticOfHeld(Query):
         """The statistic, from one row per unit."""
 
 
+class RecordsQuery(Query):
+    """A function of all the records at once, such as the end of an optimisation; the class argues its sensitivity.
+
+    It sees records, not which user owns them: the door refuses it where a unit is a user.
+    """
+
+    @abc.abstractmethod
+    def value(self, public: Public, private_features: Any, private_targets: Any) -> Any:
+        """The value, from the stored rows and targets."""
+
+
 class ArgminQuery(Query):
     """A minimiser with noise inside its objective; the mechanism receives it as a function of the noise.
 
     Its inner iteration count depends on data: the one documented exception to "no loop count depends on data".
     """
 
-    @abc.abstractmethod
-    def minimise(self, private_features: Any, private_targets: Any, noise: Array) -> Array:
-        """The minimiser of the perturbed objective."""
+    def require_mechanism(self, mechanism: Any, public: Public) -> None:
+        """Refuse a mechanism whose price does not cover this query, from public numbers; by default, every one.
+
+        Raises:
+            ValueError: the mechanism was not made for this query and these public numbers.
+        """
+        del public
+        raise ValueError(
+            f"{self.name} cannot be released by {type(mechanism).__name__}: what noise inside an objective costs "
+            "depends on the objective, so use the mechanism that the query makes."
+        )
 
     @abc.abstractmethod
-    def implied_noise(self, private_features: Any, private_targets: Any, solution: Array) -> Array:
+    def minimise(
+        self, public: Public, private_features: Any, private_targets: Any, noise: Any, tolerance: float
+    ) -> Any:
+        """The minimiser of the perturbed objective, to a residual of at most `tolerance`."""
+
+    @abc.abstractmethod
+    def implied_noise(
+        self, public: Public, private_features: Any, private_targets: Any, solution: Any
+    ) -> Any:
         """The noise under which `solution` is the minimiser: the inverse map, which the audit compares."""

@@ -1,11 +1,16 @@
 """The clipped mean gradient, and its norm."""
 
+from dataclasses import field
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.problems.losses import GLMLoss, RecordLoss
-from privopt.public import Public
-from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, query, static
+from privopt.public import Public, Relation
+from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, inwards, query, static
+from privopt.sampling import EveryUnit, Sampling
+
+ROUNDING = 1.0 + 1e-9  # more than the rounding of a prediction and of a slope can add to a gradient
 
 
 @query
@@ -16,21 +21,46 @@ class ClippedGradient(RecordSum):
         loss: a generalised-linear or user-written loss.
         at: public point, (d,) or (d, K); flat for a user-written loss.
         clip: C, gradient units; infinite only when privacy is switched off (epsilon = inf).
+        balanced: shorten a record's gradient by a factor that does not depend on its target: `min(1, C / longest)`,
+            `longest` the longest gradient that any target would give these features. The clipped mean then still
+            vanishes at the true parameters of a well-specified model; a clip of the gradient itself shortens only
+            surprising records, and the parameters come out too long. Needs a loss with `steepest_slope`.
     Privacy:
-        l2 sensitivity factor * clip / N; see `MeanQuery`. For a generalised-linear loss the gradient is the outer
-        product of the row and the slope, whose norm is the product of their norms, so the clip is a scalar.
+        l2 sensitivity factor * clip / N, see `MeanQuery`; for a loss whose bounds hold for every target, and not for a
+        sample, at most `gradient_norm_bound` R / n (add or remove) and `gradient_diameter` R / n (replace), R the row
+        bound. That is so because a unit's contribution lies in the convex hull of 0 and the records' gradients at the
+        public point: it is a weighted sum of gradients with weights that sum to at most 1, then shortened. For a sample
+        under replace-one the price is worked out for two opposite vectors of norm clip, so it stays.
+        A balanced contribution is no longer than C either, but its factor moves with the features: the bound on a
+        diameter does not carry over to it, so that of the norms is used, twice where a unit is replaced.
+        For a generalised-linear loss the gradient is the outer product of the row and the slope, whose norm is the
+        product of their norms, so the clip is a scalar.
     Source:
         Abadi et al. 2016, Algorithm 1; `clip(grad)` of a convex generalised-linear loss is the gradient of its
-        Huberised version (Song, Steinke, Thakurta, Thakurta 2021).
+        Huberised version (Song, Steinke, Thakurta, Thakurta 2021). Balanced: Kuensch, Stefanski, Carroll 1989.
     """
 
     loss: GLMLoss | RecordLoss = static()
     at: Float[Array, " *shape"]
     clip: Scalar
+    balanced: bool = field(default=False, metadata={"static": True})
 
     def radius(self) -> Scalar:
         """The clip."""
         return self.clip
+
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """factor * clip / N, or what the loss allows at this point where that is less."""
+        by_clip = super().sensitivity(public, sampling)
+        if not (isinstance(self.loss, GLMLoss) and self.loss.any_target and isinstance(sampling, EveryUnit)):
+            return by_clip
+        at = jnp.asarray(self.at, float)
+        reach = public.row_bound * jnp.sqrt(jnp.sum(at * at))
+        if public.relation is Relation.REPLACE_ONE and not self.balanced:
+            bound = self.loss.gradient_diameter(reach)
+        else:
+            bound = public.relation.factor * self.loss.gradient_norm_bound(reach)
+        return jnp.minimum(by_clip, bound * (ROUNDING * public.row_bound / public.n))
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """The shape of the parameters."""
@@ -38,8 +68,16 @@ class ClippedGradient(RecordSum):
         return tuple(jnp.shape(self.at))
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The gradient of one record's loss."""
-        return record_gradient(self.loss, self.at, private_features, private_target)
+        """The gradient of one record's loss, shortened if `balanced`."""
+        private_gradient = record_gradient(self.loss, self.at, private_features, private_target)
+        if not (self.balanced and isinstance(self.loss, GLMLoss)):
+            return private_gradient
+        points = jnp.reshape(self.at, (private_features.shape[0], self.loss.outputs))
+        private_length = jnp.sqrt(jnp.sum(private_features * private_features))
+        return (
+            private_gradient
+            * balance(self.loss, (private_features @ points)[None, :], private_length[None], self.clip)[0]
+        )
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: slope times row."""
@@ -49,13 +87,18 @@ class ClippedGradient(RecordSum):
         points = jnp.reshape(self.at, (public.d, loss.outputs))
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            del private_norms
-            return glm_slopes(loss, private_predictions, private_targets)
+            private_slopes = glm_slopes(loss, private_predictions, private_targets)
+            if not self.balanced:
+                return private_slopes
+            return private_slopes * balance(loss, private_predictions, private_norms, self.clip)[:, None]
 
         kernel = None
         if loss.kernel_code is not None:
             kernel = KernelCall(
-                kind="gradient", code=int(loss.kernel_code), parameters=loss.kernel_parameters
+                kind="gradient",
+                code=int(loss.kernel_code),
+                parameters=loss.kernel_parameters,
+                balanced=self.clip if self.balanced else float("inf"),
             )
         return RowForm(
             points=points,
@@ -85,6 +128,15 @@ class GradientNorm(ClippedGradient):
     def finish(self, private_mean: Array) -> Array:
         """The norm of the mean."""
         return jnp.sqrt(jnp.sum(private_mean * private_mean))
+
+
+def balance(loss: GLMLoss, private_predictions: Array, private_norms: Array, clip: Scalar) -> Array:
+    """The factors (rows,) of balanced contributions: `min(1, clip / (|a| steepest slope at the prediction))`."""
+    private_flat = private_predictions[:, 0] if loss.outputs == 1 else private_predictions
+    private_longest = loss.steepest_slope(private_flat) * private_norms
+    aim = inwards(clip)
+    private_over = private_longest > aim
+    return jnp.where(private_over, aim / jnp.where(private_over, private_longest, 1.0), 1.0)
 
 
 def record_gradient(

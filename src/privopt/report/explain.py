@@ -258,6 +258,9 @@ _SETTINGS = {
     "step_size": "Step size {0}: set from public numbers alone; too large a step may diverge.",
     "steps": "{0} steps are taken to be enough; they were chosen to balance progress against noise.",
     "momentum": "Momentum {0}: a fixed number, not tuned on the data.",
+    "share": "A share of {0} of the budget (of mu^2) buys the second moment of the rows, so that the rest is spent in "
+    "coordinates where the features look alike; the clip there follows from what was released.",
+    "inner.steps": "{0} steps are taken there; they were chosen to balance progress against noise.",
 }
 
 

@@ -3,8 +3,8 @@
 import abc
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from privopt.precision import double_precision
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Result, Status
+from privopt.solvers.coordinates import Coordinates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class Solver(abc.ABC):
     noise_multiplier: float | None = (
         None  # noise standard deviation / sensitivity, the same for every release
     )
+
+    preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
 
     @property
     @abc.abstractmethod
@@ -72,6 +75,32 @@ class Solver(abc.ABC):
         """Why this solver cannot solve the problem, or None if it can."""
         del problem, public
         return None
+
+    def scaled(self, factor: float) -> Self:
+        """The same configured solver with all its noise times `factor`."""
+        return replace(self, noise_multiplier=required(self.noise_multiplier, "noise_multiplier") * factor)
+
+    def in_coordinates(self, coordinates: Coordinates) -> Self:
+        """The same releases with the lengths (clip, step size) of other coordinates; nothing priced may change.
+
+        Raises:
+            ValueError: the solver does not run in other coordinates.
+        """
+        del coordinates
+        raise ValueError(f"{self.name} does not run in other coordinates than the data's own.")
+
+    def run_in(
+        self, door: Door, problem: Problem, start: Array, coordinates: Coordinates
+    ) -> tuple[Array, Status]:
+        """Run in other coordinates: on mapped rows, with the penalty as it is there.
+
+        Returns:
+            Parameters in the original coordinates, and how the run ended.
+        """
+        inner = self.in_coordinates(coordinates)
+        view = door.view(coordinates.matrix, coordinates.longest_row(door.public.row_bound))
+        params, status = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
+        return coordinates.outward(params), status
 
     def configure(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Derive what was left open and calibrate the noise to the budget.
@@ -138,11 +167,15 @@ class Solver(abc.ABC):
 
 
 def settings(solver: Solver) -> Mapping[str, float | int | str]:
-    """A solver's fields, in a form that prints and serialises."""
+    """A solver's fields, in a form that prints and serialises; an inner solver's stand after its own."""
     values: dict[str, Any] = {}
-    for key in solver.__dataclass_fields__:
-        value = getattr(solver, key)
-        values[key] = value if isinstance(value, int | float | str) else repr(value)
+    for field in fields(solver):
+        value = getattr(solver, field.name)
+        if isinstance(value, Solver):
+            values[field.name] = value.name
+            values.update({f"{field.name}.{key}": inner for key, inner in settings(value).items()})
+        elif field.repr:
+            values[field.name] = value if isinstance(value, int | float | str) else repr(value)
     return values
 
 

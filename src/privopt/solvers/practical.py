@@ -39,6 +39,7 @@ from privopt.problems.losses import (
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.sampling import FixedSize, Poisson
+from privopt.solvers.bounds import accelerated_bound
 
 NOISELESS_STEPS = 5_000  # with the noise off every step helps
 FEWEST_STEPS, MOST_STEPS = 3, 150
@@ -90,10 +91,12 @@ def guess(problem: Problem, public: Public) -> Guess:
             return Guess(slope=0.8, curvature=loss.curvature, reach=7.5)
         case PoissonLoss():
             slope = math.sqrt(loss.max_count)
-            return Guess(slope=slope, curvature=min(4.0 * slope, loss.curvature), reach=4.0 / slope)
+            curvature = min(4.0 * slope, loss.curvature)
+            return Guess(slope=slope, curvature=curvature, reach=4.0 / slope)
         case Quantile():
             curvature = loss.curvature if math.isfinite(loss.curvature) else 5.0
-            return Guess(slope=loss.lipschitz, curvature=curvature, reach=2.0 / loss.lipschitz)
+            slope = loss.lipschitz
+            return Guess(slope=slope, curvature=curvature, reach=2.0 / slope)
         case _:  # Huber, and losses of the user's own
             slope = loss.lipschitz if math.isfinite(loss.lipschitz) else 1.0
             curvature = loss.curvature if math.isfinite(loss.curvature) else slope
@@ -193,9 +196,13 @@ def predicted_excess(
     mu = gaussian_mu(budget.epsilon, budget.delta)
     noise = public.relation.factor * clip / (public.n * mu)
     distance = guess(problem, public).reach * guess(problem, public).slope / public.row_bound
-    optimisation = 4.0 * curve * distance**2 / (steps + 1) ** 2
-    privacy = steps * (steps + 3) * noise**2 * math.prod(problem.parameter_shape(public)) / (6.0 * curve)
-    excess = optimisation + privacy
+    excess = accelerated_bound(
+        smoothness=curve,
+        distance=distance,
+        steps=steps,
+        noise=noise,
+        parameters=math.prod(problem.parameter_shape(public)),
+    )
     if loss.value_at_zero is not None:
         excess = min(excess, loss.value_at_zero)
     return excess, f"an upper estimate for an optimum within {distance:.3g} of zero"

@@ -4,7 +4,7 @@ Source: Abadi et al. 2016, Algorithm 1; Song, Chaudhuri, Sarwate 2013.
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
@@ -21,10 +21,11 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Status, ending
-from privopt.sampling import FixedSize, Poisson, Sampling
+from privopt.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.solvers import practical
 from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import Solver, required
+from privopt.solvers.coordinates import Coordinates
 
 
 class SampledState(NamedTuple):
@@ -80,14 +81,18 @@ class StochasticGradientDescent(Solver):
 
     Attributes:
         steps: T, at least 0.
-        rate: expected fraction of the units in a batch, in (0, 1].
+        rate: q, the expected fraction of the units in a batch, at least 1 / n; 1 or more is everybody, priced as such.
+            Default: as small as possible with a noise of at least 1.5 C, below which sampling amplifies little.
         sampler: "poisson" (each unit independently) or "fixed-size" (replace-one only).
-        step_size: eta.
+        step_size: eta, not divided by 1 - b.
         clip: C, the largest norm of one unit's gradient.
         momentum: heavy-ball b in [0, 1).
+        smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound. It
+            only decides whether a step size is called too large.
     Guarantee:
         T sampled Gaussian releases priced by numerical accounting (privacy-loss distributions for Poisson sampling,
-        Renyi for fixed-size batches); the sample is drawn behind the door from secret randomness.
+        Renyi for fixed-size batches); the sample is drawn behind the door from secret randomness. With everybody in
+        every batch, the exact price of T Gaussian releases.
     Source:
         Abadi et al. 2016, Algorithm 1. Tail averaging and calibrated noise are ours.
     """
@@ -98,6 +103,9 @@ class StochasticGradientDescent(Solver):
     step_size: float | None = None
     clip: float | None = None
     momentum: float = 0.9
+    smoothness: float | None = None
+
+    preconditions: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -105,8 +113,19 @@ class StochasticGradientDescent(Solver):
         return "stochastic-gradient-descent"
 
     def sampling(self, public: Public) -> Sampling:
-        """Who takes part in a step."""
+        """Who takes part in a step.
+
+        Raises:
+            ValueError: less than one unit is expected in a batch.
+        """
         rate = required(self.rate, "rate")
+        if not rate * public.n >= 1.0:
+            raise ValueError(
+                f"rate {rate!r} of n = {public.n} units is less than one unit a batch: give a rate of at least "
+                f"1 / n = {1.0 / public.n:.3g}."
+            )
+        if rate >= 1.0:
+            return EveryUnit()
         if self.sampler == "fixed-size":
             return FixedSize(max(1, round(rate * public.n)), public.n)
         return Poisson(rate)
@@ -129,13 +148,31 @@ class StochasticGradientDescent(Solver):
             step_size=setting.step_size if self.step_size is None else self.step_size,
         )
 
+    def in_coordinates(self, coordinates: Coordinates) -> Self:
+        """The same releases, with the clip and step size of the other coordinates; heavy ball stays as it is."""
+        smoothness = coordinates.smoothness + coordinates.ridge_smoothness
+        return replace(self, clip=coordinates.clip, step_size=1.0 / smoothness, smoothness=smoothness)
+
+    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
+        """A step size that is too large."""
+        smoothness = self.smoothness
+        if smoothness is None:
+            smoothness = practical.smoothness(problem, public) + problem.regulariser.smoothness
+        limit = 2.0 * (1.0 + self.momentum) / smoothness
+        if self.step_size is None or self.step_size <= limit:
+            return ()
+        return (
+            f"step_size {self.step_size:.3g} exceeds {limit:.3g}, the stability limit 2 (1 + momentum) / L of heavy "
+            "ball, L the curvature of the objective: descent may diverge. A step size of 1 / L is safe.",
+        )
+
     def releases(self) -> int:
         """One a step."""
         return int(required(self.steps, "steps"))
 
     def passes(self) -> float:
         """A fraction `rate` of a pass a step."""
-        return required(self.steps, "steps") * required(self.rate, "rate")
+        return required(self.steps, "steps") * min(required(self.rate, "rate"), 1.0)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Fixed-size batches have an accountant under replace-one only."""

@@ -1,0 +1,245 @@
+"""What keeps the weights small or sparse: a penalty, or an l1 ball, from the arguments of an estimator. Public."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from privopt.estimators import arguments
+from privopt.ledger.amounts import Budget
+from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Regulariser, Ridge
+from privopt.public import Public
+from privopt.solvers import practical
+from privopt.solvers.whitening_rule import default_ridge
+
+Penalty = Literal["l2", "l1", "elasticnet", "group"]
+PENALTIES = ("l2", "l1", "elasticnet", "group", None)
+PRIVATE = "private"
+RIDGE_FACTORS = (1.0, 10.0, 100.0, 1000.0)  # times the default strength, what alpha="private" chooses from
+SPARSE_FACTORS = (0.3, 1.0, 3.0, 10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PenaltyArguments:
+    """What an estimator was given about its penalty, checked where it is used.
+
+    Attributes:
+        penalty: "l2", "l1", "elasticnet", "group" or None.
+        alpha: the strength, None for the default.
+        l1_ratio: share of the l1 term in an elastic net.
+        feature_groups: lists of columns, or of their names.
+        l1_radius: radius of the l1 ball, None for none.
+    """
+
+    penalty: Any
+    alpha: Any
+    l1_ratio: Any
+    feature_groups: Any
+    l1_radius: Any
+
+    @property
+    def is_penalised(self) -> bool:
+        """Whether there is a penalty that has a strength."""
+        return self.penalty is not None and self.l1_radius is None
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether it makes weights exactly zero."""
+        return self.is_penalised and self.penalty != "l2"
+
+    def strength(self, default: float) -> float:
+        """alpha, or the default.
+
+        Raises:
+            ValueError, TypeError: it is out of its range.
+        """
+        if self.alpha is None:
+            return default
+        if isinstance(self.alpha, str):
+            raise ValueError(f"alpha must be a number, None or 'private', got {self.alpha!r}.")
+        return arguments.positive("alpha", self.alpha, "the strength of the penalty", zero=True)
+
+    def regulariser(
+        self, *, width: int, default: float, intercept: bool, kind: str, names: Sequence[str] | None
+    ) -> Regulariser:
+        """The penalty on the weights of scaled features; the intercept is free.
+
+        Args:
+            width: number of features.
+            default: the strength where none was given.
+            intercept: whether a constant column follows the features.
+            kind: the estimator's name.
+            names: of the features, where they are known.
+        Raises:
+            ValueError, TypeError: an argument is out of its range, or contradicts another.
+        """
+        self._check(kind)
+        if not self.is_penalised:
+            return NoRegulariser()
+        alpha = self.strength(default)
+        if alpha == 0:
+            return NoRegulariser()
+        weights = (1.0,) * width + (0.0,) if intercept else None
+        if self.penalty == "l1":
+            return L1(alpha, weights)
+        if self.penalty == "elasticnet":
+            ratio = arguments.number("l1_ratio", self.l1_ratio)
+            return ElasticNet(alpha * ratio, alpha * (1.0 - ratio), weights)
+        if self.penalty == "group":
+            return GroupLasso(alpha, groups_of(self.feature_groups, width, names))
+        return Ridge(alpha, weights)
+
+    def constraint(self, *, width: int, outputs: int, intercept: bool) -> Constraint:
+        """The l1 ball of the weights, or everything. The intercept lies in a box of the same radius.
+
+        A bounded set has a mirror map, so the intercept cannot be left free; inside the ball it would compete with the
+        weights.
+        """
+        if self.l1_radius is None:
+            return Unconstrained()
+        radius = arguments.positive("l1_radius", self.l1_radius, "the largest sum of the weights' sizes")
+        ball = L1Ball(radius)
+        if not intercept:
+            return ball
+        return Product(((ball, width * outputs), (Box(-radius, radius), outputs)))
+
+    def settings(self, alpha: float | None) -> dict[str, float | str]:
+        """What a plan shows."""
+        if self.l1_radius is not None:
+            return {"penalty": "l1 ball", "l1_radius": float(self.l1_radius)}
+        shown: dict[str, float | str] = {"penalty": "none" if self.penalty is None else str(self.penalty)}
+        if self.penalty == "elasticnet":
+            shown["l1_ratio"] = float(self.l1_ratio)
+        if alpha is not None:
+            shown["alpha"] = alpha
+        return shown | ({"alpha": PRIVATE} if self.alpha == PRIVATE else {})
+
+    def describe(self) -> str | None:
+        """The choice in a sentence, where it is not the plain one."""
+        if self.l1_radius is not None:
+            return (
+                f"Radius of the l1 ball of the scaled weights, given by the user: {float(self.l1_radius):g}."
+            )
+        if self.penalty in ("l2", None):
+            return None
+        told = {
+            "l1": "the sum of the sizes of the weights",
+            "elasticnet": f"an elastic net with l1_ratio = {self.l1_ratio}",
+            "group": f"the lengths of {len(self.feature_groups or ())} groups of weights",
+        }
+        return f"Penalty, given by the user: {told[self.penalty]}."
+
+    def _check(self, kind: str) -> None:
+        if not (self.penalty is None or isinstance(self.penalty, str)) or self.penalty not in PENALTIES:
+            raise ValueError(
+                f"penalty must be one of 'l2', 'l1', 'elasticnet', 'group' or None, got {self.penalty!r}."
+            )
+        if not self.is_penalised and self.alpha is not None:
+            why = "l1_radius" if self.l1_radius is not None else "penalty=None"
+            raise ValueError(
+                f"alpha={self.alpha!r} was given beside {why}: {kind} then has no penalty that it could be the "
+                "strength of. Leave it out, or choose a penalty."
+            )
+        if self.l1_radius is not None and self.penalty not in ("l2", None):
+            raise ValueError(
+                f"penalty={self.penalty!r} and l1_radius={self.l1_radius!r} were both given: the ball takes the place "
+                "of the penalty. Give penalty=None with it, or leave l1_radius out."
+            )
+        if self.penalty == "elasticnet" and not 0 <= arguments.number("l1_ratio", self.l1_ratio) <= 1:
+            raise ValueError(f"l1_ratio must lie between 0 (a ridge) and 1 (sparse), got {self.l1_ratio!r}.")
+        if self.penalty == "group" and self.feature_groups is None:
+            raise ValueError(
+                "feature_groups is missing: penalty='group' needs the lists of columns whose weights vanish together, "
+                "such as [[0, 1, 2], [3, 4]], or of their names. A column in no group is not penalised."
+            )
+
+
+def groups_of(feature_groups: Any, width: int, names: Sequence[str] | None) -> tuple[tuple[int, ...], ...]:
+    """Groups of columns as tuples of positions.
+
+    Args:
+        feature_groups: sequence of sequences of positions, or of names.
+        width: number of features.
+        names: of the features, where they are known.
+    Raises:
+        TypeError, ValueError: something is no column, or is in two groups.
+    """
+    if isinstance(feature_groups, str) or not isinstance(feature_groups, Sequence | np.ndarray):
+        raise TypeError(f"feature_groups must be a list of lists of columns, got {feature_groups!r}.")
+    position = {} if names is None else {name: index for index, name in enumerate(names)}
+    groups: list[tuple[int, ...]] = []
+    for group in feature_groups:
+        if isinstance(group, str) or not isinstance(group, Sequence | np.ndarray) or not len(group):
+            raise TypeError(f"each of feature_groups must be a non-empty list of columns, got {group!r}.")
+        groups.append(tuple(_column(member, width, position) for member in group))
+    members = [column for group in groups for column in group]
+    if len(set(members)) < len(members):
+        raise ValueError("feature_groups holds a column twice: groups must not overlap.")
+    return tuple(groups)
+
+
+def _column(member: Any, width: int, position: dict[str, int]) -> int:
+    if isinstance(member, str):
+        if member not in position:
+            known = (
+                "X is no DataFrame with names"
+                if not position
+                else f"the columns are {', '.join(position)[:200]}"
+            )
+            raise ValueError(
+                f"feature_groups names the column {member!r}, but {known}: give positions instead."
+            )
+        return position[member]
+    if isinstance(member, bool) or not isinstance(member, int | np.integer) or not 0 <= member < width:
+        raise ValueError(
+            f"feature_groups must hold positions from 0 to {width - 1} or names, got {member!r}."
+        )
+    return int(member)
+
+
+def default_strength(
+    penalty: PenaltyArguments, problem: Problem, public: Public, budget: Budget | None
+) -> float:
+    """For a ridge `default_ridge`, at most 1 / n; else the noise level of a gradient, `factor C / (n mu)`.
+
+    The latter is the standard deviation of an entry of one clipped mean gradient bought with the whole budget: a
+    weight whose effect is below it cannot be told from noise. A strength of this size was nearly neutral on all tables
+    that were tried. Averaged iterates keep most weights away from zero until about four times as much, which costs
+    accuracy on tables without many idle features, so it is not the default.
+
+    Args:
+        penalty: what the estimator was given.
+        problem: the loss.
+        public: sizes and bounds.
+        budget: of the fit; None, or an infinite one, for 1 / n.
+    """
+    if budget is None or not budget.is_private:
+        return 1.0 / public.n
+    if not penalty.is_sparse:
+        return default_ridge(problem, public, budget)
+    clip = practical.default_clip(problem, public, budget)
+    return public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
+
+
+def strengths(alphas: Any, default: float, *, is_sparse: bool) -> tuple[float, ...]:
+    """The public grid that alpha="private" chooses from.
+
+    Args:
+        alphas: what the user gave, None for multiples of the default.
+        default: see `default_strength`.
+        is_sparse: whether the penalty makes weights exactly zero.
+    Raises:
+        ValueError, TypeError: it is no list of at least two strengths.
+    """
+    if alphas is None:
+        return tuple(factor * default for factor in (SPARSE_FACTORS if is_sparse else RIDGE_FACTORS))
+    if isinstance(alphas, str) or np.ndim(alphas) != 1 or len(alphas) < 2:
+        raise ValueError(f"alphas must be a list of at least two strengths to choose from, got {alphas!r}.")
+    return tuple(
+        arguments.positive("each of alphas", alpha, "a strength of the penalty", zero=True)
+        for alpha in np.asarray(alphas).tolist()
+    )

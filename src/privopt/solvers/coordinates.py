@@ -1,0 +1,60 @@
+"""Public coordinates to solve a problem in instead of its own: w = B v, rows B^T a, the penalty as it is there."""
+
+import math
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from privopt.problems.mapped_ridge import MappedRidge
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Coordinates:
+    """What a solver needs to know of other coordinates.
+
+    Attributes:
+        matrix: B, (d, d), symmetric and positive definite; public or released.
+        stretch: its largest eigenvalue.
+        clip: C_v, the largest norm of one unit's gradient in v.
+        smoothness: of the mean loss in v; a guess, utility only.
+        ridge_smoothness: of the ridge in v.
+        momentum: fixed momentum of a gradient method in v.
+        balanced: whether gradients are shortened without regard to the target.
+    """
+
+    matrix: Float[Array, "d d"] | NDArray[np.float64]
+    stretch: float
+    clip: float
+    smoothness: float
+    ridge_smoothness: float
+    momentum: float
+    balanced: bool = False
+
+    def longest_row(self, row_bound: float) -> float:
+        """A bound on `|B^T a|` for rows of norm at most `row_bound`: nothing is shortened by the map.
+
+        A power of two, so that a loop that was compiled for one map serves many others.
+        """
+        return 2.0 ** math.ceil(math.log2(row_bound * self.stretch * (1.0 + 1e-6)))
+
+    def problem(self, problem: Problem) -> Problem:
+        """The problem of v."""
+        regulariser = problem.regulariser
+        if isinstance(regulariser, Ridge):
+            weights = regulariser.weights or (1.0,) * len(self.matrix)
+            strengths = regulariser.strength * jnp.asarray(weights, jnp.float64)
+            return replace(problem, regulariser=MappedRidge(jnp.asarray(self.matrix), strengths))
+        return problem
+
+    def outward(self, params: Array) -> Array:
+        """w = B v."""
+        return jnp.asarray(self.matrix) @ params
+
+    def inward(self, params: Array) -> Array:
+        """v = B^-1 w."""
+        return jnp.linalg.solve(jnp.asarray(self.matrix), params)

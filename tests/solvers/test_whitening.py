@@ -1,0 +1,247 @@
+"""Whitening: its reference values, its plan, and what it does to a badly scaled problem."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from privopt.curator import Curator
+from privopt.data import Units
+from privopt.ledger.amounts import Budget
+from privopt.ledger.events import leaf_counts
+from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.ledger import Ledger
+from privopt.mechanisms.noise import NoiseSource
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.problems.constraints import L2Ball
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import L1, NoRegulariser, Ridge
+from privopt.public import Public
+from privopt.replay import Audit
+from privopt.solve import minimize, plan
+from privopt.solvers.bounds import accelerated_bound, balanced_steps
+from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.whitening import Whitening
+from privopt.solvers.whitening_rule import WhiteningRule, default_ridge, denoised, inverse_root
+
+BUDGET = Budget(1.0, 1e-6)
+LOGISTIC = Problem(losses.logistic, Ridge(1e-3))
+
+
+def public(n=10_000, d=100, relation="add-or-remove-one"):
+    from privopt.public import Relation
+
+    return Public(n=n, d=d, relation=Relation.parse(relation))
+
+
+def rule(problem=LOGISTIC, budget=BUDGET, share=0.1, **sizes):
+    return WhiteningRule.of(problem, public(**sizes), budget, share)
+
+
+def test_coordinates_match_the_reference():
+    i, j = np.mgrid[0:8, 0:3]
+    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
+    noise = np.cos(1.0 + 0.7 * (3 * np.arange(3)[:, None] + np.arange(3)[None, :]))
+    noise = np.where(np.eye(3, dtype=bool), noise, noise / math.sqrt(2.0))
+    noise = np.triu(noise) + np.triu(noise, 1).T
+    deviation = math.sqrt(2.0) / (8 * 5.0)
+    spectrum, axes = np.linalg.eigh(rows.T @ rows / 8 + deviation * noise)
+    matrix, signal = inverse_root(
+        np.maximum(spectrum, 0.0), axes, max(0.1 / 0.25, deviation * math.sqrt(3.0))
+    )
+    assert deviation == pytest.approx(0.035355339059, abs=1e-12)
+    assert signal == pytest.approx(1.0468211535, abs=1e-9)
+    expected = [
+        [1.2054901333, -0.2068850481, 0.0500566268],
+        [-0.2068850481, 1.3208911275, -0.2142641629],
+        [0.0500566268, -0.2142641629, 1.1747431245],
+    ]
+    np.testing.assert_allclose(matrix, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "epsilon", "delta", "relation", "at_most", "at_four"),
+    [
+        (10_000, 100, 1.0, 1e-6, "add-or-remove-one", 0.0066103377, 0.001057654),
+        (100_000, 30, 0.3, 1e-6, "replace-one", 2.2506935e-4, 1.2003699e-4),
+        (200_000, 55, 0.5, 1e-3, "replace-one", 2.3811545e-5, 6.9269949e-6),
+    ],
+)
+def test_what_noise_would_leave_matches_the_reference(n, d, epsilon, delta, relation, at_most, at_four):
+    found = rule(budget=Budget(epsilon, delta), n=n, d=d, relation=relation)
+    assert found.drowned(math.sqrt(d)) == pytest.approx(at_most, rel=1e-7)
+    assert found.drowned(4.0) == pytest.approx(at_four, rel=1e-7)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.1])
+def test_the_spectrum_comes_back_from_noise(noise):
+    rng = np.random.default_rng(0)
+    d, true = 200, np.array([0.5, 0.2])
+    axes = np.linalg.qr(rng.normal(size=(d, 2)))[0]
+    steps = rng.normal(size=(d, d)) * noise / math.sqrt(2.0)
+    symmetric = np.triu(steps) + np.triu(steps, 1).T
+    found = denoised(np.linalg.eigvalsh((axes * true) @ axes.T + symmetric), noise, 1.0)
+    edge = noise * math.sqrt(2.0 * d)
+    for eigenvalue, estimate in zip(true, sorted(found, reverse=True), strict=False):
+        if eigenvalue > edge:  # below it, nothing tells it from noise
+            assert estimate == pytest.approx(eigenvalue, abs=0.02)
+    assert np.all(found >= 0)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "epsilon", "delta", "factor", "steps", "predicted"),
+    [
+        (10_000, 100, 1.0, 1e-6, 1, 53, 0.0696086),
+        (100_000, 30, 0.3, 1e-6, 2, 92, 0.0233647),
+        (200_000, 55, 0.5, 1e-3, 2, 189, 0.0055980),
+    ],
+)
+def test_balanced_steps_and_their_bound_match_the_reference(n, d, epsilon, delta, factor, steps, predicted):
+    numbers = {
+        "smoothness": 0.25,
+        "distance": 10.0,
+        "noise": factor / (n * gaussian_mu(epsilon, delta)),
+        "parameters": d,
+    }
+    found = math.floor(balanced_steps(**numbers))
+    assert found == steps
+    assert accelerated_bound(steps=found, **numbers) == pytest.approx(predicted, rel=1e-5)
+
+
+def test_the_bound_on_the_typical_row_holds_for_any_data():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        d = int(rng.integers(2, 12))
+        rows = rng.normal(size=(50, d)) ** 3
+        rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
+        found = rule(n=500, d=d)
+        exact = replace(found, unit_noise=1e-12, gram_noise=0.0)  # the cap is 1, so the clip is r
+        assert exact.coordinates(rows.T @ rows / 50).clip <= found.most_signal * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("moment", [np.full((4, 4), np.nan), np.full((4, 4), -1e300), np.zeros((4, 4))])
+def test_a_hopeless_second_moment_gives_finite_coordinates(moment):
+    found = rule(n=1000, d=4).coordinates(moment)
+    assert np.all(np.isfinite(found.matrix))
+    assert math.isfinite(found.clip)
+    assert found.clip > 0
+
+
+def test_the_default_ridge_shrinks_where_there_is_little_noise():
+    strengths = [
+        default_ridge(LOGISTIC, public(n=n, d=55, relation="replace-one"), Budget(epsilon, 1.0 / n**2)) * n
+        for n, epsilon in ((2_000, 1.0), (32_561, 1.0), (200_000, 1.0), (200_000, 3.0))
+    ]
+    assert strengths[0] == 1.0
+    assert sorted(strengths, reverse=True) == strengths
+    assert strengths[-1] == pytest.approx(0.1)
+
+
+def test_the_whole_budget_is_planned_and_split():
+    solver = Whitening().configure(LOGISTIC, public(), BUDGET)
+    assert isinstance(solver.inner, GradientDescent)
+    assert solver.noise_multiplier is not None
+    assert solver.inner.noise_multiplier is not None
+    mu = gaussian_mu(BUDGET.epsilon, BUDGET.delta)
+    moment = 1.0 / solver.noise_multiplier**2
+    steps = solver.inner.steps / solver.inner.noise_multiplier**2
+    assert moment + steps == pytest.approx(mu**2, rel=1e-6)
+    assert moment == pytest.approx(0.1 * mu**2, rel=1e-6)
+    leaves, _ = leaf_counts(solver.event(public()))
+    assert sum(leaves.values()) == 1 + solver.inner.steps == solver.releases()
+
+
+@pytest.mark.parametrize(
+    ("problem", "word"),
+    [
+        (Problem(losses.logistic, L1(0.1)), "smooth"),
+        (Problem(losses.logistic, NoRegulariser(), L2Ball(1.0)), "projection"),
+        (Problem(losses.RecordLoss(lambda params, features, target: params @ features)), "own"),
+    ],
+)
+def test_what_it_cannot_solve_it_refuses_in_words(problem, word):
+    with pytest.raises(ValueError, match=word):
+        plan(problem, n=1000, d=4, epsilon=1.0, delta=1e-6, solver=Whitening())
+    assert plan(problem, n=1000, d=4, epsilon=1.0, delta=1e-6).default.solver == "gradient-descent"
+
+
+def skewed(n=20_000, d=10, seed=0):
+    """Columns of very different sizes, labels that depend on the small ones too."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(n, d)) * 10.0 ** -np.linspace(0.0, 1.0, d) * 0.3
+    weights = 2.0 / np.linalg.norm(rows, axis=0) * math.sqrt(n)
+    labels = np.where(rng.uniform(size=n) < 1.0 / (1.0 + np.exp(-rows @ weights)), 1.0, -1.0)
+    return rows, labels
+
+
+def test_it_beats_plain_descent_where_columns_differ():
+    rows, labels = skewed()
+    units = Units.from_arrays(rows, labels, row_bound=1.0)
+    excess = {}
+    for solver in ("whitening", "gradient-descent"):
+        problem = Problem(losses.logistic, Ridge(1.0 / len(rows)))
+        runs = [
+            minimize(problem, units, budget=BUDGET, solver=solver, random_state=seed).params
+            for seed in range(3)
+        ]
+        excess[solver] = np.mean([np.mean(np.logaddexp(0.0, -labels * (rows @ np.asarray(w)))) for w in runs])
+    assert excess["whitening"] < excess["gradient-descent"]
+
+
+def test_with_the_noise_off_it_reaches_the_optimum_of_the_original_problem():
+    rows, labels = skewed(n=2000, d=4)
+    units = Units.from_arrays(rows, labels, row_bound=2.0)
+    problem = Problem(losses.logistic, Ridge(1e-2, weights=(1.0, 1.0, 1.0, 0.0)))
+    found = np.asarray(minimize(problem, units, budget=Budget(math.inf), solver=Whitening()).params)
+    stored, targets = np.asarray(units.private_features, np.float64), units.private_targets
+    slopes = -targets / (1.0 + np.exp(targets * (stored @ found)))
+    gradient = stored.T @ slopes / len(rows) + 1e-2 * np.array([1.0, 1.0, 1.0, 0.0]) * found
+    assert np.max(np.abs(gradient)) < 1e-6
+
+
+def test_no_unit_moves_the_releases_in_new_coordinates_too_far():
+    rng = np.random.default_rng(1)
+    ratios = []
+    for seed in range(10):
+        rows = rng.normal(size=(40, 5))
+        labels = np.where(rng.uniform(size=40) < 0.5, 1.0, -1.0)
+        other, other_labels = rows.copy(), labels.copy()
+        other[-1], other_labels[-1] = -rows[-1], labels[-1] * (-1.0) ** seed
+        left, right = (
+            Units.from_arrays(a, y, row_bound=1.0) for a, y in ((rows, labels), (other, other_labels))
+        )
+        problem = Problem(losses.logistic, Ridge(0.1))
+        solver = Whitening().configure(problem, left.public, BUDGET)
+        audit = Audit(
+            left,
+            right,
+            Ledger(BUDGET, left.public.relation, plan=solver.event(left.public)),
+            noise=NoiseSource(seed),
+        )
+        with double_precision():
+            solver.solve(audit, problem)
+        ratios += [ratio for _, ratio in audit.moves]
+    assert 0.5 < max(ratios) <= 1.0
+
+
+def test_several_outputs_share_one_map():
+    rng = np.random.default_rng(2)
+    rows = rng.normal(size=(3000, 4)) * 0.3
+    classes = np.argmax(rows @ rng.normal(size=(4, 3)) * 5.0, axis=1).astype(float)
+    units = Units.from_arrays(rows, classes, row_bound=1.0, classes=[0.0, 1.0, 2.0])
+    problem = Problem(losses.softmax(3), Ridge(1e-3))
+    result = minimize(problem, units, budget=Budget(3.0, 1e-6), solver="whitening", random_state=0)
+    assert result.params.shape == (4, 3)
+    assert np.mean(np.argmax(rows @ np.asarray(result.params), axis=1) == classes) > 0.7
+
+
+def test_the_contract_holds_for_any_door():
+    rows, labels = skewed(n=500, d=3)
+    units = Units.from_arrays(rows, labels, row_bound=1.0)
+    solver = Whitening().configure(LOGISTIC, units.public, BUDGET)
+    ledger = Ledger(BUDGET, units.public.relation, plan=solver.event(units.public))
+    result = solver.solve(Curator(units, ledger, noise=NoiseSource(0)), LOGISTIC)
+    assert result.transcript.releases == solver.releases()
