@@ -61,7 +61,7 @@ def _against_peers(records: Sequence[Record]) -> Iterator[Verdict]:
     ratios: list[float] = []
     for data, peers in PEERS.items():
         for record in _defaults(records, data):
-            if record["epsilon"] in peers:
+            if record["epsilon"] in peers and "excess" in record:
                 ratio = record["excess"] / peers[record["epsilon"]]
                 ratios.append(ratio)
                 what = f"{data.capitalize()} excess over the best peer's, epsilon {record['epsilon']:g}"

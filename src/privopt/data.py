@@ -134,7 +134,7 @@ class Units:
             n=_check_units(n, units, relation, by_user=codes is not None),
             d=width + (intercept is not None),
             relation=relation,
-            row_bound=row_bound if intercept is None else _bound_with(row_bound, intercept),
+            row_bound=row_bound if intercept is None else bound_with(row_bound, intercept),
             unit="record" if codes is None else "user",
             records_per_unit=1 if codes is None else max_records_per_user,
             sparse=sparse.issparse(features),
@@ -367,8 +367,8 @@ def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> in
     return int(n)
 
 
-def _bound_with(row_bound: float, intercept: float) -> float:
-    """sqrt(row_bound^2 + intercept^2), rounded up."""
+def bound_with(row_bound: float, intercept: float) -> float:
+    """sqrt(row_bound^2 + intercept^2), rounded up: the bound of rows with the constant `intercept` appended."""
     return math.nextafter(math.nextafter(math.hypot(row_bound, intercept), math.inf), math.inf)
 
 

@@ -207,7 +207,7 @@ def test_any_solver_can_be_given() -> None:
     assert 0.99 * 2.0 <= model.privacy_.epsilon <= 2.0
     assert model.n_iter_ == 30
     with pytest.raises(ValueError, match="solver must be 'auto'"):
-        configured(LogisticRegression, solver="newton").fit(X, y)
+        configured(LogisticRegression, solver="bfgs").fit(X, y)
 
 
 def test_names_of_columns_reach_the_report() -> None:

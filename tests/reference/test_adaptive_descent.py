@@ -4,6 +4,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.plain_logistic import PlainLogistic
 from tests.reference.adaptive_descent import AdaptiveDescent
 from tests.reference.promises import FormulaNoise, assert_replays, assert_tight, hostile_rows, largest_move
 
@@ -13,11 +14,10 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.problems import losses
 from privopt.result import Status
 
 N, D, RHO, DELTA = 12, 3, 2.0, 1e-6
-SOLVER = AdaptiveDescent(loss=losses.logistic, clip=1.0, step_size=4.0, most_steps=8, ratio=2.0, window=10)
+SOLVER = AdaptiveDescent(loss=PlainLogistic(), clip=1.0, step_size=4.0, most_steps=8, ratio=2.0, window=10)
 LONG = replace(SOLVER, most_steps=3000, ratio=0.5)
 FILTER = {"composition": "gaussian", "budget": Budget(gaussian_epsilon(math.sqrt(2 * RHO), DELTA), DELTA)}
 

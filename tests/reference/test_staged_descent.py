@@ -3,6 +3,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.plain_logistic import PlainLogistic
 from tests.reference.promises import (
     FormulaNoise,
     assert_costs,
@@ -21,13 +22,12 @@ from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.solvers.gradient_descent import GradientDescent
 
 N, D = 8, 3
-PROBLEM = Problem(losses.logistic, Ridge(0.1))
+PROBLEM = Problem(PlainLogistic(), Ridge(0.1))
 STAGE = GradientDescent(steps=2, step_size=2.0, clip=1.0, momentum=0.0, average="last", noise_multiplier=0.4)
 SOLVER = StagedDescent(stages=(STAGE, replace(STAGE, steps=3)))
 FILTER = {"composition": "gaussian", "budget": Budget(500.0, 1e-5)}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.plain_logistic import PlainLogistic
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -28,7 +29,7 @@ from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
 
-RIDGE = Problem(losses.logistic, Ridge(0.1))
+RIDGE = Problem(PlainLogistic(), Ridge(0.1))
 CLOSE = {"rtol": 0, "atol": 2e-10}
 
 
@@ -106,7 +107,7 @@ GIVEN = {
         ),
         (
             SVRGPlusPlus(inner_steps=1, step_size=1.0, momentum=0.0, slope_clip=0.25, tail=1.0, **GIVEN),
-            Problem(losses.logistic, L1(0.05)),
+            Problem(PlainLogistic(), L1(0.05)),
             [0.0, -0.0267623750, -0.1152497235],
         ),
         (

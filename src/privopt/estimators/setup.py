@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data import Units
+from privopt.data import Units, bound_with
 from privopt.engine.users import Weighting
 from privopt.estimators.scale_estimation import Bounds, ScaleEstimation
 from privopt.estimators.scaling import FeatureScaling, TargetScaling
@@ -99,11 +99,17 @@ class Setup:
             n=n,
             d=self.features.width + (self.intercept is not None),
             relation=self.relation,
-            row_bound=self.row_bound if self.unit_rows else math.hypot(self.row_bound, self.intercept or 0.0),
+            row_bound=self._longest_row(),
             unit="user" if by_user else "record",
             records_per_unit=self.max_records_per_user if by_user else 1,
             outputs=self.problem.loss.outputs,
         )
+
+    def _longest_row(self) -> float:
+        """The bound that `Units` will state, to the last digit: prices are compared by equality."""
+        if self.unit_rows or self.intercept is None:
+            return self.row_bound
+        return bound_with(self.row_bound, float(np.float32(self.intercept)))
 
     def unscaled(self, params: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Weights (outputs, d) of features as given and offsets (outputs,), from released parameters."""
