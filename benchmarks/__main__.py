@@ -1,6 +1,6 @@
 """The benchmarks, from the command line.
 
-    python -m benchmarks [all | accuracy | prediction | paper | lasso | speed | table] [--quick] [--shared FOLDER] ...
+    python -m benchmarks [all | accuracy | prediction | steps | paper | lasso | speed | table] [--quick] ...
 
 Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
 docs/benchmarks.md. Without a command everything is measured and the tables are renewed.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import lasso, methods, paper, speed, tables
+from benchmarks import lasso, methods, paper, speed, steps, tables
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
         "what",
         nargs="?",
         default="all",
-        choices=["all", "accuracy", "prediction", "paper", "lasso", "speed", "table"],
+        choices=["all", "accuracy", "prediction", "steps", "paper", "lasso", "speed", "table"],
     )
     command.add_argument(
         "--data",
@@ -112,12 +112,11 @@ def _seeds(options: argparse.Namespace) -> int:
 
 
 MEASURED: dict[str, Callable[[argparse.Namespace], Iterator[Record]]] = {
+    "steps": lambda options: steps.measure(options.shared, seeds=options.seeds or 3, quick=options.quick),
     "paper": lambda options: paper.measure(
         options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
     ),
-    "lasso": lambda options: lasso.measure(
-        options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
-    ),
+    "lasso": lambda options: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "speed": lambda options: speed.measure(options.shared, SCRATCH, quick=options.quick),
 }
 

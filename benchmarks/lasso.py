@@ -1,6 +1,6 @@
 """Sparse logistic regression on an l1 ball: accelerated mirror descent and Frank-Wolfe against their baselines.
 
-    python -m benchmarks.lasso [--data ...] [--epsilon ...] [--seeds 5] [--quick]
+    python -m benchmarks lasso
 
 Every method minimises the mean logistic loss over ||w||_1 <= R at the same (epsilon, delta = 1 / n^1.5), replace-one,
 without an intercept. Reported is the gap F(w) - F* to the optimum on the same ball, the mean over seeds, and how much
@@ -17,11 +17,8 @@ alternating sign at evenly spaced places, scaled so that the predictions have a 
 logistic; R is the l1 norm of the true parameters. On the real sets R = 10 / entry_bound.
 """
 
-import argparse
 import itertools
-import json
 import math
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +30,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 from scipy.special import expit
 
-from benchmarks.datasets import SHARED_DATA, load
-from benchmarks.results import RESULTS, SCRATCH, Record, append
+from benchmarks.datasets import load
+from benchmarks.results import Record, select
 from privopt.curator import Curator
 from privopt.data import Units
 from privopt.ledger.amounts import Budget
@@ -50,6 +47,7 @@ from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.mirror_descent import MirrorDescent
 
 ITEMS = {"hiva": 150, "w8a": 25}  # public: about what a row holds
+HEAD = ("problem", "epsilon", "method", "steps", "gap", "precision", "recall")
 DATA = ("independent", "correlated", *ITEMS)
 EPSILONS = (0.3, 1.0, 3.0)
 TUNED = "projected gradient descent, oracle-tuned"
@@ -203,7 +201,15 @@ def recovered(params: NDArray[np.float64], support: NDArray[np.int64]) -> tuple[
     return right / max(len(chosen), 1), right / len(support)
 
 
-def measure(problem: SparseProblem, epsilon: float, seeds: int, *, quick: bool) -> Iterator[Record]:
+def measure(shared: Path, *, seeds: int, quick: bool) -> Iterator[Record]:
+    """One record a problem, epsilon and method."""
+    for name in DATA:
+        problem = sparse_problem(name, shared, 2_000 if quick else None)
+        for epsilon in EPSILONS:
+            yield from compare(problem, epsilon, seeds, quick=quick)
+
+
+def compare(problem: SparseProblem, epsilon: float, seeds: int, *, quick: bool) -> Iterator[Record]:
     """One record a method."""
     public = problem.units.public
     budget = Budget(epsilon, public.n**-1.5)
@@ -242,32 +248,17 @@ def measure(problem: SparseProblem, epsilon: float, seeds: int, *, quick: bool) 
         }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and print; keep the records unless the run is quick."""
-    command = argparse.ArgumentParser(
-        prog="python -m benchmarks lasso",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument("--data", nargs="+", choices=DATA, default=DATA)
-    command.add_argument("--epsilon", nargs="+", type=float, default=EPSILONS)
-    command.add_argument("--seeds", type=int, default=5)
-    command.add_argument("--shared", type=Path, default=SHARED_DATA, help="the folder of the shared data")
-    command.add_argument(
-        "--quick", action="store_true", help="fewer rows, seeds and candidates; results not kept"
-    )
-    options = command.parse_args(arguments)
-    folder = SCRATCH / "quick" if options.quick else RESULTS
-    for name in options.data:
-        problem = sparse_problem(name, options.shared, 2_000 if options.quick else None)
-        for epsilon in options.epsilon:
-            for record in measure(
-                problem, epsilon, 2 if options.quick else options.seeds, quick=options.quick
-            ):
-                append(record, folder)
-                print(json.dumps(record), flush=True)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def table_rows(records: Sequence[Record]) -> list[list[str]]:
+    """One row a problem, epsilon and method."""
+    return [
+        [
+            one["data"],
+            f"{one['epsilon']:g}",
+            one["method"],
+            str(one["steps"]),
+            f"{one['gap']:.2g} +- {one['gap_error']:.1g}",
+            f"{one['precision']:.2f}",
+            f"{one['recall']:.2f}",
+        ]
+        for one in sorted(select(records, benchmark="lasso"), key=lambda one: (one["data"], one["epsilon"]))
+    ]

@@ -1,7 +1,7 @@
 """For every query: one unit moves it by at most its sensitivity, whatever its records hold."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.public import Public
 from privopt.queries.base import clip_to_ball
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
@@ -209,3 +210,22 @@ def test_at_zero_a_logistic_gradient_moves_by_half_of_what_it_can_elsewhere(rela
         assert float(query.sensitivity(left.public)) == pytest.approx(by_clip / 2, rel=1e-4)
         audit.release(query, Gaussian(5.0))
     assert 0.999 < audit.moves[0][1] <= 1.0
+
+
+def test_the_bounds_of_a_users_own_loss_are_not_trusted():
+    """A subclass inherits the bounds of the loss that it changes."""
+
+    class ThriceAsSteep(losses.Logistic):
+        @property
+        def facts(self):
+            return replace(super().facts, lipschitz=3.0, curvature=0.75, kernel_code=None)
+
+        def slope(self, prediction, target):
+            return 3.0 * super().slope(prediction, target)
+
+    sizes = Public(n=2, d=1)
+    with double_precision():
+        own = ClippedGradient(loss=ThriceAsSteep(), at=jnp.zeros(1), clip=3.0)
+        assert float(own.sensitivity(sizes)) == pytest.approx(3.0)
+        ours = ClippedGradient(loss=losses.logistic, at=jnp.zeros(1), clip=3.0)
+        assert float(ours.sensitivity(sizes)) == pytest.approx(0.5, rel=2e-3)

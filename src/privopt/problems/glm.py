@@ -61,8 +61,6 @@ class LossFacts:
         outputs: predictions per record.
         kernel_code: the compiled formula; None if the engine has to differentiate.
         kernel_parameters: the formula's `(p0, p1)`.
-        any_target: whether the bounds on slopes hold for every finite target that may be stored, on every path that
-        computes them, and not only for those of the declared domain: only then may privacy rest on them.
     """
 
     name: str
@@ -73,7 +71,6 @@ class LossFacts:
     outputs: int = 1
     kernel_code: int | None = None
     kernel_parameters: tuple[float, float] = (0.0, 0.0)
-    any_target: bool = False
 
 
 class GLMLoss(abc.ABC):
@@ -129,18 +126,13 @@ class GLMLoss(abc.ABC):
         """See `LossFacts`."""
         return self.facts.kernel_parameters
 
-    @property
-    def any_target(self) -> bool:
-        """See `LossFacts`."""
-        return self.facts.any_target
-
     def gradient_norm_bound(self, reach: Values) -> Values:
         """A bound on one record's gradient norm at a point, in units of the row bound R.
 
         Args:
             reach: R times the (Frobenius) norm of the parameters, so that no prediction is larger.
         Privacy:
-            For all rows of norm at most R and all targets for which the constants hold; see `any_target`. Here it is
+            For all rows of norm at most R and all targets, for the losses in `losses.OF_BOUNDED_SLOPE`. Here it is
             `lipschitz`; a smaller one pays for the logistic loss only. Huber and quantile reach their largest slope at
             every point for some target, and so does the hinge unless all margins are small; softmax is shorter near 0,
             sqrt(1 - 1/K) in place of sqrt(2), but not below the clips it is used with.

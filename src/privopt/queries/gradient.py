@@ -5,7 +5,7 @@ from dataclasses import field
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import OF_BOUNDED_SLOPE, GLMLoss, RecordLoss
 from privopt.public import Public, Relation
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, inwards, query, static
 from privopt.sampling import EveryUnit, Sampling
@@ -26,7 +26,7 @@ class ClippedGradient(RecordSum):
             vanishes at the true parameters of a well-specified model; a clip of the gradient itself shortens only
             surprising records, and the parameters come out too long. Needs a loss with `steepest_slope`.
     Privacy:
-        l2 sensitivity factor * clip / N, see `MeanQuery`; for a loss whose bounds hold for every target, and not for a
+        l2 sensitivity factor * clip / N, see `MeanQuery`; for a loss in `OF_BOUNDED_SLOPE`, and not for a
         sample, at most `gradient_norm_bound` R / n (add or remove) and `gradient_diameter` R / n (replace), R the row
         bound. That is so because a unit's contribution lies in the convex hull of 0 and the records' gradients at the
         public point: it is a weighted sum of gradients with weights that sum to at most 1, then shortened. For a sample
@@ -52,14 +52,19 @@ class ClippedGradient(RecordSum):
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor * clip / N, or what the loss allows at this point where that is less."""
         by_clip = super().sensitivity(public, sampling)
-        if not (isinstance(self.loss, GLMLoss) and self.loss.any_target and isinstance(sampling, EveryUnit)):
+        loss = self.loss
+        if (
+            not isinstance(loss, OF_BOUNDED_SLOPE) or type(loss) not in OF_BOUNDED_SLOPE
+        ):  # a subclass makes claims
+            return by_clip
+        if not isinstance(sampling, EveryUnit):
             return by_clip
         at = jnp.asarray(self.at, float)
         reach = public.row_bound * jnp.sqrt(jnp.sum(at * at))
         if public.relation is Relation.REPLACE_ONE and not self.balanced:
-            bound = self.loss.gradient_diameter(reach)
+            bound = loss.gradient_diameter(reach)
         else:
-            bound = public.relation.factor * self.loss.gradient_norm_bound(reach)
+            bound = public.relation.factor * loss.gradient_norm_bound(reach)
         return jnp.minimum(by_clip, bound * (ROUNDING * public.row_bound / public.n))
 
     def shape(self, public: Public) -> tuple[int, ...]:

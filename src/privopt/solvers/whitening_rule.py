@@ -6,7 +6,7 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     floor               f = max(lam / curvature, sigma_G sqrt(d / 2))
     spectrum            h, the released eigenvalues with the noise's share taken out, see `denoised`
     map                 B = U diag(h + f)^-1/2 U^T
-    typical row in v    r = sqrt(sum_j h_j / (h_j + f)), at most R / sqrt(f + R^2 / d) whatever the data
+    typical row in v    r = sqrt(sum_j h_j / (h_j + f)), at most R / sqrt(f + R^2 / d) if the h sum to R^2
     noise in v          s = factor slope r / (n mu sqrt(1 - q)), had the rest bought a single gradient
     drowned             V = s^2 p / (1.2 curvature), the excess that noise alone would leave
     cap                 a - b log10 V, between a least value and 1; the clip is cap * slope * r
@@ -137,7 +137,7 @@ class WhiteningRule:
 
     @property
     def most_signal(self) -> float:
-        """The bound on r: eigenvalues that sum to at most R^2."""
+        """The r of eigenvalues that sum to R^2, all alike: no smaller sum and no other split gives more."""
         return self.row_bound / math.sqrt(self.floor + self.row_bound**2 / self.width)
 
     def drowned(self, signal: float) -> float:

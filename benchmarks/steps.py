@@ -1,0 +1,165 @@
+"""The number of steps that the public rule of whitened descent takes, against the best number in hindsight.
+
+    python -m benchmarks steps
+
+Every table is made binary (its first class against the rest) and fitted by logistic regression on rows of length 1;
+MNIST by softmax. Each cell runs the rule's T and multiples of it, all else as by the rule, and reports the excess of
+the mean training loss over the non-private optimum: the rule's, and the least of all multiples (chosen on the same
+noise, so that it flatters hindsight).
+"""
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.optimize import minimize as scipy_minimize
+from scipy.special import logsumexp, softmax
+
+from benchmarks.datasets import load
+from benchmarks.optimum import mean_loss, unit_rows
+from benchmarks.results import Record, machine, select
+from privopt.data import Units
+from privopt.ledger.amounts import Budget
+from privopt.problems import losses
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.solve import minimize
+from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.whitening import Whitening
+from privopt.solvers.whitening_rule import default_ridge
+
+TABLES = ("adult", "compas", "german", "randhie", "w8a", "kdd99", "covertype", "fars", "mnist")
+TARGETS = {"randhie": "binexp"}
+ROWS = {"kdd99": 100_000, "fars": 80_000}
+EPSILONS = (0.1, 0.3, 1.0, 3.0)
+FACTORS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 2.8)
+MNIST = {
+    "epsilons": (0.3, 1.0),
+    "factors": (0.5, 1.0, 2.0),
+    "seeds": 1,
+}  # ten columns of parameters: a pass is dear
+HEAD = ("table", "epsilon", "T", "excess x 1000", "best T", "its excess", "ratio")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Table:
+    """Rows of length 1 and their class codes."""
+
+    rows: Any
+    codes: NDArray[np.int64]
+    classes: int
+
+
+def measure(shared: Path, *, seeds: int, quick: bool) -> Iterator[Record]:
+    """One record a table and epsilon."""
+    for name in ("compas", "german") if quick else TABLES:
+        table = _table(name, shared)
+        best = _optimal_loss(table)
+        limits = MNIST if name == "mnist" else {}
+        units = Units.from_arrays(
+            table.rows, table.codes, row_bound=1.0 + 2.0**-20, classes=list(range(table.classes))
+        )
+        loss = losses.logistic if table.classes == 2 else losses.softmax(table.classes)
+        for epsilon in limits.get("epsilons", EPSILONS):
+            budget = Budget(epsilon, 1.0 / units.public.n**2)
+            problem = Problem(loss, Ridge(default_ridge(Problem(loss), units.public, budget)))
+            rule = Whitening().configure(problem, units.public, budget).inner
+            assert isinstance(rule, GradientDescent)
+            assert rule.steps is not None
+            wanted = sorted({max(2, round(rule.steps * f)) for f in limits.get("factors", FACTORS)})
+            runs = {}
+            for steps in wanted:
+                inner = replace(rule, steps=steps, noise_multiplier=None)
+                fits = [
+                    minimize(problem, units, budget=budget, solver=Whitening(inner=inner), random_state=seed)
+                    for seed in range(limits.get("seeds", seeds))
+                ]
+                runs[steps] = [_loss(table, np.asarray(fit.params)) - best for fit in fits]
+            means = {steps: statistics.fmean(excess) for steps, excess in runs.items()}
+            chosen = min(means, key=lambda steps: means[steps])
+            yield {
+                "benchmark": "steps",
+                "data": name,
+                "n": units.public.n,
+                "features": units.public.d,
+                "method": "whitening",
+                "relation": "replace-one",
+                "epsilon": epsilon,
+                "what": "steps",
+                "steps": rule.steps,
+                "excess": means[rule.steps],
+                "best_steps": chosen,
+                "best_excess": means[chosen],
+                "all": {str(steps): mean for steps, mean in means.items()},
+                "seeds": limits.get("seeds", seeds),
+                "machine": machine(),
+            }
+
+
+def _table(name: str, shared: Path) -> Table:
+    features, codes, *_ = load(name, shared, target=TARGETS.get(name), train=ROWS.get(name))
+    rows = unit_rows(features)
+    codes = codes if name == "mnist" else (codes > 0).astype(np.int64)
+    return Table(rows=rows, codes=codes, classes=int(codes.max()) + 1)
+
+
+def _loss(table: Table, weights: NDArray[np.float64]) -> float:
+    scores = np.asarray(table.rows @ weights)
+    return mean_loss(scores[:, None] if scores.ndim == 1 else scores, table.codes)
+
+
+def _optimal_loss(table: Table) -> float:
+    """The least mean loss, with a ridge of 1e-7 so that there is one."""
+    rows = table.rows if sparse.issparse(table.rows) else np.asarray(table.rows)
+    outputs = 1 if table.classes == 2 else table.classes
+    width = rows.shape[1]
+    hot = np.eye(table.classes)[table.codes]
+
+    def value_and_gradient(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        weights = flat.reshape(width, outputs)
+        scores = np.asarray(rows @ weights)
+        if outputs == 1:
+            margins = (2.0 * table.codes - 1.0) * scores[:, 0]
+            value = float(np.mean(np.logaddexp(0.0, -margins)))
+            slopes = -(2.0 * table.codes - 1.0) / (1.0 + np.exp(np.minimum(margins, 700.0)))
+            gradient = (rows.T @ slopes)[:, None]
+        else:
+            value = float(np.mean(logsumexp(scores, axis=1) - np.sum(scores * hot, axis=1)))
+            gradient = np.asarray(rows.T @ (softmax(scores, axis=1) - hot))
+        gradient = gradient / len(table.codes) + 1e-7 * weights
+        return value + 0.5e-7 * float(np.sum(weights**2)), gradient.ravel()
+
+    options = {"maxiter": 60 if outputs > 1 else 500, "maxcor": 20}
+    solved = scipy_minimize(
+        value_and_gradient, np.zeros(width * outputs), jac=True, method="L-BFGS-B", options=options
+    )
+    return _loss(table, solved.x if outputs == 1 else solved.x.reshape(width, outputs))
+
+
+def table_rows(records: Sequence[Record]) -> list[list[str]]:
+    """The rule against hindsight, and the geometric mean of the ratios."""
+    rows, ratios = [], []
+    for one in select(records, benchmark="steps"):
+        ratio = one["excess"] / one["best_excess"]
+        ratios.append(ratio)
+        rows.append(
+            [
+                one["data"],
+                f"{one['epsilon']:g}",
+                str(one["steps"]),
+                f"{1e3 * one['excess']:.3g}",
+                str(one["best_steps"]),
+                f"{1e3 * one['best_excess']:.3g}",
+                f"{ratio:.2f}",
+            ]
+        )
+    if ratios:
+        mean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+        rows.append(["geometric mean", "", "", "", "", "", f"{mean:.2f}"])
+    return rows
