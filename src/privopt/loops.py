@@ -116,6 +116,10 @@ def probe(step: Step, state: Any, public: Public) -> list[Slot]:
                 f"the cost of {mechanism!r} depends on the state: a loop is priced before it runs. "
                 "Use `release` in an ordinary loop, under a privacy filter."
             ) from None
+        if isinstance(query, ArgminQuery):
+            raise ValueError(
+                f"{query.name} is a minimisation, whose mechanism is made for one objective: use `release`, not a loop."
+            )
         require_fit(query, mechanism, sampling, public)
         shape = query.shape(public)
         slots.append(Slot(query.name, type(query), mechanism, sampling, shape))

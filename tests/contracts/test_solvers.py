@@ -7,7 +7,9 @@ import pytest
 from tests.contracts.cases import BUDGET, CASES, IDS, D, N, as_units, toy_arrays
 
 from privopt.curator import Curator
+from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
+from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.replay import Audit, DryRun, Replay
@@ -81,6 +83,21 @@ def test_hopeless_data_raises_nothing_and_gives_finite_parameters(case, relation
     _, _, result = run(case, relation, Curator, as_units(np.full((N, D), value), targets, relation))
     assert np.all(np.isfinite(result.params))
     assert isinstance(result.status, Status)
+
+
+@pytest.mark.parametrize(("case", "relation"), CASES, ids=IDS)
+def test_a_hopeless_budget_warns_and_still_gives_finite_parameters(case, relation):
+    """n mu < 1: less than one unit's worth of signal."""
+    if case.solver.noise_multiplier is not None:
+        return
+    hopeless = Budget(0.02, 1e-5)
+    units = as_units(*toy_arrays(case), relation)
+    assert N * gaussian_mu(hopeless.epsilon, hopeless.delta) < 1.0
+    solver = case.solver.configure(case.problem, units.public, hopeless)
+    ledger = Ledger(hopeless, relation, plan=solver.event(units.public))
+    result = solver.solve(Curator(units, ledger, noise=NoiseSource(3)), case.problem)
+    assert np.all(np.isfinite(result.params))
+    assert 0.999 * hopeless.epsilon <= ledger.epsilon() <= hopeless.epsilon
 
 
 @pytest.mark.parametrize(("case", "relation"), CASES, ids=IDS)

@@ -14,7 +14,7 @@ from privopt.curator import Curator
 from privopt.data import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import ShiftedGaussianEvent
+from privopt.ledger.events import Repeated, ShiftedGaussianEvent
 from privopt.ledger.gaussian_dp import gaussian_delta
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
@@ -22,6 +22,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball, LpBall
+from privopt.problems.huberised_sum import HuberisedSum
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Ridge
 from privopt.public import Public, Relation
@@ -516,3 +517,20 @@ def test_the_event_is_the_one_that_was_calibrated():
     assert inside == ShiftedGaussianEvent(1.0 / solver.noise_multiplier, math.log1p(0.25 / 1000.0))
     assert outside.noise_multiplier == pytest.approx(solver.noise_multiplier / solver.output_share)
     assert solver.scaled(2.0).noise_multiplier == 2.0 * solver.noise_multiplier
+
+
+def test_a_block_that_nobody_was_drawn_into_has_a_minimiser_too():
+    empty = HuberisedSum(losses.logistic, 1.0, np.zeros((0, 3), np.float32), np.zeros(0), None)
+    np.testing.assert_array_equal(empty.gradient(np.ones(3)), np.zeros(3))
+
+
+def test_a_loop_of_minimisations_is_refused_in_words():
+    units = Units.from_arrays(np.eye(4), np.ones(4), row_bound=1.0)
+    problem = Problem(losses.logistic, Ridge(1.0))
+    query = PerturbedMinimiser(problem=problem, clip=1.0, ridge=1.0)
+    with double_precision():
+        mechanism = query.mechanism(5.0, units.public)
+        ledger = Ledger(Budget(100.0, 1e-5), units.public.relation, plan=Repeated(mechanism.event(), 2))
+        door = Curator(units, ledger, noise=NoiseSource(0))
+        with pytest.raises(ValueError, match="not a loop"):
+            door.iterate(lambda state, release: release(query, mechanism), np.zeros(4), 2)

@@ -74,6 +74,8 @@ class HuberisedSum:
         """The gradient of the sum."""
         private_slopes, _ = self._derivatives(at)
         private_parts = [private_block.T @ private_slopes[place] for place, private_block in self._blocks()]
+        if not private_parts:  # a block that nobody was drawn into
+            return np.zeros(self._width)
         return _pairwise(np.stack(private_parts))
 
     def hessian(self, at: Vector) -> NDArray[np.float64]:
