@@ -21,7 +21,7 @@ from privopt.ledger.events import Event, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.problems.constraints import Unconstrained
-from privopt.problems.losses import GLMLoss, Logistic
+from privopt.problems.losses import GLMLoss, Logistic, Softmax
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
@@ -114,15 +114,16 @@ class Whitening(Solver):
         return 2.0 + self.inner.passes()
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
-        """A fit to measurements for logistic regression; for other losses what noise leaves at the rule's clip."""
+        """Fitted to measurements for logistic and softmax regression; else what noise leaves at the rule's clip."""
         if math.isinf(budget.epsilon):
             return 0.0, "the noise is off"
         rule = WhiteningRule.of(problem, public, budget, self.share)
         drowned = rule.drowned(rule.most_signal)
         excess, meaning = rule.cap(rule.most_signal) ** 2 * drowned, "what noise alone would leave"
-        if isinstance(problem.loss, Logistic):
-            excess, meaning = 0.19 * drowned**0.522, "fitted on eight tables; often off by a factor of 2 to 3"
         at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
+        if at_zero is not None and isinstance(problem.loss, Logistic | Softmax):
+            excess = 0.19 * drowned**0.522 * at_zero / math.log(2.0)
+            meaning = "fitted on eight tables of two classes; often off by a factor of 2 to 3"
         return (excess if at_zero is None else min(excess, at_zero)), meaning
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
