@@ -52,7 +52,7 @@ def parser() -> argparse.ArgumentParser:
         "--method",
         nargs="+",
         default=(methods.PLAIN, *methods.PRIVATE),
-        choices=(methods.PLAIN, *methods.PRIVATE),
+        choices=(methods.PLAIN, *methods.PRIVATE, methods.DESCENT),
     )
     command.add_argument(
         "--quick", action="store_true", help="fewer rows, seeds and candidates; results not kept"

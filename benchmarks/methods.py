@@ -19,6 +19,7 @@ from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescen
 DEFAULT = "default"
 SAMPLED = "dp-sgd"
 TUNED = "dp-gd, oracle-tuned"
+DESCENT = "gradient-descent"
 PLAIN = "scikit-learn"
 PRIVATE = (DEFAULT, SAMPLED, TUNED)
 
@@ -55,6 +56,8 @@ def solvers(method: str, data: Encoded, *, quick: bool) -> list[tuple[dict[str, 
     """The candidates of a method, with what distinguishes them; more than one means that an oracle chooses."""
     if method == DEFAULT:
         return [({}, "auto")]
+    if method == DESCENT:
+        return [({}, GradientDescent())]
     if method == SAMPLED:
         return [({}, StochasticGradientDescent())]
     return list(_plain_descents(data, quick=quick))

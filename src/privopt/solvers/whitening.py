@@ -122,7 +122,7 @@ class Whitening(Solver):
         excess, meaning = rule.cap(rule.most_signal) ** 2 * drowned, "what noise alone would leave"
         at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
         if at_zero is not None and isinstance(problem.loss, Logistic | Softmax):
-            excess = 0.19 * drowned**0.522 * at_zero / math.log(2.0)
+            excess = 0.304 * drowned**0.514 * at_zero / math.log(2.0)
             meaning = "fitted on eight tables of two classes; often off by a factor of 2 to 3"
         return (excess if at_zero is None else min(excess, at_zero)), meaning
 

@@ -8,9 +8,10 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     map                 B = U diag(h + f)^-1/2 U^T
     typical row in v    r = sqrt(sum_j h_j / (h_j + f)), at most R / sqrt(f + R^2 / d) if the h sum to R^2
     noise in v          s = factor slope r / (n mu sqrt(1 - q)), had the rest bought a single gradient
-    drowned             V = s^2 p / (1.2 curvature), the excess that noise alone would leave
+    drowned             V = s^2 K e / (1.2 curvature), about the excess that noise alone would leave, for K outputs and
+                        e = (d r0^4)^(1/3) directions that matter, between the d that there are and the r0^2 that rows use
     cap                 a - b log10 V, between a least value and 1; the clip is cap * slope * r
-    steps               4 V^-0.28 at the bound on r, between 4 and 100, so that the plan is fixed
+    steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
     step size           1.25 / (curvature + lam |B|^2); momentum 0.5
 
 `loss_constants` has what depends on the loss. The numbers were chosen by the training excess of logistic regression on
@@ -38,7 +39,7 @@ from privopt.solvers.averaging import Average
 from privopt.solvers.coordinates import Coordinates
 
 SHARE = 0.1  # of mu^2 for the second moment
-STEPS_AT_ONE, STEPS_POWER = 4.0, 0.28
+STEPS_POWER = 0.48
 FEWEST_STEPS, MOST_STEPS = 4, 100
 STEP_FACTOR, MOMENTUM = 1.25, 0.5
 LEAST_TRACE = 0.25  # over R^2: rows are seldom shorter than half their bound
@@ -62,7 +63,7 @@ class LossConstants:
 
     slope: float
     curvature: float
-    cap: tuple[float, float, float] = (-0.4, 0.28, 0.15)
+    cap: tuple[float, float, float] = (-0.45, 0.3, 0.15)
     balanced: bool = False
     pace: float = 1.0
     average: Average = "settled"
@@ -73,9 +74,9 @@ def loss_constants(problem: Problem, public: Public) -> LossConstants:
     guess = practical.guess(problem, public)
     match problem.loss:
         case Logistic():
-            return LossConstants(slope=1.0, curvature=0.25, cap=(0.13, 0.19, 0.25), balanced=True)
+            return LossConstants(slope=1.0, curvature=0.25, cap=(0.08, 0.21, 0.25), balanced=True)
         case Softmax() as loss:
-            pace = loss.outputs - 1.0
+            pace = float(loss.outputs)
             return LossConstants(
                 slope=math.sqrt(2.0), curvature=0.5, cap=(0.25, 0.0, 0.25), pace=pace, average="late"
             )
@@ -142,7 +143,8 @@ class WhiteningRule:
 
     def drowned(self, signal: float) -> float:
         """V: the excess that the noise of one gradient would leave at cap 1, for rows of typical length `signal`."""
-        return (self.unit_noise * signal) ** 2 * self.parameters / (1.2 * self.constants.curvature)
+        crowded = (self.most_signal**2 / self.width) ** (2.0 / 3.0)
+        return (self.unit_noise * signal) ** 2 * self.parameters * crowded / (1.2 * self.constants.curvature)
 
     def cap(self, signal: float) -> float:
         """Clip over the steepest slope times the typical row: small where noise drowns, 1 where it does not."""
@@ -157,7 +159,7 @@ class WhiteningRule:
         drowned = self.drowned(self.most_signal)
         if drowned == 0:
             return NOISELESS_STEPS
-        steps = self.constants.pace * STEPS_AT_ONE * min(max(drowned, 1e-12), 1e12) ** -STEPS_POWER
+        steps = self.constants.pace * min(max(drowned, 1e-12), 1e12) ** -STEPS_POWER
         return min(max(round(steps), FEWEST_STEPS), MOST_STEPS)
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
