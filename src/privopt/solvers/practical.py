@@ -40,6 +40,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.sampling import FixedSize, Poisson
 from privopt.solvers.bounds import accelerated_bound
+from privopt.solvers.notices import NOISE_IS_OFF, faint_signal, large_delta
 
 NOISELESS_STEPS = 5_000  # with the noise off every step helps
 FEWEST_STEPS, MOST_STEPS = 3, 150
@@ -213,22 +214,14 @@ def notices(
 ) -> tuple[str, ...]:
     """What a user should be told, from public quantities."""
     if math.isinf(budget.epsilon):
-        return ("epsilon is infinite: nothing is clipped or noised, and the result is not private.",)
-    found: list[str] = []
-    if budget.delta > 1.0 / public.n:
-        found.append(f"delta {budget.delta:.2g} exceeds 1 / n = {1 / public.n:.2g}: it should be well below.")
-    at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
+        return (NOISE_IS_OFF,)
     excess, _ = predicted_excess(problem, public, budget, steps=steps or 1, clip=clip)
-    if excess is not None and at_zero is not None and excess > 0.5 * at_zero:
-        found.append(
-            f"the predicted excess {excess:.2g} is near {at_zero:.2g}, a bound on the loss of the zero model: "
-            "the noise may drown the signal. More units or a larger epsilon would help."
-        )
+    found = large_delta(public, budget) + faint_signal(problem, excess)
     if not isinstance(problem.loss, GLMLoss):
-        found.append(
-            "step size and clip of a user-written loss are guesses from the row bound: set them if you know better."
+        found += (
+            "step size and clip of a user-written loss are guesses from the row bound: set them if you know better.",
         )
-    return tuple(found)
+    return found
 
 
 def _smallest_rate(public: Public, budget: Budget, steps: int, sampler: str) -> float:
