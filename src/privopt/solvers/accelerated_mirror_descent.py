@@ -24,7 +24,7 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Status, ending
-from privopt.solvers import mirror_settings
+from privopt.solvers import mirror_settings, practical
 from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import required
 from privopt.solvers.stepwise import StepwiseSolver
@@ -159,15 +159,9 @@ class AcceleratedMirrorDescent(StepwiseSolver):
         return state.params, ending(state.finite)
 
     def _noise_square(self, body: mirror_settings.Geometry, public: Public, budget: Budget) -> float:
-        """E h_B(b)^2 of one release's noise b."""
-        stddev = mirror_settings.noise_of_each(
-            public,
-            budget,
-            clip=required(self.clip, "clip"),
-            steps=required(self.steps, "steps"),
-            noise_multiplier=self.noise_multiplier,
+        return mirror_settings.noise_square(
+            body, public, budget, clip=required(self.clip, "clip"), solver=self
         )
-        return stddev**2 * body.width
 
 
 def least_steps(
@@ -175,7 +169,7 @@ def least_steps(
 ) -> float:
     """T_0 = (48 L_B^2 B_w / (s^2 E h^2))^(1/4): from here on the error bound no longer falls with T."""
     body = mirror_settings.geometry(problem, public, entry_bound)
-    stddev = mirror_settings.noise_of_one(public, budget, clip)
+    stddev = practical.noise_of_one(public, budget, clip)
     if stddev == 0:
         return math.inf
     return (48.0 * body.smoothness**2 * body.divergence / (stddev**2 * body.width)) ** 0.25

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Sequence
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.problems.constraints import Constraint
 from privopt.problems.losses import GLMLoss
@@ -327,10 +326,8 @@ def objective_facts(
             f"the {problem.loss.name} loss has no known bound on its curvature or on its value at 0: give `smoothness` "
             "and `gap`."
         )
-    noise = 0.0
-    if budget.is_private:
-        noise = public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
     parameters = math.prod(problem.parameter_shape(public))
+    noise = practical.noise_of_one(public, budget, clip)
     return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=parameters)
 
 

@@ -3,12 +3,12 @@
 import math
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.problems import huberised_objective
 from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
 from privopt.public import Public
+from privopt.solvers import practical
 
 NOISELESS_RIDGE = 1e-8  # over the curvature: without noise, only so that there is a minimiser
 TYPICAL_PASSES = 20.0  # of Newton's method
@@ -32,11 +32,6 @@ def default_clip(problem: Problem, public: Public, budget: Budget) -> float:
     return public.row_bound * (slope if math.isfinite(slope) else 1.0)
 
 
-def noise_level(public: Public, budget: Budget, clip: float) -> float:
-    """s = factor C / (n mu): the noise on one mean gradient bought with the whole budget."""
-    return public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
-
-
 def default_ridge(problem: Problem, public: Public, budget: Budget, clip: float) -> float:
     """lam: the penalty's own, the best for an optimum within 10 / R of zero, or what keeps c below epsilon / 10."""
     own = float(min(own_ridge(problem, public.d)))
@@ -44,7 +39,8 @@ def default_ridge(problem: Problem, public: Public, budget: Budget, clip: float)
     if not budget.is_private:
         return max(own, NOISELESS_RIDGE * curvature) if own == 0.0 else own
     length = min(clip, default_clip(problem, public, budget))  # a clip of other coordinates has other units
-    by_noise = noise_level(public, budget, length) * math.sqrt(public.d) * public.row_bound / 10.0
+    noise = practical.noise_of_one(public, budget, length)
+    by_noise = noise * math.sqrt(public.d) * public.row_bound / 10.0
     return max(own, by_noise, 10.0 * curvature / (public.n * budget.epsilon))
 
 

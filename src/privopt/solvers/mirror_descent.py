@@ -21,7 +21,7 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Status, ending
-from privopt.solvers import mirror_settings
+from privopt.solvers import mirror_settings, practical
 from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import required
 from privopt.solvers.stepwise import StepwiseSolver
@@ -78,7 +78,7 @@ class MirrorDescent(StepwiseSolver):
         body = mirror_settings.geometry(problem, public, self.entry_bound)
         steps = self.steps
         if steps is None:
-            one = mirror_settings.noise_of_one(public, budget, clip) * math.sqrt(body.width)
+            one = practical.noise_of_one(public, budget, clip) * math.sqrt(body.width)
             # From here on the bound B_w / (eta T) + eta T (s h)^2 / 2 no longer falls with T.
             enough = math.inf if one == 0 else body.smoothness * math.sqrt(2.0 * body.divergence) / one
             most = mirror_settings.NOISELESS_STEPS if one == 0 else MOST_STEPS
@@ -117,15 +117,9 @@ class MirrorDescent(StepwiseSolver):
         return state.average, ending(state.finite)
 
     def _noise_square(self, body: mirror_settings.Geometry, public: Public, budget: Budget) -> float:
-        """E h_B(b)^2 of one release's noise b."""
-        stddev = mirror_settings.noise_of_each(
-            public,
-            budget,
-            clip=required(self.clip, "clip"),
-            steps=required(self.steps, "steps"),
-            noise_multiplier=self.noise_multiplier,
+        return mirror_settings.noise_square(
+            body, public, budget, clip=required(self.clip, "clip"), solver=self
         )
-        return stddev**2 * body.width
 
 
 @partial(jax.jit, static_argnames=("mirror",))

@@ -23,7 +23,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.perturbed_minimiser import LARGEST_NORMAL, PerturbedMinimiser, volume_shift
 from privopt.result import Status
-from privopt.solvers import huberised_settings, notices
+from privopt.solvers import huberised_settings, notices, practical
 from privopt.solvers.base import Solver, required
 from privopt.solvers.coordinates import Coordinates
 
@@ -132,7 +132,7 @@ class ObjectivePerturbation(Solver):
         if not budget.is_private:
             return 0.0, "the noise is off"
         strength = self._strength(problem, public)
-        noise = huberised_settings.noise_level(public, budget, required(self.clip, "clip"))
+        noise = practical.noise_of_one(public, budget, required(self.clip, "clip"))
         added = strength - float(min(own_ridge(problem, public.d)))
         radius = 10.0 / public.row_bound
         excess = 0.5 * noise**2 * public.d / strength + 0.5 * max(0.0, added) * radius**2

@@ -20,7 +20,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser, geometric_sum, largest_step
 from privopt.result import Status
-from privopt.solvers import huberised_settings, notices
+from privopt.solvers import huberised_settings, notices, practical
 from privopt.solvers.base import Solver, required
 
 MOST_STEPS, NOISELESS_STEPS = 1_000, 5_000
@@ -160,7 +160,7 @@ def _default_steps(problem: Problem, public: Public, budget: Budget, clip: float
     settled = 5.0 / (step_size * own) if own > 0.0 else math.inf
     if not budget.is_private:
         return math.ceil(min(6.0 * settled, NOISELESS_STEPS))
-    noise = huberised_settings.noise_level(public, budget, clip)
+    noise = practical.noise_of_one(public, budget, clip)
     trace = problem.loss.curvature * public.row_bound**2 + public.d * own
     radius = 10.0 / public.row_bound
     balanced = (radius**2 / (2.0 * step_size**3 * trace * noise**2)) ** (1.0 / 3.0)

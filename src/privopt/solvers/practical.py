@@ -148,6 +148,13 @@ def default_clip(problem: Problem, public: Public, budget: Budget) -> float:
     return math.inf if math.isinf(budget.epsilon) else guess(problem, public).slope * public.row_bound
 
 
+def noise_of_one(public: Public, budget: Budget, clip: float) -> float:
+    """s = factor C / (n mu): the noise of one mean gradient bought with the whole budget; 0 with the noise off."""
+    if not budget.is_private:
+        return 0.0
+    return public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
+
+
 def smoothness(problem: Problem, public: Public) -> float:
     """L, a guess of the largest curvature of one record's loss."""
     if math.isfinite(problem.loss.curvature):
@@ -194,8 +201,7 @@ def predicted_excess(
         ), "fitted on eight tables; often off by a factor of 2 to 4"
     curve = smoothness(problem, public)
     clip = default_clip(problem, public, budget) if clip is None else clip
-    mu = gaussian_mu(budget.epsilon, budget.delta)
-    noise = public.relation.factor * clip / (public.n * mu)
+    noise = noise_of_one(public, budget, clip)
     distance = guess(problem, public).reach * guess(problem, public).slope / public.row_bound
     excess = accelerated_bound(
         smoothness=curve,
