@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.optimize import minimize
+from scipy.optimize import OptimizeResult, minimize
 from scipy.special import expit, logsumexp, softmax
 from threadpoolctl import threadpool_limits
 
@@ -78,44 +78,68 @@ def optimum(data: Encoded, alpha: float | None, folder: Path) -> Record:
     return found
 
 
-def _solve(data: Encoded, alpha: float | None) -> Record:
-    """L-BFGS in float64."""
-    rows, width = data.train.shape
-    outputs = 1 if len(data.classes) == 2 else len(data.classes)
-    features = unit_rows(data.train)
-    transposed = features.T.tocsr() if sparse.issparse(features) else features.T
-    codes = data.train_targets
-    penalty = np.full((width + 1, 1), TINY_PENALTY if alpha is None else alpha)
-    if alpha is not None:
-        penalty[-1] = 0.0
-    wanted = np.zeros((rows, outputs))
+def minimised(
+    rows: Any,
+    codes: NDArray[np.int64],
+    classes: int,
+    penalty: float | NDArray[np.float64],
+    **options: float,
+) -> OptimizeResult:
+    """The least of `mean_loss + sum(penalty w^2) / 2` over linear models, by L-BFGS in float64.
+
+    Args:
+        rows: features, dense or sparse.
+        codes: class codes.
+        classes: how many classes there are; two have one output.
+        penalty: one number, or one a feature, (features, 1).
+        options: of SciPy's L-BFGS-B.
+    Returns:
+        SciPy's result: `x` of shape (features, outputs), value `fun`, gradient `jac`, iterations `nit`.
+    """
+    count, width = rows.shape
+    outputs = 1 if classes == 2 else classes
+    transposed = rows.T.tocsr() if sparse.issparse(rows) else rows.T
+    wanted = np.zeros((count, outputs))
     if outputs == 1:
         wanted[:, 0] = codes
     else:
-        wanted[np.arange(rows), codes] = 1.0
+        wanted[np.arange(count), codes] = 1.0
 
     def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        weights = flat.reshape(width + 1, outputs)
-        predictions = np.asarray(features @ weights)
+        weights = flat.reshape(width, outputs)
+        predictions = np.asarray(rows @ weights)
         means = expit(predictions) if outputs == 1 else softmax(predictions, axis=1)
-        gradient = np.asarray(transposed @ (means - wanted)) / rows + penalty * weights
+        gradient = np.asarray(transposed @ (means - wanted)) / count + penalty * weights
         return mean_loss(predictions, codes) + 0.5 * float(np.sum(penalty * weights**2)), gradient.ravel()
 
-    begun = time.perf_counter()
     with threadpool_limits(1):  # threads that wait for one another cost more than they save on a busy machine
-        solved = minimize(
-            objective,
-            np.zeros((width + 1) * outputs),
-            jac=True,
-            method="L-BFGS-B",
-            options={"maxcor": 60, "maxiter": 3000, "maxfun": 4000, "gtol": 1e-9, "ftol": 1e-12},
-        )
-    weights = solved.x.reshape(width + 1, outputs)
-    value, gradient = objective(solved.x)
+        solved = minimize(objective, np.zeros(width * outputs), jac=True, method="L-BFGS-B", options=options)
+    solved.x = solved.x.reshape(width, outputs)
+    return solved
+
+
+def _solve(data: Encoded, alpha: float | None) -> Record:
+    features, codes = unit_rows(data.train), data.train_targets
+    penalty = np.full((features.shape[1], 1), TINY_PENALTY if alpha is None else alpha)
+    if alpha is not None:
+        penalty[-1] = 0.0
+    begun = time.perf_counter()
+    solved = minimised(
+        features,
+        codes,
+        len(data.classes),
+        penalty,
+        maxcor=60,
+        maxiter=3000,
+        maxfun=4000,
+        gtol=1e-9,
+        ftol=1e-12,
+    )
+    weights = solved.x
     return {
-        "objective": value,
+        "objective": float(solved.fun),
         "loss": mean_loss(np.asarray(features @ weights), codes),
-        "gradient_norm": float(np.linalg.norm(gradient)),
+        "gradient_norm": float(np.linalg.norm(solved.jac)),
         "weights_norm": float(np.linalg.norm(weights)),
         "test_accuracy": accuracy(np.asarray(unit_rows(data.test) @ weights), data.test_targets),
         "iterations": int(solved.nit),

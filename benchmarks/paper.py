@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize as scipy_minimize
 
 from benchmarks.encoded import encode, open_encoded
-from benchmarks.optimum import unit_rows
+from benchmarks.optimum import mean_loss, minimised, unit_rows
 from benchmarks.results import Record, machine, select
 from privopt.data import Units
 from privopt.errors import NotPriceable
@@ -96,9 +95,9 @@ def measure(shared: Path, scratch: Path, *, seeds: int, quick: bool) -> Iterator
     """One record a method, setting and epsilon."""
     data = open_encoded(encode("covertype", shared, scratch, 20_000 if quick else ROWS))
     rows = np.asarray(unit_rows(data.train), np.float64)
-    targets = 2.0 * data.train_targets - 1.0
-    units = Units.from_arrays(rows, targets, row_bound=1.0)
-    best = _gap(rows, targets, _optimum(rows, targets))
+    codes = data.train_targets
+    units = Units.from_arrays(rows, 2.0 * codes - 1.0, row_bound=1.0)
+    best = float(minimised(rows, codes, 2, RIDGE, maxiter=500, ftol=1e-16, gtol=1e-12).fun)
     for entry in entries(quick=quick):
         problem = Problem(losses.logistic, Ridge(RIDGE), L2Ball(RADIUS) if entry.ball else Unconstrained())
         for epsilon in EPSILONS:
@@ -113,7 +112,7 @@ def measure(shared: Path, scratch: Path, *, seeds: int, quick: bool) -> Iterator
                 "machine": machine(),
             }
             try:
-                gaps, seconds, passes = _runs(problem, units, entry.solver, epsilon, seeds, rows, targets)
+                gaps, seconds, passes = _runs(problem, units, entry.solver, epsilon, seeds, rows, codes)
             except NotPriceable as refusal:
                 yield {**common, "what": "refused", "refused": str(refusal)}
                 continue
@@ -135,7 +134,7 @@ def _runs(
     epsilon: float,
     seeds: int,
     rows: NDArray[np.float64],
-    targets: NDArray[np.float64],
+    codes: NDArray[np.int64],
 ) -> tuple[list[float], float, float]:
     gaps: list[float] = []
     seconds: list[float] = []
@@ -144,7 +143,7 @@ def _runs(
         begun = time.perf_counter()
         result = minimize(problem, units, budget=Budget(epsilon, DELTA), solver=solver, random_state=seed)
         seconds.append(time.perf_counter() - begun)
-        gaps.append(_gap(rows, targets, np.asarray(result.params)))
+        gaps.append(_objective(rows, codes, np.asarray(result.params)))
         assert result.plan is not None
         passes = result.plan.passes
     return gaps, min(seconds), passes
@@ -155,20 +154,8 @@ def _momentum(steps: int) -> float:
     return max(0.0, (1.0 - slowness) / (1.0 + slowness))
 
 
-def _gap(rows: NDArray[np.float64], targets: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """The objective."""
-    return float(np.mean(np.logaddexp(0.0, -targets * (rows @ weights))) + 0.5 * RIDGE * weights @ weights)
-
-
-def _optimum(rows: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
-    def value_and_gradient(weights: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        slopes = -targets / (1.0 + np.exp(targets * (rows @ weights)))
-        return _gap(rows, targets, weights), rows.T @ slopes / len(rows) + RIDGE * weights
-
-    options = {"maxiter": 500, "ftol": 1e-16, "gtol": 1e-12}
-    return scipy_minimize(
-        value_and_gradient, np.zeros(rows.shape[1]), jac=True, method="L-BFGS-B", options=options
-    ).x
+def _objective(rows: NDArray[np.float64], codes: NDArray[np.int64], weights: NDArray[np.float64]) -> float:
+    return mean_loss((rows @ weights)[:, None], codes) + 0.5 * RIDGE * float(weights @ weights)
 
 
 def table_rows(records: Sequence[Record]) -> list[list[str]]:

@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
+from tests.formula_noise import FormulaNoise
 from tests.queries.test_queries import D, as_units, pairs
+from tests.reference_rows import reference_arrays
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -152,28 +153,21 @@ def test_a_sampled_mean_divides_by_the_expected_number_and_is_priced_for_opposit
     assert SecondMoment(row_bound=2.0).sensitivity(public, Poisson(0.1)) == pytest.approx(factor * 4.0 / 10.0)
 
 
-@dataclass
-class FormulaNoise:
-    """Entry (i, j) of the upper triangle gets cos(1 + 0.7 (3 i + j)) in place of its normal."""
-
-    seeded: bool = True
-    units_generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def normal(self, shape):
-        i, j = np.triu_indices(3)
-        assert shape == i.shape
-        return np.cos(1 + 0.7 * (3 * i + j))
+def upper_triangle(k, shape):
+    """Entry (i, j) gets cos(1 + 0.7 (3 i + j)) in place of its normal."""
+    i, j = np.triu_indices(3)
+    assert k == 0
+    assert shape == i.shape
+    return np.cos(1 + 0.7 * (3 * i + j))
 
 
 def test_reference_values_of_the_whitening_map():  # ERM reference 6.3, RV10
-    i, j = np.arange(8)[:, None], np.arange(3)[None, :]
-    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
-    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
+    rows, _ = reference_arrays()
     units = Units.from_arrays(rows, row_bound=1.0, storage="float64")
     mechanism = Gaussian(1 / 5.0)
     query = SecondMoment(row_bound=1.0)
     ledger = Ledger(Budget(1000.0, 1e-6), "replace-one", plan=mechanism.event())
-    released = Curator(units, ledger, noise=FormulaNoise()).release(query, mechanism)
+    released = Curator(units, ledger, noise=FormulaNoise(upper_triangle)).release(query, mechanism)
     stddev = float(query.sensitivity(units.public)) / 5.0
     assert stddev == pytest.approx(0.035355339059, rel=1e-10)
     values, vectors = np.linalg.eigh(unpack(released, 3))

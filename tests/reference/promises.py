@@ -1,7 +1,6 @@
-"""What every reference solver is held to: replay, price and neighbour audit, and noise that follows a formula."""
+"""What every reference solver is held to: replay, price and neighbour audit."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -19,23 +18,6 @@ from privopt.result import Result
 Program = Callable[[Door], Result]
 WIDE = Budget(1e6, 1e-5)  # never refuses a plan that has a finite price
 NO_PRIVACY = Budget(float("inf"), 1e-5)
-
-
-class FormulaNoise:
-    """A source of noise whose k-th normal draw, k = 0, 1, ..., is `formula(k, shape)`; blocks are drawn in order."""
-
-    seeded = True
-
-    def __init__(self, formula=lambda k, shape: np.zeros(shape)):
-        self._formula, self._drawn = formula, 0
-
-    def normal(self, shape):
-        self._drawn += 1
-        return self._formula(self._drawn - 1, shape)
-
-    @property
-    def units_generator(self):
-        return SimpleNamespace(permutation=np.arange)
 
 
 def solve(program: Program, units, *, plan=None, budget=WIDE, noise=None, **filter_options) -> Result:

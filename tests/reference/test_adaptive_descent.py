@@ -4,9 +4,10 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.formula_noise import FormulaNoise
 from tests.plain_logistic import PlainLogistic
 from tests.reference.adaptive_descent import AdaptiveDescent
-from tests.reference.promises import FormulaNoise, assert_replays, assert_tight, hostile_rows, largest_move
+from tests.reference.promises import assert_replays, assert_tight, hostile_rows, largest_move
 
 from privopt.curator import Curator
 from privopt.data import Units

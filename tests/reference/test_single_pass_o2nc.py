@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.formula_noise import FormulaNoise, silence
 from tests.reference.promises import (
     NO_PRIVACY,
-    FormulaNoise,
     assert_costs,
     assert_rehearses,
     assert_replays,
@@ -73,7 +73,7 @@ def test_smoothed_gradients_have_their_reference_values():
 def test_without_noise_and_clipping_the_outputs_have_their_reference_values():
     units = as_units(*records())
     plan = SILENT.event(units.public)
-    result = solve(SILENT.solve, units, plan=plan, budget=NO_PRIVACY, noise=FormulaNoise())
+    result = solve(SILENT.solve, units, plan=plan, budget=NO_PRIVACY, noise=FormulaNoise(silence))
     close(
         result.params,
         [[0.0068227029, 0.0004857898, 0.0074720191], [0.0779959272, 0.0065900437, 0.0804736577]],
@@ -157,7 +157,7 @@ def test_the_audit_notices_an_understated_sensitivity():
     other[2] = -rows[2]  # of the first batch: blocks are drawn in order
     left, right = (as_units(x, np.full(N, 5.0)) for x in (rows, other))
     plan = clipped.event(left.public)
-    assert_tight(clipped.solve, left, right, plan=plan, noise=FormulaNoise())
+    assert_tight(clipped.solve, left, right, plan=plan, noise=FormulaNoise(silence))
 
 
 def test_a_unit_enters_the_stream_once():

@@ -3,9 +3,9 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.formula_noise import FormulaNoise, cosines
 from tests.plain_logistic import PlainLogistic
 from tests.reference.promises import (
-    FormulaNoise,
     assert_costs,
     assert_rehearses,
     assert_replays,
@@ -15,6 +15,7 @@ from tests.reference.promises import (
     solve,
 )
 from tests.reference.staged_descent import StagedDescent
+from tests.reference_rows import reference_arrays
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -33,13 +34,6 @@ SOLVER = StagedDescent(stages=(STAGE, replace(STAGE, steps=3)))
 FILTER = {"composition": "gaussian", "budget": Budget(500.0, 1e-5)}
 
 
-def arrays():
-    i, j = np.arange(N)[:, None], np.arange(D)[None, :]
-    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
-    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    return rows, np.where(np.cos(2 * np.arange(N)) > 0, 1.0, -1.0)
-
-
 def as_units(rows, targets):
     return Units.from_arrays(rows, targets, row_bound=1.0)
 
@@ -51,16 +45,16 @@ def program(solver):
 @pytest.mark.parametrize("shares", [None, (0.4, 0.6)], ids=["plan", "filter"])
 def test_two_stages_are_one_descent_and_have_its_reference_value(shares):
     """Five steps, the k-th release with noise 0.1 cos(1 + k + 0.7 j)."""
-    units, solver = as_units(*arrays()), replace(SOLVER, shares=shares)
+    units, solver = as_units(*reference_arrays()), replace(SOLVER, shares=shares)
     options = {"plan": SOLVER.event(units.public)} if shares is None else FILTER
-    noise = FormulaNoise(lambda k, shape: np.cos(1 + k + 0.7 * np.arange(D)))
+    noise = FormulaNoise(cosines)
     result = solve(program(solver), units, noise=noise, **options)
     # The rows are stored in float32.
     np.testing.assert_allclose(result.params, [0.0044201432, -0.3333645686, -0.5143627149], atol=3e-7)
 
 
 def test_replay_and_price():
-    units = as_units(*arrays())
+    units = as_units(*reference_arrays())
     plan = SOLVER.event(units.public)
     result = solve(program(SOLVER), units, plan=plan)
     assert_replays(program(SOLVER), result, units.public)
@@ -70,7 +64,7 @@ def test_replay_and_price():
 
 
 def test_a_stage_gets_its_share_of_a_filter_and_no_more():
-    units = as_units(*arrays())
+    units = as_units(*reference_arrays())
     ledger = Ledger(Budget(500.0, 1e-5), "replace-one", composition="gaussian")
     cost = 5 / (2 * 0.4**2)
     exact = replace(SOLVER, shares=(2.001 / (2 * 0.4**2) / ledger.remaining, 0.5))
@@ -81,7 +75,7 @@ def test_a_stage_gets_its_share_of_a_filter_and_no_more():
 
 
 def test_a_stage_gets_its_piece_of_the_plan_and_no_more():
-    units = as_units(*arrays())
+    units = as_units(*reference_arrays())
     door = Curator(units, Ledger(Budget(1e6, 1e-5), "replace-one", plan=SOLVER.event(units.public)))
     lent = door.allot("short", plan=STAGE.event(units.public))
     with pytest.raises(PlanMismatch, match="left"):
@@ -90,7 +84,7 @@ def test_a_stage_gets_its_piece_of_the_plan_and_no_more():
 
 @pytest.mark.parametrize("kind", hostile_rows(np.ones(D)))
 def test_no_record_moves_a_gradient_by_more_than_its_sensitivity(kind):
-    rows, targets = arrays()
+    rows, targets = reference_arrays()
     other = rows.copy()
     other[3] = hostile_rows(other[5])[kind]
     left, right = as_units(rows, targets), as_units(other, targets)

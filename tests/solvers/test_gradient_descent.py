@@ -1,12 +1,14 @@
 """Reference values of Wang, Ye, Xu 2017's Algorithm 4 in its practical form, and what the solver's file promises."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
+from tests.formula_noise import FormulaNoise
 from tests.plain_logistic import PlainLogistic
+from tests.reference_rows import reference_arrays
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -31,26 +33,9 @@ from privopt.solvers.gradient_descent import GradientDescent, objective_facts
 CLOSE = {"rtol": 0, "atol": 2e-9}
 
 
-@dataclass
-class FormulaNoise:
-    """The k-th release gets cos(1 + k + 0.7 j) in place of its normals."""
-
-    seeded: bool = True
-    count: int = 0
-    units_generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def normal(self, shape):
-        self.count += 1
-        return np.cos(self.count + 0.7 * np.arange(np.prod(shape))).reshape(shape)
-
-
 def reference_units():
-    i, j = np.arange(8)[:, None], np.arange(3)[None, :]
-    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
-    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    targets = np.where(np.cos(2 * np.arange(8)) > 0, 1.0, -1.0)
     # A row that lies on the bound would be moved inwards a little.
-    return Units.from_arrays(rows, targets, row_bound=1.0 + 1e-6, storage="float64")
+    return Units.from_arrays(*reference_arrays(), row_bound=1.0 + 1e-6, storage="float64")
 
 
 def solve(problem, **settings):

@@ -1,11 +1,13 @@
 """Newton's method with double noise: against a plain reference, against the optimum, and what it refuses."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+from tests.formula_noise import FormulaNoise
+from tests.reference_rows import reference_arrays
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -21,26 +23,6 @@ from privopt.solve import minimize
 from privopt.solvers.newton import DoubleNoiseNewton
 
 RIDGE, CLIP = 0.1, 0.4
-
-
-@dataclass
-class FormulaNoise:
-    """The k-th release gets cos(1 + k + 0.7 j) in place of its normals."""
-
-    seeded: bool = True
-    count: int = 0
-    units_generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def normal(self, shape):
-        self.count += 1
-        return np.cos(self.count + 0.7 * np.arange(np.prod(shape))).reshape(shape)
-
-
-def reference_arrays():
-    i, j = np.arange(8)[:, None], np.arange(3)[None, :]
-    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
-    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    return rows, np.where(np.cos(2 * np.arange(8)) > 0, 1.0, -1.0)
 
 
 def reference_units():

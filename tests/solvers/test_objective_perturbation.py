@@ -1,7 +1,7 @@
 """Objective perturbation: reference values, the exact privacy loss in one dimension, certificates, and pairings."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 from sklearn.linear_model import LogisticRegression
+from tests.formula_noise import FormulaNoise, cosines, silence
+from tests.reference_rows import reference_arrays
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -46,25 +48,9 @@ def double():
         yield
 
 
-@dataclass
-class FormulaNoise:
-    """The first draw is `first`, all others are zero: the noise that hides the residual is left out."""
-
-    first: np.ndarray
-    seeded: bool = True
-    drawn: int = 0
-    units_generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def normal(self, shape):
-        self.drawn += 1
-        return self.first if self.drawn == 1 else np.zeros(shape)
-
-
-def reference_arrays():
-    i, j = np.arange(8)[:, None], np.arange(3)[None, :]
-    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
-    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    return rows, np.where(np.cos(2 * np.arange(8)) > 0, 1.0, -1.0)
+def first_alone(k, shape):
+    """The noise inside the objective; the noise that hides the residual is left out."""
+    return cosines(k, shape) if k == 0 else silence(k, shape)
 
 
 def stored(rows, targets, relation="replace-one", **options):
@@ -112,7 +98,7 @@ def test_the_perturbed_minimiser_has_its_reference_value():
     """Linear term 0.8 cos(1 + 0.7 j) on the scale of the sum, C = 1."""
     units = stored(*reference_arrays())
     solver = ObjectivePerturbation(noise_multiplier=0.4, ridge_total=0.1)
-    noise = FormulaNoise(np.cos(1 + 0.7 * np.arange(3)))  # sigma = 0.4 * 2 C
+    noise = FormulaNoise(first_alone)  # sigma = 0.4 * 2 C
     found = solved(units, LOGISTIC, solver, noise=noise)
     np.testing.assert_allclose(found, [-0.3767323049, -0.1900758049, 0.0859763161], atol=1e-8)
 
@@ -409,7 +395,7 @@ def coordinates(matrix, clip):
 
 
 def run_in(units, solver, where):
-    noise = FormulaNoise(np.cos(1 + 0.7 * np.arange(3)))
+    noise = FormulaNoise(first_alone)
     ledger = Ledger(Budget(1e6, 1e-6), "replace-one", plan=solver.event(units.public))
     door = Curator(units, ledger, noise=noise)
     if where is None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.reference_rows import reference_arrays
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -162,10 +163,7 @@ def test_nothing_about_the_data_raises(form, targets, scale):
 
 @pytest.mark.parametrize("form", ["steps", "minimiser"])
 def test_without_noise_it_is_the_minimiser(form):
-    i, j = np.arange(8)[:, None], np.arange(3)[None, :]
-    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
-    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    units = stored(rows, np.where(np.cos(2 * np.arange(8)) > 0, 1.0, -1.0))
+    units = stored(*reference_arrays())
     found = solved(
         units, Problem(losses.logistic, Ridge(0.1)), OutputPerturbation(form=form), Budget(math.inf, 1e-6)
     )

@@ -1,11 +1,11 @@
 """Reference values of Wang, Ye, Xu 2017's Algorithms 1 and 2, repaired, and what the solvers' files promise."""
 
-from dataclasses import dataclass, field
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.formula_noise import FormulaNoise, cosines
 from tests.plain_logistic import PlainLogistic
+from tests.reference_rows import reference_arrays
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -33,23 +33,9 @@ RIDGE = Problem(PlainLogistic(), Ridge(0.1))
 CLOSE = {"rtol": 0, "atol": 2e-10}
 
 
-@dataclass
-class FormulaNoise:
-    """The k-th noisy release gets cos(1 + k + 0.7 j) in place of its normals; `silent` releases get zeros.
-
-    Attributes:
-        cycle: of so many draws in a row, only the first is noisy.
-    """
-
-    cycle: int = 1
-    seeded: bool = True
-    count: int = 0
-    units_generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
-
-    def normal(self, shape):
-        place, silent = divmod(self.count, self.cycle)
-        self.count += 1
-        return (silent == 0) * np.cos(1 + place + 0.7 * np.arange(np.prod(shape))).reshape(shape)
+def first_of(cycle):
+    """Of so many draws in a row, only the first is noisy."""
+    return lambda k, shape: (k % cycle == 0) * cosines(k // cycle, shape)
 
 
 class ForcedBatches(Curator):
@@ -71,19 +57,19 @@ class ForcedBatches(Curator):
 
 
 def reference_units(**options):
-    i, j = np.arange(8)[:, None], np.arange(3)[None, :]
-    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
-    rows /= np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True))
-    targets = np.where(np.cos(2 * np.arange(8)) > 0, 1.0, -1.0)
     return Units.from_arrays(
-        rows, targets, row_bound=1.0, relation="add-or-remove-one", n=8, **({"storage": "float64"} | options)
+        *reference_arrays(),
+        row_bound=1.0,
+        relation="add-or-remove-one",
+        n=8,
+        **({"storage": "float64"} | options),
     )
 
 
 def solve(solver, problem, cycle=1):
     units = reference_units()
     ledger = Ledger(Budget(1e6, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
-    door = ForcedBatches(units, ledger, noise=FormulaNoise(cycle)).force(solver.lengths())
+    door = ForcedBatches(units, ledger, noise=FormulaNoise(first_of(cycle))).force(solver.lengths())
     return solver.solve(door, problem)
 
 

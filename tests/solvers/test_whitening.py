@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.reference_rows import reference_arrays
 
 from privopt.curator import Curator
 from privopt.data import Units
@@ -41,9 +42,7 @@ def rule(problem=LOGISTIC, budget=BUDGET, share=0.1, **sizes):
 
 
 def test_coordinates_match_the_reference():
-    i, j = np.mgrid[0:8, 0:3]
-    rows = np.sin(0.5 + 1.3 * i + 0.7 * j)
-    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
+    rows, _ = reference_arrays()
     noise = np.cos(1.0 + 0.7 * (3 * np.arange(3)[:, None] + np.arange(3)[None, :]))
     noise = np.where(np.eye(3, dtype=bool), noise, noise / math.sqrt(2.0))
     noise = np.triu(noise) + np.triu(noise, 1).T

@@ -8,7 +8,6 @@ import numpy as np
 
 from privopt.estimators import arguments
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Regulariser, Ridge
@@ -221,8 +220,7 @@ def default_strength(
         return 1.0 / public.n
     if not penalty.is_sparse:
         return default_ridge(problem, public, budget)
-    clip = practical.default_clip(problem, public, budget)
-    return public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
+    return practical.noise_of_one(public, budget, practical.default_clip(problem, public, budget))
 
 
 def strengths(alphas: Any, default: float, *, is_sparse: bool) -> tuple[float, ...]:

@@ -16,7 +16,6 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.problems.constraints import Constraint, L1Ball, L2Ball, LpBall, Simplex
 from privopt.problems.mirror_maps import MirrorMap
@@ -25,9 +24,10 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Status, ending
-from privopt.solvers import mirror_settings
+from privopt.solvers import mirror_settings, practical
 from privopt.solvers.averaging import halted_at_divergence
-from privopt.solvers.base import Solver, required
+from privopt.solvers.base import required
+from privopt.solvers.stepwise import StepwiseSolver
 
 YStep = Literal["couple", "gradient"]
 MOST_STEPS = 1_000
@@ -46,7 +46,7 @@ class AcceleratedState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AcceleratedMirrorDescent(Solver):
+class AcceleratedMirrorDescent(StepwiseSolver):
     """Private accelerated mirror descent (DP-AccMD) over a bounded body.
 
     Attributes:
@@ -70,7 +70,6 @@ class AcceleratedMirrorDescent(Solver):
         Wang, Ye, Xu 2017, Algorithm 3, Theorems 5.3 and 5.4; Nesterov 2005; Allen-Zhu and Orecchia 2017.
     """
 
-    steps: int | None = None
     smoothness: float | None = None
     clip: float | None = None
     y_step: YStep = "couple"
@@ -85,12 +84,6 @@ class AcceleratedMirrorDescent(Solver):
     def name(self) -> str:
         """The solver's name."""
         return "accelerated-mirror-descent"
-
-    def event(self, public: Public) -> Event:
-        """T Gaussian releases."""
-        del public
-        event = Gaussian(required(self.noise_multiplier, "noise_multiplier")).event()
-        return Repeated(event, required(self.steps, "steps"))
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A bounded body with a mirror map, a smooth penalty, and a y-step that the body has."""
@@ -135,14 +128,6 @@ class AcceleratedMirrorDescent(Solver):
         balanced = (steps + 1) * math.sqrt(noise / (12.0 * body.divergence))
         return max(curvature_share * 2.0 * body.smoothness, noise_share * balanced)
 
-    def releases(self) -> int:
-        """One a step."""
-        return int(required(self.steps, "steps"))
-
-    def passes(self) -> float:
-        """One a step."""
-        return float(required(self.steps, "steps"))
-
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The theorem's bound at the theorem's own step length; no more than the loss at zero."""
         body = mirror_settings.geometry(problem, public, self.entry_bound)
@@ -174,15 +159,9 @@ class AcceleratedMirrorDescent(Solver):
         return state.params, ending(state.finite)
 
     def _noise_square(self, body: mirror_settings.Geometry, public: Public, budget: Budget) -> float:
-        """E h_B(b)^2 of one release's noise b."""
-        stddev = mirror_settings.noise_of_each(
-            public,
-            budget,
-            clip=required(self.clip, "clip"),
-            steps=required(self.steps, "steps"),
-            noise_multiplier=self.noise_multiplier,
+        return mirror_settings.noise_square(
+            body, public, budget, clip=required(self.clip, "clip"), solver=self
         )
-        return stddev**2 * body.width
 
 
 def least_steps(
@@ -190,7 +169,7 @@ def least_steps(
 ) -> float:
     """T_0 = (48 L_B^2 B_w / (s^2 E h^2))^(1/4): from here on the error bound no longer falls with T."""
     body = mirror_settings.geometry(problem, public, entry_bound)
-    stddev = mirror_settings.noise_of_one(public, budget, clip)
+    stddev = practical.noise_of_one(public, budget, clip)
     if stddev == 0:
         return math.inf
     return (48.0 * body.smoothness**2 * body.divergence / (stddev**2 * body.width)) ** 0.25

@@ -76,6 +76,16 @@ class Solver(abc.ABC):
         del problem, public
         return None
 
+    def check_applicable(self, problem: Problem, public: Public) -> None:
+        """Refuse a problem that this solver cannot solve.
+
+        Raises:
+            ValueError: it says why.
+        """
+        obstacle = self.applicable(problem, public)
+        if obstacle is not None:
+            raise ValueError(f"{self.name} cannot solve this problem: {obstacle}.")
+
     def scaled(self, factor: float) -> Self:
         """The same configured solver with all its noise times `factor`."""
         return replace(self, noise_multiplier=required(self.noise_multiplier, "noise_multiplier") * factor)

@@ -16,7 +16,7 @@ from jaxtyping import Array
 
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Event, Repeated
+from privopt.ledger.events import Event
 from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.problems.constraints import L1Ball
@@ -25,7 +25,8 @@ from privopt.public import Public
 from privopt.queries.vertex_scores import VertexScores
 from privopt.result import Status
 from privopt.solvers import mirror_settings
-from privopt.solvers.base import Solver, required
+from privopt.solvers.base import required
+from privopt.solvers.stepwise import StepwiseSolver
 
 FEW_STEPS = 10
 FEWEST_STEPS, MOST_STEPS = 20, 150
@@ -33,7 +34,7 @@ STEPS_SHARE = 0.05  # of the steps that minimise the bound, whose curvature is f
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrankWolfe(Solver):
+class FrankWolfe(StepwiseSolver):
     """Private Frank-Wolfe over an l1 ball, by the exponential mechanism.
 
     Attributes:
@@ -55,7 +56,6 @@ class FrankWolfe(Solver):
         Talwar, Thakurta, Zhang 2015, Algorithm 2; Dong, Durfee, Rogers 2020 (bounded range).
     """
 
-    steps: int | None = None
     clip: float | None = None
     entry_bound: float | None = None
 
@@ -72,10 +72,10 @@ class FrankWolfe(Solver):
         multiplier = required(self.noise_multiplier, "noise_multiplier")
         return ExponentialMechanism(2.0 / multiplier if multiplier > 0 else math.inf)
 
-    def event(self, public: Public) -> Event:
-        """T choices."""
+    def step_event(self, public: Public) -> Event:
+        """One choice."""
         del public
-        return Repeated(self.choice().event(), required(self.steps, "steps"))
+        return self.choice().event()
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """An l1 ball, and a smooth penalty."""
@@ -92,14 +92,6 @@ class FrankWolfe(Solver):
         if steps is None:
             steps = default_steps(problem, public, budget, clip, self.entry_bound)
         return replace(self, clip=clip, steps=steps)
-
-    def releases(self) -> int:
-        """One a step."""
-        return int(required(self.steps, "steps"))
-
-    def passes(self) -> float:
-        """One a step."""
-        return float(required(self.steps, "steps"))
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The utility bound of the class; no more than the loss at zero."""

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Event, Repeated, Sequence
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.problems.constraints import Constraint
 from privopt.problems.losses import GLMLoss
@@ -30,9 +29,10 @@ from privopt.queries.gradient import ClippedGradient
 from privopt.result import Status, ending
 from privopt.solvers import practical
 from privopt.solvers.averaging import Average, flattest, halted_at_divergence, mixing_ratios
-from privopt.solvers.base import Solver, required
+from privopt.solvers.base import required
 from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.descent_theory import Shares, SmoothObjective, budget_shares
+from privopt.solvers.stepwise import StepwiseSolver
 
 Output = Average | Literal["random", "min_grad"]
 
@@ -50,7 +50,7 @@ class DescentState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GradientDescent(Solver):
+class GradientDescent(StepwiseSolver):
     """Full-batch private gradient descent.
 
     Attributes:
@@ -80,7 +80,6 @@ class GradientDescent(Solver):
         Wang, Ye, Xu 2017, Algorithm 4.
     """
 
-    steps: int | None = None
     step_size: float | None = None
     clip: float | None = None
     momentum: float | None = None
@@ -123,18 +122,14 @@ class GradientDescent(Solver):
         Raises:
             ValueError: a constant is neither given nor known.
         """
-        clip = practical.default_clip(problem, public, budget) if clip is None else clip
-        facts = objective_facts(problem, public, budget, clip=clip, smoothness=smoothness, gap=gap)
+        plain, facts = cls._plain(problem, public, budget, clip=clip, smoothness=smoothness, gap=gap)
         constant = problem.regulariser.strong_convexity if constant is None else constant
-        return cls(
+        return replace(
+            plain,
             steps=facts.steps_to_contract(constant),
-            step_size=1.0 / facts.smoothness,
-            clip=clip,
-            momentum=0.0,
             average="last",
             shares=shares,
             contraction=max(1.0 - constant / facts.smoothness, 1e-12),
-            smoothness=facts.smoothness,
         )
 
     @classmethod
@@ -152,29 +147,31 @@ class GradientDescent(Solver):
         """The setting that makes the gradient small for any smooth objective, convex or not.
 
         What it promises for "random" is `objective_facts(...).stationarity_bound(steps)`, as long as no gradient is
-        clipped; "min_grad" was at least as good wherever it was tried.
+        clipped; "min_grad" was at least as good wherever it was tried. `average` says which iterate is returned; the
+        other arguments are those of `for_pl`.
 
-        Args:
-            problem: the problem.
-            public: what is public about the data.
-            budget: the budget it will be configured for.
-            clip: C; default that of `practical`.
-            smoothness: L, the ridge included; default that of the problem.
-            gap: a bound on the excess of the start; default the bound on the loss at 0.
-            average: which iterate is returned.
         Raises:
             ValueError: a constant is neither given nor known.
         """
+        plain, facts = cls._plain(problem, public, budget, clip=clip, smoothness=smoothness, gap=gap)
+        return replace(plain, steps=facts.steps_to_flatten(), average=average)
+
+    @classmethod
+    def _plain(
+        cls,
+        problem: Problem,
+        public: Public,
+        budget: Budget,
+        *,
+        clip: float | None,
+        smoothness: float | None,
+        gap: float | None,
+    ) -> tuple[Self, SmoothObjective]:
+        """Steps of size 1 / L without momentum, as the bounds of `descent_theory` assume, and those bounds."""
         clip = practical.default_clip(problem, public, budget) if clip is None else clip
         facts = objective_facts(problem, public, budget, clip=clip, smoothness=smoothness, gap=gap)
-        return cls(
-            steps=facts.steps_to_flatten(),
-            step_size=1.0 / facts.smoothness,
-            clip=clip,
-            momentum=0.0,
-            average=average,
-            smoothness=facts.smoothness,
-        )
+        plain = cls(step_size=1.0 / facts.smoothness, clip=clip, momentum=0.0, smoothness=facts.smoothness)
+        return plain, facts
 
     @property
     def name(self) -> str:
@@ -183,11 +180,8 @@ class GradientDescent(Solver):
 
     def event(self, public: Public) -> Event:
         """T Gaussian releases."""
-        del public
-        steps = required(self.steps, "steps")
         if self.shares == "equal":
-            multiplier = required(self.noise_multiplier, "noise_multiplier")
-            return Repeated(Gaussian(multiplier).event(), steps)
+            return super().event(public)
         return Sequence(tuple(mechanism.event() for mechanism in self.mechanisms()))
 
     def mechanisms(self) -> tuple[Gaussian, ...]:
@@ -235,14 +229,6 @@ class GradientDescent(Solver):
         if self.balanced and not (isinstance(loss, GLMLoss) and loss.balances):
             return f"the {loss.name} loss has no balanced clip: use balanced=False"
         return None
-
-    def releases(self) -> int:
-        """One a step."""
-        return int(required(self.steps, "steps"))
-
-    def passes(self) -> float:
-        """One a step."""
-        return float(required(self.steps, "steps"))
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """See `practical.predicted_excess`."""
@@ -340,10 +326,8 @@ def objective_facts(
             f"the {problem.loss.name} loss has no known bound on its curvature or on its value at 0: give `smoothness` "
             "and `gap`."
         )
-    noise = 0.0
-    if budget.is_private:
-        noise = public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
     parameters = math.prod(problem.parameter_shape(public))
+    noise = practical.noise_of_one(public, budget, clip)
     return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=parameters)
 
 

@@ -14,7 +14,6 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Event, Repeated
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.problems.mirror_maps import MirrorMap
 from privopt.problems.problem import Problem
@@ -22,9 +21,10 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Status, ending
-from privopt.solvers import mirror_settings
+from privopt.solvers import mirror_settings, practical
 from privopt.solvers.averaging import halted_at_divergence
-from privopt.solvers.base import Solver, required
+from privopt.solvers.base import required
+from privopt.solvers.stepwise import StepwiseSolver
 
 FEWEST_STEPS, MOST_STEPS = 10, 100
 
@@ -39,7 +39,7 @@ class MirrorState(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MirrorDescent(Solver):
+class MirrorDescent(StepwiseSolver):
     """Private mirror descent over a bounded body, the uniform mean of the points where gradients were taken.
 
     Attributes:
@@ -56,7 +56,6 @@ class MirrorDescent(Solver):
         Talwar, Thakurta, Zhang 2014, Algorithm 1.
     """
 
-    steps: int | None = None
     step_size: float | None = None
     clip: float | None = None
     entry_bound: float | None = None
@@ -69,12 +68,6 @@ class MirrorDescent(Solver):
         """The solver's name."""
         return "mirror-descent"
 
-    def event(self, public: Public) -> Event:
-        """T Gaussian releases."""
-        del public
-        event = Gaussian(required(self.noise_multiplier, "noise_multiplier")).event()
-        return Repeated(event, required(self.steps, "steps"))
-
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A bounded body with a mirror map, and a smooth penalty."""
         return mirror_settings.obstacle(problem, public)
@@ -85,7 +78,7 @@ class MirrorDescent(Solver):
         body = mirror_settings.geometry(problem, public, self.entry_bound)
         steps = self.steps
         if steps is None:
-            one = mirror_settings.noise_of_one(public, budget, clip) * math.sqrt(body.width)
+            one = practical.noise_of_one(public, budget, clip) * math.sqrt(body.width)
             # From here on the bound B_w / (eta T) + eta T (s h)^2 / 2 no longer falls with T.
             enough = math.inf if one == 0 else body.smoothness * math.sqrt(2.0 * body.divergence) / one
             most = mirror_settings.NOISELESS_STEPS if one == 0 else MOST_STEPS
@@ -97,14 +90,6 @@ class MirrorDescent(Solver):
             limit = math.inf if noise == 0 else math.sqrt(2.0 * body.divergence / (max(steps, 1) * noise))
             step_size = min(1.0 / body.smoothness, limit)
         return replace(chosen, step_size=step_size)
-
-    def releases(self) -> int:
-        """One a step."""
-        return int(required(self.steps, "steps"))
-
-    def passes(self) -> float:
-        """One a step."""
-        return float(required(self.steps, "steps"))
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The bound B_w / (eta T) + eta E h_B(b)^2 / 2; no more than the loss at zero."""
@@ -132,15 +117,9 @@ class MirrorDescent(Solver):
         return state.average, ending(state.finite)
 
     def _noise_square(self, body: mirror_settings.Geometry, public: Public, budget: Budget) -> float:
-        """E h_B(b)^2 of one release's noise b."""
-        stddev = mirror_settings.noise_of_each(
-            public,
-            budget,
-            clip=required(self.clip, "clip"),
-            steps=required(self.steps, "steps"),
-            noise_multiplier=self.noise_multiplier,
+        return mirror_settings.noise_square(
+            body, public, budget, clip=required(self.clip, "clip"), solver=self
         )
-        return stddev**2 * body.width
 
 
 @partial(jax.jit, static_argnames=("mirror",))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.problems.constraints import (
     Box,
     Constraint,
@@ -31,6 +30,8 @@ from privopt.problems.mirror_maps import MirrorMap
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.solvers import practical
+from privopt.solvers.base import required
+from privopt.solvers.stepwise import StepwiseSolver
 
 # Clip over the largest slope of the loss: most slopes are smaller, and noise grows with the clip. On four sparse
 # problems at epsilon 0.3 to 3, on l1 balls, it was mostly better than 0.5 and 1, for both solvers.
@@ -134,20 +135,17 @@ def default_slope(problem: Problem, public: Public) -> float:
     return min(guessed, SLOPE_SHARE * lipschitz)
 
 
-def noise_of_one(public: Public, budget: Budget, clip: float) -> float:
-    """s: the standard deviation of a gradient bought with the whole budget; 0 with the noise off."""
-    if math.isinf(budget.epsilon):
-        return 0.0
-    return public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
-
-
-def noise_of_each(
-    public: Public, budget: Budget, *, clip: float, steps: int, noise_multiplier: float | None
+def noise_square(
+    body: Geometry, public: Public, budget: Budget, *, clip: float, solver: StepwiseSolver
 ) -> float:
-    """sigma: the standard deviation of each of `steps` gradients, by the multiplier if it is known."""
-    if noise_multiplier is None:
-        return noise_of_one(public, budget, clip) * math.sqrt(steps)
-    return 0.0 if noise_multiplier == 0 else noise_multiplier * public.relation.factor * clip / public.n
+    """E h_B(b)^2 of the noise b on each of a solver's gradients, by the multiplier if it is known."""
+    if solver.noise_multiplier is None:
+        stddev = practical.noise_of_one(public, budget, clip) * math.sqrt(required(solver.steps, "steps"))
+    elif solver.noise_multiplier == 0:
+        stddev = 0.0
+    else:
+        stddev = solver.noise_multiplier * public.relation.factor * clip / public.n
+    return stddev**2 * body.width
 
 
 def clipped_steps(steps: float, fewest: int, most: int) -> int:

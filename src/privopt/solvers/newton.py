@@ -134,10 +134,9 @@ class DoubleNoiseNewton(Solver):
 
     def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
         """Algorithm 1, with averaging."""
-        obstacle = self.applicable(problem, door.public)
+        self.check_applicable(problem, door.public)
         loss = problem.loss
-        if obstacle is not None or not isinstance(loss, ScalarLoss):
-            raise ValueError(f"{self.name} cannot solve this problem: {obstacle}.")
+        assert isinstance(loss, ScalarLoss)  # `applicable` refuses the rest
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         state = NewtonState(params=start, average=start, finite=jnp.asarray(True))
         for ratio in mixing_ratios(self.average, required(self.steps, "steps")):

@@ -18,18 +18,16 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.objective_perturbation import objective_event
-from privopt.problems.huberised_objective import obstacle, own_ridge
-from privopt.problems.losses import Poisson
+from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.perturbed_minimiser import LARGEST_NORMAL, PerturbedMinimiser, volume_shift
 from privopt.result import Status
+from privopt.solvers import huberised_settings, notices, practical
 from privopt.solvers.base import Solver, required
 from privopt.solvers.coordinates import Coordinates
 
 LEAST_SHARE, LARGEST_SHARE = 1e-3, 0.3
-NOISELESS_RIDGE = 1e-8  # over the curvature: without noise, only so that there is a minimiser
-TYPICAL_PASSES = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +80,7 @@ class ObjectivePerturbation(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Records, and formulas that the proof covers."""
-        if public.unit == "user":
-            return "it protects records, and here a unit is a user"
-        return obstacle(problem)
+        return huberised_settings.obstacle(problem, public)
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Clip, ridge and share from public quantities.
@@ -92,13 +88,11 @@ class ObjectivePerturbation(Solver):
         Raises:
             ValueError: the problem is not covered, or the given ridge is too small for the budget.
         """
-        found = self.applicable(problem, public)
-        if found is not None:
-            raise ValueError(f"{self.name} cannot solve this problem: {found}.")
-        clip = default_clip(problem, public, budget) if self.clip is None else self.clip
+        self.check_applicable(problem, public)
+        clip = huberised_settings.default_clip(problem, public, budget) if self.clip is None else self.clip
         ridge = self.ridge_total
         if ridge is None:
-            ridge = default_ridge(problem, public, budget, clip)
+            ridge = huberised_settings.default_ridge(problem, public, budget, clip)
         query = PerturbedMinimiser(problem=problem, clip=clip, ridge=ridge)
         objective = query.objective(public)
         if not objective.modulus > 0.0:
@@ -131,14 +125,14 @@ class ObjectivePerturbation(Solver):
 
     def passes(self) -> float:
         """A typical number of Newton steps, with two passes each; the true one depends on the data."""
-        return TYPICAL_PASSES
+        return huberised_settings.TYPICAL_PASSES
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The leading term at the least curvature, plus what the added ridge costs a far optimum."""
         if not budget.is_private:
             return 0.0, "the noise is off"
         strength = self._strength(problem, public)
-        noise = noise_level(public, budget, required(self.clip, "clip"))
+        noise = practical.noise_of_one(public, budget, required(self.clip, "clip"))
         added = strength - float(min(own_ridge(problem, public.d)))
         radius = 10.0 / public.row_bound
         excess = 0.5 * noise**2 * public.d / strength + 0.5 * max(0.0, added) * radius**2
@@ -147,38 +141,18 @@ class ObjectivePerturbation(Solver):
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """What was added to the objective, and what is not protected."""
-        found: list[str] = []
-        own = own_ridge(problem, public.d)
         ridge = required(self.ridge_total, "ridge_total")
-        raised = int((own < ridge).sum())
-        if raised:
-            found.append(
-                f"added ridge: {raised} of {public.d} coordinates had a ridge weight below {ridge:.3g} and get this "
-                "one, because objective perturbation needs strong convexity in every direction."
-            )
+        found = huberised_settings.added_ridge(problem, public, ridge, needed_by="objective perturbation")
         if not budget.is_private:
-            return (
-                *found,
-                "epsilon is infinite: nothing is clipped or noised, and the result is not private.",
-            )
-        if budget.delta > 1.0 / public.n:
-            found.append(
-                f"delta {budget.delta:.2g} exceeds 1 / n = {1 / public.n:.2g}: it should be well below."
-            )
-        at_zero = problem.loss.value_at_zero
+            return (*found, notices.NOISE_IS_OFF)
         excess, _ = self.predicted_excess(problem, public, budget)
-        if excess is not None and at_zero is not None and excess > 0.5 * at_zero:
-            found.append(
-                f"the predicted excess {excess:.2g} is near {at_zero:.2g}, a bound on the loss of the zero model: "
-                "the noise may drown the signal. More units or a larger epsilon would help."
-            )
+        found += notices.large_delta(public, budget) + notices.faint_signal(problem, excess)
         if required(self.output_share, "output_share") >= LARGEST_SHARE:
-            found.append(
+            found += (
                 "the ridge is so small for this many units that rounding limits the accuracy of the minimiser, and "
-                "much of the noise hides that: a larger `ridge_total` may be more accurate."
+                "much of the noise hides that: a larger `ridge_total` may be more accurate.",
             )
-        found.append("the running time depends on the data and is not protected.")
-        return tuple(found)
+        return (*found, huberised_settings.RUNNING_TIME)
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         """The same event with the clip of v: shift and ridge are those of w."""
@@ -227,32 +201,6 @@ class ObjectivePerturbation(Solver):
     def _strength(self, problem: Problem, public: Public) -> float:
         own = own_ridge(problem, public.d)
         return max(required(self.ridge_total, "ridge_total"), float(min(own)))
-
-
-def default_clip(problem: Problem, public: Public, budget: Budget) -> float:
-    """C: the largest gradient that the formula allows; R for a loss whose slope is unbounded."""
-    if not budget.is_private:
-        return math.inf
-    slope = problem.loss.lipschitz
-    if isinstance(problem.loss, Poisson):
-        slope = min(slope, math.sqrt(problem.loss.max_count))
-    return public.row_bound * (slope if math.isfinite(slope) else 1.0)
-
-
-def noise_level(public: Public, budget: Budget, clip: float) -> float:
-    """s = factor C / (n mu): the noise on one mean gradient bought with the whole budget."""
-    return public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
-
-
-def default_ridge(problem: Problem, public: Public, budget: Budget, clip: float) -> float:
-    """lam: the penalty's own, the best for an optimum within 10 / R of zero, or what keeps c below epsilon / 10."""
-    own = float(min(own_ridge(problem, public.d)))
-    curvature = problem.loss.curvature * public.row_bound**2
-    if not budget.is_private:
-        return max(own, NOISELESS_RIDGE * curvature) if own == 0.0 else own
-    length = min(clip, default_clip(problem, public, budget))  # a clip of other coordinates has other units
-    by_noise = noise_level(public, budget, length) * math.sqrt(public.d) * public.row_bound / 10.0
-    return max(own, by_noise, 10.0 * curvature / (public.n * budget.epsilon))
 
 
 def default_share(query: PerturbedMinimiser, public: Public, budget: Budget) -> float:

@@ -15,13 +15,13 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.problems.huberised_objective import obstacle, own_ridge
+from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser, geometric_sum, largest_step
 from privopt.result import Status
+from privopt.solvers import huberised_settings, notices, practical
 from privopt.solvers.base import Solver, required
-from privopt.solvers.objective_perturbation import TYPICAL_PASSES, default_clip, default_ridge
 
 MOST_STEPS, NOISELESS_STEPS = 1_000, 5_000
 
@@ -71,9 +71,7 @@ class OutputPerturbation(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Records, and formulas that the proof covers."""
-        if public.unit == "user":
-            return "it protects records, and here a unit is a user"
-        return obstacle(problem)
+        return huberised_settings.obstacle(problem, public)
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Clip, steps and step size from public quantities.
@@ -81,17 +79,15 @@ class OutputPerturbation(Solver):
         Raises:
             ValueError: the problem is not covered.
         """
-        found = self.applicable(problem, public)
-        if found is not None:
-            raise ValueError(f"{self.name} cannot solve this problem: {found}.")
-        clip = default_clip(problem, public, budget) if self.clip is None else self.clip
+        self.check_applicable(problem, public)
+        clip = huberised_settings.default_clip(problem, public, budget) if self.clip is None else self.clip
         step_size = largest_step(problem, public) if self.step_size is None else self.step_size
         steps = self.steps
         if steps is None:
             steps = _default_steps(problem, public, budget, clip, step_size)
         ridge = self.ridge_total
         if ridge is None:
-            ridge = default_ridge(problem, public, budget, clip)
+            ridge = huberised_settings.default_ridge(problem, public, budget, clip)
         return replace(self, clip=clip, step_size=step_size, steps=steps, ridge_total=ridge)
 
     def releases(self) -> int:
@@ -100,7 +96,9 @@ class OutputPerturbation(Solver):
 
     def passes(self) -> float:
         """Two a step: predictions, then their products with the rows."""
-        return TYPICAL_PASSES if self.form == "minimiser" else 2.0 * required(self.steps, "steps")
+        if self.form == "minimiser":
+            return huberised_settings.TYPICAL_PASSES
+        return 2.0 * required(self.steps, "steps")
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The noise times a bound on the trace of the Hessian, plus what the steps or the ridge leave."""
@@ -124,26 +122,15 @@ class OutputPerturbation(Solver):
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """What a user should be told, from public quantities."""
-        found: list[str] = []
-        own, ridge = own_ridge(problem, public.d), required(self.ridge_total, "ridge_total")
-        raised = int((own < ridge).sum())
-        if self.form == "minimiser" and raised:
-            found.append(
-                f"added ridge: {raised} of {public.d} coordinates had a ridge weight below {ridge:.3g} and get this "
-                "one, because the minimiser needs strong convexity in every direction."
-            )
-        if not budget.is_private:
-            return (
-                *found,
-                "epsilon is infinite: nothing is clipped or noised, and the result is not private.",
-            )
+        found: tuple[str, ...] = ()
         if self.form == "minimiser":
-            found.append("the running time depends on the data and is not protected.")
-        if budget.delta > 1.0 / public.n:
-            found.append(
-                f"delta {budget.delta:.2g} exceeds 1 / n = {1 / public.n:.2g}: it should be well below."
-            )
-        return tuple(found)
+            ridge = required(self.ridge_total, "ridge_total")
+            found = huberised_settings.added_ridge(problem, public, ridge, needed_by="the minimiser")
+        if not budget.is_private:
+            return (*found, notices.NOISE_IS_OFF)
+        if self.form == "minimiser":
+            found += (huberised_settings.RUNNING_TIME,)
+        return found + notices.large_delta(public, budget)
 
     def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
         """One release."""
@@ -173,7 +160,7 @@ def _default_steps(problem: Problem, public: Public, budget: Budget, clip: float
     settled = 5.0 / (step_size * own) if own > 0.0 else math.inf
     if not budget.is_private:
         return math.ceil(min(6.0 * settled, NOISELESS_STEPS))
-    noise = public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
+    noise = practical.noise_of_one(public, budget, clip)
     trace = problem.loss.curvature * public.row_bound**2 + public.d * own
     radius = 10.0 / public.row_bound
     balanced = (radius**2 / (2.0 * step_size**3 * trace * noise**2)) ** (1.0 / 3.0)

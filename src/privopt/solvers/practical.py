@@ -40,6 +40,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.sampling import FixedSize, Poisson
 from privopt.solvers.bounds import accelerated_bound
+from privopt.solvers.notices import NOISE_IS_OFF, faint_signal, large_delta
 
 NOISELESS_STEPS = 5_000  # with the noise off every step helps
 FEWEST_STEPS, MOST_STEPS = 3, 150
@@ -147,6 +148,13 @@ def default_clip(problem: Problem, public: Public, budget: Budget) -> float:
     return math.inf if math.isinf(budget.epsilon) else guess(problem, public).slope * public.row_bound
 
 
+def noise_of_one(public: Public, budget: Budget, clip: float) -> float:
+    """s = factor C / (n mu): the noise of one mean gradient bought with the whole budget; 0 with the noise off."""
+    if not budget.is_private:
+        return 0.0
+    return public.relation.factor * clip / (public.n * gaussian_mu(budget.epsilon, budget.delta))
+
+
 def smoothness(problem: Problem, public: Public) -> float:
     """L, a guess of the largest curvature of one record's loss."""
     if math.isfinite(problem.loss.curvature):
@@ -193,8 +201,7 @@ def predicted_excess(
         ), "fitted on eight tables; often off by a factor of 2 to 4"
     curve = smoothness(problem, public)
     clip = default_clip(problem, public, budget) if clip is None else clip
-    mu = gaussian_mu(budget.epsilon, budget.delta)
-    noise = public.relation.factor * clip / (public.n * mu)
+    noise = noise_of_one(public, budget, clip)
     distance = guess(problem, public).reach * guess(problem, public).slope / public.row_bound
     excess = accelerated_bound(
         smoothness=curve,
@@ -213,22 +220,14 @@ def notices(
 ) -> tuple[str, ...]:
     """What a user should be told, from public quantities."""
     if math.isinf(budget.epsilon):
-        return ("epsilon is infinite: nothing is clipped or noised, and the result is not private.",)
-    found: list[str] = []
-    if budget.delta > 1.0 / public.n:
-        found.append(f"delta {budget.delta:.2g} exceeds 1 / n = {1 / public.n:.2g}: it should be well below.")
-    at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
+        return (NOISE_IS_OFF,)
     excess, _ = predicted_excess(problem, public, budget, steps=steps or 1, clip=clip)
-    if excess is not None and at_zero is not None and excess > 0.5 * at_zero:
-        found.append(
-            f"the predicted excess {excess:.2g} is near {at_zero:.2g}, a bound on the loss of the zero model: "
-            "the noise may drown the signal. More units or a larger epsilon would help."
-        )
+    found = large_delta(public, budget) + faint_signal(problem, excess)
     if not isinstance(problem.loss, GLMLoss):
-        found.append(
-            "step size and clip of a user-written loss are guesses from the row bound: set them if you know better."
+        found += (
+            "step size and clip of a user-written loss are guesses from the row bound: set them if you know better.",
         )
-    return tuple(found)
+    return found
 
 
 def _smallest_rate(public: Public, budget: Budget, steps: int, sampler: str) -> float:

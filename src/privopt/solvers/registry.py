@@ -45,9 +45,7 @@ def choose(solver: Solver | str, problem: Problem, public: Public, budget: Budge
         if solver != "auto" and solver not in SOLVERS:
             raise ValueError(f"solver must be 'auto', one of {sorted(SOLVERS)} or a Solver, got {solver!r}.")
         solver = automatic(problem, public, budget) if solver == "auto" else SOLVERS[solver]()
-    obstacle = solver.applicable(problem, public)
-    if obstacle is not None:
-        raise ValueError(f"{solver.name} cannot solve this problem: {obstacle}.")
+    solver.check_applicable(problem, public)
     return solver
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Event, Repeated
+from privopt.ledger.events import Event
 from privopt.loops import ReleaseCall
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.problems.constraints import Constraint
@@ -23,9 +23,10 @@ from privopt.queries.gradient import ClippedGradient
 from privopt.result import Status, ending
 from privopt.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.solvers import practical
-from privopt.solvers.averaging import halted_at_divergence
-from privopt.solvers.base import Solver, required
+from privopt.solvers.base import required
 from privopt.solvers.coordinates import Coordinates
+from privopt.solvers.heavy_ball import heavy_ball_step
+from privopt.solvers.stepwise import StepwiseSolver
 
 
 class SampledState(NamedTuple):
@@ -59,24 +60,18 @@ class SampledStep:
         query = ClippedGradient(loss=self.loss, at=state.params, clip=state.clip)
         gradient = release(query, self.noise, self.sampling) + self.regulariser.gradient(state.params)
         velocity = self.momentum * state.velocity + gradient
-        # With heavy ball the fixed point is the prox's for the step eta / (1 - b), not eta.
-        proximal = self.regulariser.prox(
-            state.params - state.step_size * velocity, state.step_size / (1.0 - self.momentum)
+        return heavy_ball_step(
+            state,
+            velocity,
+            momentum=self.momentum,
+            regulariser=self.regulariser,
+            project=self.constraint.project,
+            tail_start=self.tail_start,
         )
-        params = self.constraint.project(proximal)
-        age = jnp.maximum(state.time - self.tail_start, 0.0) + 1.0
-        moved = state._replace(
-            params=params,
-            velocity=velocity,
-            average=state.average + (params - state.average) / age,
-            time=state.time + 1.0,
-            finite=state.finite & jnp.all(jnp.isfinite(params)),
-        )
-        return halted_at_divergence(moved, state)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StochasticGradientDescent(Solver):
+class StochasticGradientDescent(StepwiseSolver):
     """Private gradient descent on secretly sampled units.
 
     Attributes:
@@ -97,7 +92,6 @@ class StochasticGradientDescent(Solver):
         Abadi et al. 2016, Algorithm 1. Tail averaging and calibrated noise are ours.
     """
 
-    steps: int | None = None
     rate: float | None = None
     sampler: Literal["poisson", "fixed-size"] = "poisson"
     step_size: float | None = None
@@ -130,10 +124,10 @@ class StochasticGradientDescent(Solver):
             return FixedSize(max(1, round(rate * public.n)), public.n)
         return Poisson(rate)
 
-    def event(self, public: Public) -> Event:
-        """T sampled Gaussian releases."""
-        event = Gaussian(required(self.noise_multiplier, "noise_multiplier")).event()
-        return Repeated(self.sampling(public).event(event), required(self.steps, "steps"))
+    def step_event(self, public: Public) -> Event:
+        """A Gaussian release on a sample."""
+        event = super().step_event(public)
+        return self.sampling(public).event(event)
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The practical setting of `practical`, where a field was left open."""
@@ -165,10 +159,6 @@ class StochasticGradientDescent(Solver):
             f"step_size {self.step_size:.3g} exceeds {limit:.3g}, the stability limit 2 (1 + momentum) / L of heavy "
             "ball, L the curvature of the objective: descent may diverge. A step size of 1 / L is safe.",
         )
-
-    def releases(self) -> int:
-        """One a step."""
-        return int(required(self.steps, "steps"))
 
     def passes(self) -> float:
         """A fraction `rate` of a pass a step."""

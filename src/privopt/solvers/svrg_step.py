@@ -16,7 +16,7 @@ from privopt.problems.regularisers import Regulariser
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.sampling import Sampling
-from privopt.solvers.averaging import halted_at_divergence
+from privopt.solvers.heavy_ball import heavy_ball_step
 
 
 class SVRGState(NamedTuple):
@@ -75,20 +75,14 @@ class SVRGStep:
 def _advanced(state: SVRGState, gradient: Array, *, momentum: float, constraint: Constraint) -> SVRGState:
     """Algorithm 1, lines 7 and 8, with momentum: x = prox(x - eta u), u = b u + v + grad r(x)."""
     velocity = momentum * state.velocity + gradient + state.regulariser.gradient(state.params)
-    # With heavy ball the fixed point is the prox's for the step eta / (1 - b), not eta.
-    proximal = state.regulariser.prox(
-        state.params - state.step_size * velocity, state.step_size / (1.0 - momentum)
+    return heavy_ball_step(
+        state,
+        velocity,
+        momentum=momentum,
+        regulariser=state.regulariser,
+        project=lambda proximal: _within(constraint.project(proximal), state.anchor, state.reach),
+        tail_start=state.tail_start,
     )
-    params = _within(constraint.project(proximal), state.anchor, state.reach)
-    age = jnp.maximum(state.time - state.tail_start, 0.0) + 1.0
-    moved = state._replace(
-        params=params,
-        velocity=velocity,
-        average=state.average + (params - state.average) / age,
-        time=state.time + 1.0,
-        finite=state.finite & jnp.all(jnp.isfinite(params)),
-    )
-    return halted_at_divergence(moved, state)
 
 
 def _within(params: Array, anchor: Array, reach: Array) -> Array:
