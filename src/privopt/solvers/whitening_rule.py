@@ -9,7 +9,7 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     typical row in v    r = sqrt(sum_j h_j / (h_j + f)), at most R / sqrt(f + R^2 / d) if the h sum to R^2
     noise in v          s = factor slope r / (n mu sqrt(1 - q)), had the rest bought a single gradient
     drowned             V = s^2 K e / (1.2 curvature), about the excess that noise alone would leave, for K outputs and
-                        e = (d r0^4)^(1/3) directions that matter, between the d that there are and the r0^2 that rows use
+                        e = (d r0^4)^(1/3) directions, between the d that there are and the r0^2 that rows use
     cap                 a - b log10 V, between a least value and 1; the clip is cap * slope * r
     steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
     step size           1.25 / (curvature + lam |B|^2); momentum 0.5
