@@ -13,8 +13,8 @@ MARK = re.compile(
     r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<close><!-- end of table -->)", re.DOTALL
 )
 RELATIONS = ("replace-one", "add-or-remove-one")
-CHOSEN_ON = ("adult", "covertype", "mnist", "w8a")  # the library's constants were chosen with these in sight
-HELD_OUT = ("clickbait", "hiva", "movietweetings")  # nothing in the library was chosen on these
+CHOSEN_ON = ("adult", "covertype", "hiva", "mnist", "w8a")  # the library's constants were chosen with these in sight
+HELD_OUT = ("clickbait", "hiva", "movietweetings")  # hiva was looked at once, for how V counts directions
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
