@@ -13,7 +13,13 @@ MARK = re.compile(
     r"(?P<open><!-- table: (?P<name>[\w-]+) -->\n).*?(?P<close><!-- end of table -->)", re.DOTALL
 )
 RELATIONS = ("replace-one", "add-or-remove-one")
-CHOSEN_ON = ("adult", "covertype", "hiva", "mnist", "w8a")  # the library's constants were chosen with these in sight
+CHOSEN_ON = (
+    "adult",
+    "covertype",
+    "hiva",
+    "mnist",
+    "w8a",
+)  # the library's constants were chosen with these in sight
 HELD_OUT = ("clickbait", "hiva", "movietweetings")  # hiva was looked at once, for how V counts directions
 
 
