@@ -112,7 +112,7 @@ def _seeds(options: argparse.Namespace) -> int:
 
 
 MEASURED: dict[str, Callable[[argparse.Namespace], Iterator[Record]]] = {
-    "steps": lambda options: steps.measure(options.shared, seeds=options.seeds or 3, quick=options.quick),
+    "steps": lambda options: steps.measure(options.shared, seeds=options.seeds or 2, quick=options.quick),
     "paper": lambda options: paper.measure(
         options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
     ),
