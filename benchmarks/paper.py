@@ -178,13 +178,14 @@ def _cell(record: Record | None) -> str:
 
 def draw(records: Sequence[Record], place: Path = PICTURE) -> None:
     """The gap against the passes, a panel an epsilon, as an SVG."""
-    from matplotlib import rc_context
+    from matplotlib import colormaps, rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     found = [one for one in select(records, benchmark="paper") if "gap" in one]
     methods = list(dict.fromkeys(one["method"] for one in found))
     markers = "osD^v<>ph*XP"
+    colours = colormaps["tab20"].colors
     with rc_context({"svg.hashsalt": "privopt", "svg.fonttype": "none"}):
         figure = Figure(figsize=(11.0, 4.6), layout="constrained")
         FigureCanvasSVG(figure)
@@ -200,7 +201,7 @@ def draw(records: Sequence[Record], place: Path = PICTURE) -> None:
                     markersize=5,
                     linewidth=1.2,
                     label=method,
-                    color=f"C{position % 10}",
+                    color=colours[(2 * position) % 20 + (2 * position) // 20],
                 )
             panel.set_title(f"epsilon = {epsilon:g}", fontsize=10)
             panel.set_xlabel("passes over the data")
