@@ -246,3 +246,10 @@ def test_the_contract_holds_for_any_door():
     ledger = Ledger(BUDGET, units.public.relation, plan=solver.event(units.public))
     result = solver.solve(Curator(units, ledger, noise=NoiseSource(0)), LOGISTIC)
     assert result.transcript.releases == solver.releases()
+
+
+def test_counts_are_left_to_plain_descent_unless_asked_otherwise():
+    counts = Problem(losses.poisson(2.5, 20.0), Ridge(1e-3))
+    sizes = {"n": 5000, "d": 6, "epsilon": 1.0, "delta": 1e-8}
+    assert plan(counts, **sizes).default.solver == "gradient-descent"
+    assert plan(counts, **sizes, solver="whitening").default.solver == "whitened gradient-descent"
