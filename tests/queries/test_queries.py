@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from privopt.data import Units
+from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
@@ -229,3 +230,23 @@ def test_the_bounds_of_a_users_own_loss_are_not_trusted():
         assert float(own.sensitivity(sizes)) == pytest.approx(3.0)
         ours = ClippedGradient(loss=losses.logistic, at=jnp.zeros(1), clip=3.0)
         assert float(ours.sensitivity(sizes)) == pytest.approx(0.5, rel=2e-3)
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(60) // 3])
+def test_a_balanced_clip_shortens_both_labels_alike_on_every_path(groups):
+    rng = np.random.default_rng(3)
+    rows, at = rng.normal(size=(60, 4)), np.array([1.0, -2.0, 0.5, 3.0])
+    labels = np.where(rng.uniform(size=60) < 0.5, 1.0, -1.0)
+    clip = 0.3
+    units = Units.from_arrays(rows, labels, row_bound=10.0, groups=groups, storage="float64")
+    with double_precision():
+        query = ClippedGradient(loss=losses.logistic, at=jnp.asarray(at), clip=clip, balanced=True)
+        engine = InProcessEngine(units)
+        compiled, general = engine.clipped_sum(query), engine.general_sum(query)
+    np.testing.assert_allclose(compiled, general, rtol=1e-9, atol=1e-12)
+    if groups is None:
+        margins, lengths = labels * (rows @ at), np.linalg.norm(rows, axis=1)
+        steepest = 1.0 / (1.0 + np.exp(-np.abs(margins)))
+        factors = np.minimum(1.0, clip / (lengths * steepest))
+        slopes = -labels / (1.0 + np.exp(margins))
+        np.testing.assert_allclose(compiled, rows.T @ (factors * slopes), rtol=1e-7)
