@@ -1,6 +1,6 @@
 """The list every contract test runs over: add a line here and a newcomer is tested."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,6 +162,12 @@ EVERY_CASE = (
 )
 CASES = [(case, relation) for case in EVERY_CASE for relation in case.relations]
 IDS = [f"{case.name}, {relation}" for case, relation in CASES]
+
+
+def those(wanted: Callable[[Case], bool]) -> dict[str, Any]:
+    """Arguments of `parametrize` for the cases that a test is about."""
+    found = [(case, relation) for case, relation in CASES if wanted(case)]
+    return {"argvalues": found, "ids": [f"{case.name}, {relation}" for case, relation in found]}
 
 
 def toy_arrays(case: Case, seed: int = 0):

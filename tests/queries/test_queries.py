@@ -250,3 +250,9 @@ def test_a_balanced_clip_shortens_both_labels_alike_on_every_path(groups):
         factors = np.minimum(1.0, clip / (lengths * steepest))
         slopes = -labels / (1.0 + np.exp(margins))
         np.testing.assert_allclose(compiled, rows.T @ (factors * slopes), rtol=1e-7)
+
+
+def test_a_balanced_clip_needs_a_loss_that_has_one():
+    own = ClippedGradient(loss=losses.huber(0.5), at=np.zeros(2), clip=1.0, balanced=True)
+    with pytest.raises(ValueError, match="no balanced clip"):
+        own.row_form(Public(n=5, d=2))

@@ -89,6 +89,8 @@ class ClippedGradient(RecordSum):
         loss = self.loss
         if not isinstance(loss, GLMLoss):
             return None
+        if self.balanced and not loss.balances:
+            raise ValueError(f"the {loss.name} loss has no balanced clip: use balanced=False.")
         points = jnp.reshape(self.at, (public.d, loss.outputs))
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
