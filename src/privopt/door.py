@@ -27,7 +27,7 @@ from privopt.precision import require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.sampling import EveryUnit, Sampling, expected_units
-from privopt.transcript import Release, Transcript
+from privopt.transcript import FilterMark, Release, Transcript
 
 Observer = Callable[[str, int], None]
 
@@ -40,9 +40,11 @@ class Door(abc.ABC):
         ledger: what was charged; refuses before anything is read.
         transcript: what was released.
         lineage: which block of the units this door opens on; empty for all of them.
+        under: the outermost filter that pays for what is released here; None where each release pays for itself.
     """
 
     lineage: Lineage = ()
+    under: FilterMark | None = None
 
     def __init__(
         self, public: Public, ledger: Ledger, transcript: Transcript, observer: Observer | None = None
@@ -200,8 +202,26 @@ class Door(abc.ABC):
         Raises:
             ValueError: not exactly one of the three was given, or it is not a part of this budget.
         """
-        door = self._same_units(self.ledger.sub_ledger(name, share=share, rho=rho, plan=plan))
-        door.lineage = self.lineage
+        return self._related(self._same_units(self.ledger.sub_ledger(name, share=share, rho=rho, plan=plan)))
+
+    def filtered(self, name: str, mechanism: Gaussian) -> "Door":
+        """Pay for one Gaussian release now, and choose as the run goes which smaller ones are made for it.
+
+        The noise multiplier of each release on the door that is returned may depend on what was released before; it
+        refuses what would not fit. What is left at the end is not given back: the price is that of `mechanism`.
+
+        Args:
+            name: who spends it.
+            mechanism: noise multiplier z: the releases' costs 1 / (2 z_t^2) may add up to 1 / (2 z^2).
+        Privacy:
+            See `Ledger.gaussian_filter`.
+        Raises:
+            BudgetExceeded, PlanMismatch: nothing was spent.
+        """
+        event = mechanism.event()
+        door = self._related(self._same_units(self.ledger.gaussian_filter(name, event)))
+        if self.under is None:
+            door.under = FilterMark(self.transcript.next_filter(), event, len(self.lineage))
         return door
 
     def blocks(self, sizes: int | Sequence[int]) -> list["Door"]:
@@ -219,6 +239,7 @@ class Door(abc.ABC):
         for index, ((private_positions, size), ledger) in enumerate(zip(parts, ledgers, strict=True)):
             door = self._some_units(private_positions, size, ledger)
             door.lineage = (*self.lineage, Block(cut, index, len(parts)))
+            door.under = self.under
             doors.append(door)
         return doors
 
@@ -229,8 +250,11 @@ class Door(abc.ABC):
             row_map: (d, k); a row a becomes `a @ row_map`, then is clipped to `row_bound`. Public or released.
             row_bound: largest l2 norm of a mapped row.
         """
-        door = self._mapped_units(np.asarray(row_map, np.float64), row_bound)
-        door.lineage = self.lineage
+        return self._related(self._mapped_units(np.asarray(row_map, np.float64), row_bound))
+
+    def _related(self, door: "Door") -> "Door":
+        """Another door on the same units, under the same filter."""
+        door.lineage, door.under = self.lineage, self.under
         return door
 
     @abc.abstractmethod
@@ -340,6 +364,7 @@ class Door(abc.ABC):
                 sampling=sampling,
                 released=released,
                 lineage=self.lineage,
+                under=self.under,
             )
         )
         if len(released) == 1:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from privopt.ledger import accounting
@@ -14,6 +14,34 @@ ROW_SECONDS = (
     1.2e-8  # a record's scalar work (one exponential) in the compiled kernel, one thread, 2024 server core
 )
 BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number with its meaning: what a run shows about its own result, or what is known before it.
+
+    Attributes:
+        value: the number, or an array for further computations.
+        meaning: what it is and on what condition it holds, in words.
+    """
+
+    value: Any
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound on the excess of the result, known before the data is read.
+
+    Attributes:
+        value: the excess objective.
+        probability: with which it holds, over the noise.
+        condition: what it rests on, in words.
+    """
+
+    value: float
+    probability: float
+    condition: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +60,8 @@ class Plan:
         seconds: rough estimate on one core, compilation excluded.
         predicted_excess: predicted excess of the objective over its non-private optimum; None if no formula applies.
         prediction: what the prediction is and how far to trust it.
+        bound: a bound on the excess, where there is one.
+        indicators: by name, what can be hoped for, such as lower bounds.
         notices: sentences for the user, from public quantities.
     """
 
@@ -46,6 +76,8 @@ class Plan:
     seconds: float
     predicted_excess: float | None = None
     prediction: str = ""
+    bound: Bound | None = None
+    indicators: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
     notices: tuple[str, ...] = field(default=())
 
     @property
@@ -76,6 +108,8 @@ class Plan:
             "seconds": self.seconds,
             "predicted_excess": self.predicted_excess,
             "prediction": self.prediction,
+            "bound": None if self.bound is None else asdict(self.bound),
+            "indicators": {name: asdict(found) for name, found in self.indicators.items()},
             "notices": list(self.notices),
         }
 
@@ -91,6 +125,12 @@ class Plan:
         ]
         if self.predicted_excess is not None:
             lines.append(f"  predicted excess objective {self.predicted_excess:.3g} ({self.prediction})")
+        if self.bound is None:
+            lines.append("  no bound")
+        else:
+            held = f"with probability {self.bound.probability:.3g}, {self.bound.condition}"
+            lines.append(f"  excess at most {self.bound.value:.3g} {held}")
+        lines += [f"  {found.meaning}: {found.value:.3g}" for found in self.indicators.values()]
         lines += [f"  note: {notice}" for notice in self.notices]
         return "\n".join(lines)
 

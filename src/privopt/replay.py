@@ -50,6 +50,10 @@ class _Tally(Ledger):
         del name, share, rho, plan
         return self
 
+    def gaussian_filter(self, name: str, event: Event) -> "_Tally":
+        del name, event
+        return self
+
     def parallel(self, k: int, name: str = "blocks") -> "tuple[Ledger, ...]":
         del name
         return (self,) * k

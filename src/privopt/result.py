@@ -1,9 +1,10 @@
 """What a solve gives back: public things only."""
 
 import enum
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from privopt.plans import Plan
+from privopt.plans import Finding, Plan
 from privopt.transcript import Transcript
 
 
@@ -15,6 +16,23 @@ class Status(enum.Enum):
     DIVERGED = "An iterate was not finite; the last finite average is returned, and the whole budget counts as spent."
 
 
+NOTHING: Mapping[str, Finding] = {}
+
+
+class Outcome(NamedTuple):
+    """What a solver's program ends with; all of it is arithmetic on releases.
+
+    Attributes:
+        params: the parameters.
+        status: how the run ended.
+        findings: by name, what the releases show about the result, such as a bound on its gradient.
+    """
+
+    params: Any
+    status: Status
+    findings: Mapping[str, Finding] = NOTHING
+
+
 class Result(NamedTuple):
     """The outcome of a solve.
 
@@ -23,12 +41,14 @@ class Result(NamedTuple):
         status: how the solve ended.
         transcript: every release in order; `transcript.epsilon(delta)` is the price.
         plan: what was announced before the data was read; None when a solver was run by hand.
+        findings: by name, what the releases show about the result; see `Outcome`.
     """
 
     params: Any
     status: Status
     transcript: Transcript
     plan: Plan | None = None
+    findings: Mapping[str, Finding] = NOTHING
 
     @property
     def report(self) -> Any:

@@ -15,6 +15,21 @@ from privopt.public import Relation
 from privopt.sampling import Sampling
 
 
+@dataclass(frozen=True)
+class FilterMark:
+    """The filter that a release was charged to, see `Door.filtered`.
+
+    Attributes:
+        number: which of the transcript's filters.
+        event: what was paid for all that it releases.
+        depth: how deep in blocks of units it was opened.
+    """
+
+    number: int
+    event: Event
+    depth: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Release:
     """One line of a transcript: a release, or `count` releases of the same kind made in one loop.
@@ -29,6 +44,7 @@ class Release:
         sampling: who took part.
         released: the released values, shape (count, ...); None if the size policy dropped them.
         lineage: the block of units that was asked; empty for all of them.
+        under: the outermost filter that paid for it; None where the release was priced by itself.
     """
 
     name: str
@@ -40,6 +56,7 @@ class Release:
     sampling: Sampling
     released: NDArray[Any] | None
     lineage: Lineage = ()
+    under: FilterMark | None = None
 
     def to_dict(self, *, values: bool) -> dict[str, Any]:
         """A JSON-ready description; `values` includes the released numbers."""
@@ -73,6 +90,7 @@ class Transcript:
     _releases: list[Release] = field(default_factory=list["Release"])
     _kept: int = 0
     _cuts: int = 0
+    _filters: int = 0
 
     def append(self, release: Release) -> None:
         """Add a release; its values are dropped when `keep_bytes` is reached."""
@@ -102,8 +120,13 @@ class Transcript:
         self._cuts += 1
         return self._cuts
 
+    def next_filter(self) -> int:
+        """A number for the filter that is about to be opened."""
+        self._filters += 1
+        return self._filters
+
     def event(self) -> Event:
-        """Everything that was released, as one event to be priced."""
+        """Everything that was released, as one event to be priced; a filter counts as what was paid for it."""
         return _tree([(release, release.lineage) for release in self])
 
     def epsilon(self, delta: float) -> float:
@@ -123,11 +146,17 @@ class Transcript:
         return json.dumps(self.to_dict(values=values), indent=2, allow_nan=True)
 
 
-def _tree(releases: list[tuple[Release, Lineage]]) -> Event:
+def _tree(releases: list[tuple[Release, Lineage]], depth: int = 0) -> Event:
     """The releases in order; those on disjoint blocks of one cut side by side, where the first of them stands."""
     events: list[Event | int] = []
     cuts: dict[int, list[list[tuple[Release, Lineage]]]] = {}
+    filters: set[int] = set()
     for release, lineage in releases:
+        if release.under is not None and release.under.depth == depth:
+            if release.under.number not in filters:
+                filters.add(release.under.number)
+                events.append(release.under.event)
+            continue
         if not lineage:
             events.append(repeat(release.event, release.count))
             continue
@@ -137,7 +166,9 @@ def _tree(releases: list[tuple[Release, Lineage]]) -> Event:
             events.append(block.cut)
         cuts[block.cut][block.index].append((release, lineage[1:]))
     return sequence(
-        Parallel(tuple(_tree(branch) for branch in cuts[event])) if isinstance(event, int) else event
+        Parallel(tuple(_tree(branch, depth + 1) for branch in cuts[event]))
+        if isinstance(event, int)
+        else event
         for event in events
     )
 

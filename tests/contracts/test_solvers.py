@@ -58,7 +58,8 @@ def test_the_transcript_and_a_dry_run_hold_exactly_the_plan(solved):
     planned = leaf_counts(solver.event(public))
     assert leaf_counts(result.transcript.event()) == planned
     assert leaf_counts(rehearsal.transcript.event()) == planned
-    assert result.transcript.releases == solver.releases()
+    releases = result.transcript.releases
+    assert releases <= solver.releases() if solver.adaptive else releases == solver.releases()
 
 
 @pytest.mark.parametrize("kind", NEIGHBOURS)

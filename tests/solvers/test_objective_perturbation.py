@@ -400,7 +400,7 @@ def run_in(units, solver, where):
     door = Curator(units, ledger, noise=noise)
     if where is None:
         return solver.solve(door, LOGISTIC)
-    params, status = solver.run_in(door, LOGISTIC, jnp.zeros(3), where)
+    params, status, _ = solver.run_in(door, LOGISTIC, jnp.zeros(3), where)
     return Result(params=params, status=status, transcript=door.transcript)
 
 

@@ -157,7 +157,7 @@ def _run_in(solver, door, coordinates):
     from privopt.precision import double_precision
 
     with double_precision():
-        params, _ = solver.run_in(door, LOGISTIC, np.zeros(3), coordinates)
+        params, _, _ = solver.run_in(door, LOGISTIC, np.zeros(3), coordinates)
     return np.asarray(params)
 
 

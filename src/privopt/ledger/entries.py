@@ -1,5 +1,6 @@
 """The lines of a ledger: charges, parts that were lent, and disjoint blocks, as events, as text and as JSON."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,16 @@ class Blocks:
     paid: Cost = Cost(0.0)
 
 
-Entry = Charge | Part | Blocks
+@dataclass
+class Filtered:
+    """One event that was paid for, and the lines of the filter that it was handed out as."""
+
+    name: str
+    event: Event
+    entries: "list[Entry]"
+
+
+Entry = Charge | Part | Blocks | Filtered
 
 
 def add_charge(entries: list[Entry], name: str, event: Event, count: int) -> None:
@@ -51,6 +61,8 @@ def entries_to_event(entries: list[Entry]) -> Event:
     for entry in entries:
         if isinstance(entry, Charge):
             events.append(repeat(entry.event, entry.count))
+        elif isinstance(entry, Filtered):
+            events.append(entry.event)
         elif isinstance(entry, Part):
             events.append(entries_to_event(entry.entries))
         else:
@@ -66,6 +78,9 @@ def entries_to_list(entries: list[Entry]) -> list[dict[str, Any]]:
             values.append({"name": entry.name, "count": entry.count, "event": entry.event.to_dict()})
         elif isinstance(entry, Part):
             values.append({"name": entry.name, "entries": entries_to_list(entry.entries)})
+        elif isinstance(entry, Filtered):
+            inner = entries_to_list(entry.entries)
+            values.append({"name": entry.name, "event": entry.event.to_dict(), "filter": inner})
         else:
             blocks = [entries_to_list(block) for block in entry.blocks]
             values.append({"name": entry.name, "parallel": blocks})
@@ -78,6 +93,9 @@ def entries_to_lines(entries: list[Entry], indent: str = "  ") -> list[str]:
     for entry in entries:
         if isinstance(entry, Charge):
             lines.append(f"{indent}{entry.name}: {repeat(entry.event, entry.count).describe()}")
+        elif isinstance(entry, Filtered):
+            lines.append(f"{indent}{entry.name}, a filter of {entry.event.describe()}:")
+            lines += entries_to_lines(entry.entries, indent + "  ")
         elif isinstance(entry, Part):
             lines += [f"{indent}{entry.name}:", *entries_to_lines(entry.entries, indent + "  ")]
         else:
@@ -85,3 +103,8 @@ def entries_to_lines(entries: list[Entry], indent: str = "  ") -> list[str]:
             for number, block in enumerate(entry.blocks, 1):
                 lines += [f"{indent}  block {number}:", *entries_to_lines(block, indent + "    ")]
     return lines
+
+
+def json_number(value: float) -> float | str:
+    """A number, or "infinity", which JSON does not have."""
+    return value if math.isfinite(value) else "infinity"

@@ -34,6 +34,12 @@ from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
 Composition = Literal["plan", "gaussian", "zcdp", "basic"]
 TOLERANCE = 1e-9  # relative, for sums of floats; calibration leaves ten times as much
 COMPOSITIONS = ("plan", "gaussian", "zcdp", "basic")
+KEPT_BY = {
+    "plan": "for a plan priced before the data was read",
+    "gaussian": "kept by a Gaussian filter",
+    "zcdp": "kept by a zCDP filter",
+    "basic": "kept by basic composition",
+}
 
 
 @dataclass(frozen=True)

@@ -27,14 +27,17 @@ from privopt.ledger.declared import DeclaredEvents
 from privopt.ledger.entries import (
     Blocks,
     Entry,
+    Filtered,
     Part,
     add_charge,
     entries_to_event,
     entries_to_lines,
     entries_to_list,
+    json_number,
 )
 from privopt.ledger.events import DeltaEvent, Event, NoEvent, Parallel, repeat, sequence
 from privopt.ledger.filters import (
+    KEPT_BY,
     TOLERANCE,
     Composition,
     Cost,
@@ -226,6 +229,22 @@ class Ledger(Uncopied):
         self.entries.append(blocks)
         return ledgers
 
+    def gaussian_filter(self, name: str, event: Event) -> "Ledger":
+        """Pay for one Gaussian release of noise multiplier z now; spend it on releases that are chosen as the run goes.
+
+        Privacy:
+            Whatever is released under a Gaussian filter of cap rho = 1 / (2 z^2), however it is chosen, is
+            mu-Gaussian-DP with mu = 1 / z: dominated by the very pair that `event` is priced by. So this ledger may
+            count it as that one release, with a plan or without; what is not used is not given back.
+        Source: Smith, Thakurta 2022 (the filter); Zhu, Dong, Wang 2022 (composition of dominating pairs).
+        """
+        cap = filter_cost("gaussian", event)
+        self._pay(name, event, self._price(event))
+        part = self._below(None)
+        part.composition, part._cap = "gaussian", cap
+        self.entries.append(Filtered(name, event, part.entries))
+        return part
+
     # Reading -----------------------------------------------------------------------------------------------------
 
     def epsilon(self, delta: float | None = None) -> float:
@@ -287,11 +306,11 @@ class Ledger(Uncopied):
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values: the budget, the plan, every entry, and the guarantee."""
         values: dict[str, Any] = {
-            "budget": {"epsilon": _json_number(self.budget.epsilon), "delta": self.budget.delta},
+            "budget": {"epsilon": json_number(self.budget.epsilon), "delta": self.budget.delta},
             "relation": self.relation.value,
             "composition": self.composition,
             "bad_event_delta": self.bad_event_delta,
-            "guaranteed_epsilon": _json_number(self.epsilon()),
+            "guaranteed_epsilon": json_number(self.epsilon()),
             "plan": None if self.plan is None else self.plan.to_dict(),
             "entries": entries_to_list(self.entries),
         }
@@ -300,7 +319,7 @@ class Ledger(Uncopied):
     def __str__(self) -> str:
         lines = [SEEDED] if self.seeded else []
         lines.append(
-            f"{self.relation.value} differential privacy, {self.budget}, {_MEANING[self.composition]}"
+            f"{self.relation.value} differential privacy, {self.budget}, {KEPT_BY[self.composition]}"
         )
         return "\n".join(lines + entries_to_lines(self.entries))
 
@@ -427,17 +446,5 @@ class Ledger(Uncopied):
         return sequence((event, DeltaEvent(self.bad_event_delta) if self.bad_event_delta else NoEvent()))
 
 
-_MEANING = {
-    "plan": "for a plan priced before the data was read",
-    "gaussian": "kept by a Gaussian filter",
-    "zcdp": "kept by a zCDP filter",
-    "basic": "kept by basic composition",
-}
-
-
 def _or_nan(rho: float | None) -> float:
     return math.nan if rho is None else rho
-
-
-def _json_number(value: float) -> float | str:
-    return value if math.isfinite(value) else "infinity"

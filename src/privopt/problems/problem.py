@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 
 from privopt.problems.constraints import Box, Constraint, L1Ball, L2Ball, Product, Unconstrained
 from privopt.problems.glm import GLMLoss, Loss, RecordLoss, ScalarLoss
+from privopt.problems.growth import KL
 from privopt.problems.regularisers import GroupLasso, NoRegulariser, Regulariser, SeparableRegulariser, Step
 from privopt.public import Public
 
@@ -84,6 +85,7 @@ class Problem:
         regulariser: penalty of the parameters.
         constraint: closed convex set of parameters.
         layout: how a pytree of parameters lies in the flat vector; None for a plain vector or matrix.
+        growth: what is known of how fast the objective grows, for bounds and for solvers that rest on it; utility only.
 
     Raises:
         ValueError: `prox` would not be the exact proximal map of the non-smooth penalty plus the set.
@@ -93,6 +95,7 @@ class Problem:
     regulariser: Regulariser = field(default_factory=NoRegulariser)
     constraint: Constraint = field(default_factory=Unconstrained)
     layout: PytreeLayout | None = None
+    growth: KL | None = None
 
     def __post_init__(self) -> None:
         if not _prox_then_project_is_exact(self.regulariser, self.constraint):
@@ -113,6 +116,7 @@ class Problem:
         name: str = "custom",
         lipschitz: float = math.inf,
         curvature: float = math.inf,
+        growth: KL | None = None,
     ) -> "Problem":
         """A problem whose loss takes its parameters as a pytree, like a neural network's.
 
@@ -124,10 +128,11 @@ class Problem:
             name: the loss's name in reports.
             lipschitz: bound on a record's gradient norm, utility only.
             curvature: bound on a record's Hessian norm, utility only.
+            growth: the KL condition of the objective, if it is known, utility only.
         """
         layout = PytreeLayout.of(template)
         loss = RecordLoss(RaveledFunction(value, layout), name=name, lipschitz=lipschitz, curvature=curvature)
-        return cls(loss, regulariser or NoRegulariser(), constraint or Unconstrained(), layout)
+        return cls(loss, regulariser or NoRegulariser(), constraint or Unconstrained(), layout, growth)
 
     def parameter_shape(self, public: Public) -> tuple[int, ...]:
         """Shape of the parameters: (d,), (d, outputs), or (p,) for a raveled pytree."""

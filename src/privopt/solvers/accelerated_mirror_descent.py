@@ -23,7 +23,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
-from privopt.result import Status, ending
+from privopt.result import Outcome, ending
 from privopt.solvers import mirror_settings, practical
 from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import required
@@ -138,7 +138,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
         excess = mirror_settings.capped(optimisation + noise, problem)
         return excess, "the theorem's bound for convex losses, if few gradients are clipped; pessimistic"
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Algorithm 3, with the released gradient in both steps."""
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         step_smoothness = required(self.smoothness, "smoothness")
@@ -156,7 +156,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
             at_probe = ClippedGradient(loss=problem.loss, at=state.probe, clip=required(self.clip, "clip"))
             gradient = door.release(at_probe, noise)
             state = step(state, gradient, ratio=2.0 / (k + 2), next_ratio=2.0 / (k + 3))
-        return state.params, ending(state.finite)
+        return Outcome(state.params, ending(state.finite))
 
     def _noise_square(self, body: mirror_settings.Geometry, public: Public, budget: Budget) -> float:
         return mirror_settings.noise_square(

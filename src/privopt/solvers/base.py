@@ -14,11 +14,11 @@ from privopt.curator import Door
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event
-from privopt.plans import Plan, data_bytes, pass_seconds
+from privopt.plans import Bound, Finding, Plan, data_bytes, pass_seconds
 from privopt.precision import double_precision
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.result import Result, Status
+from privopt.result import Outcome, Result
 from privopt.solvers.coordinates import Coordinates
 
 
@@ -35,6 +35,7 @@ class Solver(abc.ABC):
     )
 
     preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
+    adaptive: ClassVar[bool] = False  # whether how often it releases, and how, depends on what was released
 
     @property
     @abc.abstractmethod
@@ -50,12 +51,12 @@ class Solver(abc.ABC):
         """The solver with every field but the noise set from public quantities."""
 
     @abc.abstractmethod
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """The program: arithmetic on releases."""
 
     @abc.abstractmethod
     def releases(self) -> int:
-        """The number of releases of this configured solver."""
+        """The number of releases of this configured solver; the most there can be of an adaptive one."""
 
     @abc.abstractmethod
     def passes(self) -> float:
@@ -65,6 +66,16 @@ class Solver(abc.ABC):
         """Predicted excess objective, and what the number is."""
         del problem, public, budget
         return None, ""
+
+    def bound(self, problem: Problem, public: Public, budget: Budget) -> Bound | None:
+        """A bound on the excess of the result that is known before the data is read; None where there is none."""
+        del problem, public, budget
+        return None
+
+    def indicators(self, problem: Problem, public: Public, budget: Budget) -> Mapping[str, Finding]:
+        """By name, public quantities that say what can be hoped for."""
+        del problem, public, budget
+        return {}
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """What a user should be told, from public quantities."""
@@ -99,18 +110,20 @@ class Solver(abc.ABC):
         del coordinates
         raise ValueError(f"{self.name} does not run in other coordinates than the data's own.")
 
-    def run_in(
-        self, door: Door, problem: Problem, start: Array, coordinates: Coordinates
-    ) -> tuple[Array, Status]:
+    def run_in(self, door: Door, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
         """Run in other coordinates: on mapped rows, with the penalty as it is there.
 
         Returns:
-            Parameters in the original coordinates, and how the run ended.
+            Parameters in the original coordinates, how the run ended, and what it found (in the other coordinates).
         """
         inner = self.in_coordinates(coordinates)
         view = door.view(coordinates.matrix, coordinates.longest_row(door.public.row_bound))
-        params, status = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
-        return coordinates.outward(params), status
+        outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
+        findings = {
+            name: replace(finding, meaning=f"{finding.meaning} (in the coordinates it ran in)")
+            for name, finding in outcome.findings.items()
+        }
+        return outcome._replace(params=coordinates.outward(outcome.params), findings=findings)
 
     def configure(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Derive what was left open and calibrate the noise to the budget.
@@ -144,6 +157,8 @@ class Solver(abc.ABC):
             seconds=solver.passes() * pass_seconds(public, problem.loss.outputs),
             predicted_excess=excess,
             prediction=meaning,
+            bound=solver.bound(problem, public, budget),
+            indicators=solver.indicators(problem, public, budget),
             notices=solver.notices(problem, public, budget),
         )
 
@@ -172,8 +187,8 @@ class Solver(abc.ABC):
         first = jnp.zeros(shape, jnp.float64) if start is None else jnp.asarray(start, jnp.float64)
         if first.shape != shape:
             raise ValueError(f"start must have shape {shape}, got {first.shape}.")
-        params, status = self.run(door, problem, problem.constraint.project(first))
-        return Result(params=params, status=status, transcript=door.transcript)
+        outcome = self.run(door, problem, problem.constraint.project(first))
+        return Result(outcome.params, outcome.status, door.transcript, findings=outcome.findings)
 
 
 def settings(solver: Solver) -> Mapping[str, float | int | str]:

@@ -23,7 +23,7 @@ from privopt.problems.constraints import L1Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.vertex_scores import VertexScores
-from privopt.result import Status
+from privopt.result import Outcome, Status
 from privopt.solvers import mirror_settings
 from privopt.solvers.base import required
 from privopt.solvers.stepwise import StepwiseSolver
@@ -124,7 +124,7 @@ class FrankWolfe(StepwiseSolver):
             )
         return tuple(found)
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Move towards one chosen vertex a step."""
         choice, clip = self.choice(), required(self.clip, "clip")
         radius = _radius(problem)
@@ -136,7 +136,7 @@ class FrankWolfe(StepwiseSolver):
             chosen = door.release(scores, choice)
             # A rehearsal without data answers zeros in the shape of the scores: the first vertex.
             params = _step(params, chosen, radius=radius, ratio=2.0 / (t + 2))
-        return params, Status.FINISHED
+        return Outcome(params, Status.FINISHED)
 
 
 def default_steps(

@@ -26,7 +26,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
-from privopt.result import Status, ending
+from privopt.result import Outcome, ending
 from privopt.solvers import practical
 from privopt.solvers.averaging import Average, flattest, halted_at_divergence, mixing_ratios
 from privopt.solvers.base import required
@@ -249,7 +249,7 @@ class GradientDescent(StepwiseSolver):
             )
         return found
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
         steps = required(self.steps, "steps")
         step = partial(
@@ -277,12 +277,12 @@ class GradientDescent(StepwiseSolver):
                 slopes.append(gradient + problem.regulariser.gradient(state.probe))
             state = step(state, gradient, ratio=float(ratio))
         if steps and self.average == "min_grad":
-            return problem.constraint.project(flattest(points, slopes)), ending(state.finite)
+            return Outcome(problem.constraint.project(flattest(points, slopes)), ending(state.finite))
         averaged = self.average not in ("last", "random", "min_grad")
         if steps and averaged and not problem.regulariser.is_smooth:
             # An average of sparse iterates is not sparse: one more proximal step from it, on released gradients.
             state = step(state._replace(probe=state.average), state.gradient, ratio=1.0, momentum=0.0)
-        return state.average, ending(state.finite)
+        return Outcome(state.average, ending(state.finite))
 
     def _noise_factors(self) -> NDArray[np.float64]:
         """What each step's noise multiplier is over `noise_multiplier`."""

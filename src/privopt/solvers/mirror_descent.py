@@ -20,7 +20,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
-from privopt.result import Status, ending
+from privopt.result import Outcome, ending
 from privopt.solvers import mirror_settings, practical
 from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import required
@@ -99,7 +99,7 @@ class MirrorDescent(StepwiseSolver):
         excess = body.divergence / (step_size * steps) + step_size * noise / 2.0
         return mirror_settings.capped(excess, problem), "a bound for convex losses; pessimistic"
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Mirror steps from released gradients."""
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         mirror = mirror_settings.mirror_of(problem, door.public)
@@ -114,7 +114,7 @@ class MirrorDescent(StepwiseSolver):
         for t in range(required(self.steps, "steps")):
             at_params = ClippedGradient(loss=problem.loss, at=state.params, clip=required(self.clip, "clip"))
             state = step(state, door.release(at_params, noise), ratio=1.0 / (t + 1))
-        return state.average, ending(state.finite)
+        return Outcome(state.average, ending(state.finite))
 
     def _noise_square(self, body: mirror_settings.Geometry, public: Public, budget: Budget) -> float:
         return mirror_settings.noise_square(

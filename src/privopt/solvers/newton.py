@@ -24,7 +24,7 @@ from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.hessian import Model, NewtonDirection
-from privopt.result import Status, ending
+from privopt.result import Outcome, ending
 from privopt.solvers import practical
 from privopt.solvers.averaging import Average, halted_at_divergence, mixing_ratios
 from privopt.solvers.base import Solver, required
@@ -132,7 +132,7 @@ class DoubleNoiseNewton(Solver):
             "this method is experimental: whitened gradient descent was far more accurate in our tests.",
         )
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1, with averaging."""
         self.check_applicable(problem, door.public)
         loss = problem.loss
@@ -153,7 +153,7 @@ class DoubleNoiseNewton(Solver):
             )
             direction = door.release(towards, noise)
             state = _step(state, direction, step_size=self.step_size, ratio=float(ratio))
-        return state.average, ending(state.finite)
+        return Outcome(state.average, ending(state.finite))
 
 
 @jax.jit

@@ -22,7 +22,7 @@ from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.perturbed_minimiser import LARGEST_NORMAL, PerturbedMinimiser, volume_shift
-from privopt.result import Status
+from privopt.result import Outcome, Status
 from privopt.solvers import huberised_settings, notices, practical
 from privopt.solvers.base import Solver, required
 from privopt.solvers.coordinates import Coordinates
@@ -158,21 +158,21 @@ class ObjectivePerturbation(Solver):
         """The same event with the clip of v: shift and ridge are those of w."""
         return replace(self, clip=coordinates.clip)
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """One release; the start does not matter."""
         del start
-        return self._released(door, self._query(problem, required(self.clip, "clip"), None)), Status.FINISHED
+        return Outcome(
+            self._released(door, self._query(problem, required(self.clip, "clip"), None)), Status.FINISHED
+        )
 
-    def run_in(
-        self, door: Door, problem: Problem, start: Array, coordinates: Coordinates
-    ) -> tuple[Array, Status]:
+    def run_in(self, door: Door, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
         """Noise that is isotropic in v, on the original rows and with the original ridge: `b = B^-T N(0, sigma^2 I)`.
 
         The determinant term stays what it is in w, so the event does not change.
         """
         del start
         query = self._query(problem, coordinates.clip, jnp.asarray(coordinates.matrix))
-        return self._released(door, query), Status.FINISHED
+        return Outcome(self._released(door, query), Status.FINISHED)
 
     def _query(self, problem: Problem, clip: float, matrix: Array | None) -> PerturbedMinimiser:
         ridge = required(self.ridge_total, "ridge_total")

@@ -19,7 +19,7 @@ from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser, geometric_sum, largest_step
-from privopt.result import Status
+from privopt.result import Outcome, Status
 from privopt.solvers import huberised_settings, notices, practical
 from privopt.solvers.base import Solver, required
 
@@ -132,12 +132,12 @@ class OutputPerturbation(Solver):
             found += (huberised_settings.RUNNING_TIME,)
         return found + notices.large_delta(public, budget)
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """One release."""
         if not self.releases():
-            return start, Status.FINISHED
+            return Outcome(start, Status.FINISHED)
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
-        return door.release(self._query(problem, start), noise), Status.FINISHED
+        return Outcome(door.release(self._query(problem, start), noise), Status.FINISHED)
 
     def _query(self, problem: Problem, start: Array) -> HuberisedMinimiser | DescentEnd:
         clip = required(self.clip, "clip")

@@ -20,7 +20,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
-from privopt.result import Status, ending
+from privopt.result import Outcome, ending
 from privopt.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.solvers import practical
 from privopt.solvers.base import required
@@ -171,7 +171,7 @@ class StochasticGradientDescent(StepwiseSolver):
             return "fixed-size sampling is priced under replace-one only: use sampler='poisson'"
         return None
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1 with momentum, projection, prox and tail averaging, as one priced loop."""
         steps = required(self.steps, "steps")
         step = SampledStep(
@@ -193,4 +193,4 @@ class StochasticGradientDescent(StepwiseSolver):
             finite=jnp.asarray(True),
         )
         state = door.iterate(step, state, steps)
-        return state.average, ending(state.finite)
+        return Outcome(state.average, ending(state.finite))

@@ -20,7 +20,7 @@ from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
-from privopt.result import Status, ending
+from privopt.result import Outcome, ending
 from privopt.solvers import practical, svrg_settings
 from privopt.solvers.base import Solver, required
 from privopt.solvers.coordinates import Coordinates
@@ -298,7 +298,7 @@ class SVRG(Solver):
             tail=1.0,
         )
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1; see the class for where it differs."""
         if self.fallback is not None:
             return self.fallback.run(door, problem, start)
@@ -316,7 +316,7 @@ class SVRG(Solver):
             step = self._step(problem, multiplier)
             for _ in range(length // block):
                 state = door.iterate(step, state, block)  # lines 5 to 9
-        return state.average, ending(state.finite)  # line 10: the last epoch's mean
+        return Outcome(state.average, ending(state.finite))  # line 10: the last epoch's mean
 
     def _step(self, problem: Problem, snapshot_multiplier: float) -> SVRGStep:
         return SVRGStep(

@@ -26,7 +26,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
 from privopt.queries.second_moment import SecondMoment, unpack
-from privopt.result import Status
+from privopt.result import Outcome
 from privopt.solvers.base import Solver, required
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.whitening_rule import SHARE, WhiteningRule
@@ -130,7 +130,7 @@ class Whitening(Solver):
         """The inner solver's."""
         return self.inner.notices(problem, public, budget)
 
-    def run(self, door: Door, problem: Problem, start: Array) -> tuple[Array, Status]:
+    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
         public = door.public
         moment = door.release(
