@@ -20,7 +20,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
 
-.PHONY: help test check format-check format lint types tests audit thorough demo bench docs clean
+.PHONY: help test check format-check format lint types tests audit thorough demo network bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ thorough: $(VENV)/installed-dev  ## the tests with hypothesis' thorough profile
 demo: $(VENV)/installed-demo  ## private models on medical records, with a report
 	$(BIN)/privopt demo $(ARGS)
 
+network: $(VENV)/installed-demo  ## a private neural network written by hand, on the same records, with a report
+	$(BIN)/python examples/network.py $(ARGS)
+
 bench: $(VENV)/installed-dev  ## the benchmarks; results as JSON lines
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -85,5 +88,5 @@ format: $(VENV)/installed-dev  ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 
 clean:  ## remove everything that these targets made, the environment included
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis src/*.egg-info demo-output
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis src/*.egg-info demo-output network-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,9 +1,9 @@
 """The benchmarks, from the command line.
 
-    python -m benchmarks [all | accuracy | prediction | steps | paper | lasso | speed | table] [--quick] ...
+    python -m benchmarks [all | accuracy | prediction | steps | paper | lasso | kl | speed | table] [--quick] ...
 
 Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
-docs/benchmarks.md. Without a command everything is measured and the tables are renewed.
+docs/benchmarks.md and docs/benchmarks-kl.md. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import lasso, methods, paper, speed, steps, tables
+from benchmarks import kl, kl_data, kl_methods, lasso, methods, paper, speed, steps, tables
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
 from benchmarks.encoded import encode
 from benchmarks.processes import lines_of
-from benchmarks.results import RESULTS, SCRATCH, Record, append, read
+from benchmarks.results import RESULTS, SCRATCH, Record, append, read, select
 
 DATA = ("adult", "covertype", "mnist", "w8a")
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
@@ -37,23 +37,28 @@ def parser() -> argparse.ArgumentParser:
         "what",
         nargs="?",
         default="all",
-        choices=["all", "accuracy", "prediction", "steps", "paper", "lasso", "speed", "table"],
+        choices=["all", "accuracy", "prediction", "steps", "paper", "lasso", "kl", "speed", "table"],
     )
     command.add_argument(
         "--data",
         nargs="+",
-        choices=(*DATA, *tables.HELD_OUT),
-        help="default: the first four; for prediction all",
+        choices=tuple(dict.fromkeys((*DATA, *tables.HELD_OUT, *kl_data.DATA))),
+        help=f"default: the first four; for prediction the first seven; for kl {', '.join(kl_data.DATA)}",
     )
-    command.add_argument("--epsilon", nargs="+", type=float, help="default 0.1 0.3 1 3, quick 0.3 1")
-    command.add_argument("--seeds", type=int, default=None, help="fits a cell; default 5, quick 2")
+    command.add_argument(
+        "--epsilon", nargs="+", type=float, help="default 0.1 0.3 1 3, quick 0.3 1; for kl 0.25 to 4"
+    )
+    command.add_argument(
+        "--seeds", type=int, default=None, help="fits a cell; default 5, quick 2; for kl 1 to 8"
+    )
     command.add_argument("--relation", default="both", choices=["both", *tables.RELATIONS])
     command.add_argument(
         "--method",
         nargs="+",
         default=(methods.PLAIN, *methods.PRIVATE),
-        choices=(methods.PLAIN, *methods.PRIVATE, methods.DESCENT),
+        choices=(methods.PLAIN, *methods.PRIVATE, methods.DESCENT, *kl_methods.METHODS),
     )
+    command.add_argument("--resume", action="store_true", help="kl: keep the cells that are already measured")
     command.add_argument(
         "--quick", action="store_true", help="fewer rows, seeds and candidates; results not kept"
     )
@@ -111,13 +116,29 @@ def _seeds(options: argparse.Namespace) -> int:
     return options.seeds or (2 if options.quick else 5)
 
 
-MEASURED: dict[str, Callable[[argparse.Namespace], Iterator[Record]]] = {
-    "steps": lambda options: steps.measure(options.shared, seeds=options.seeds or 2, quick=options.quick),
-    "paper": lambda options: paper.measure(
+def measure_kl(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    """The comparison under the KL condition, in the cells that are asked for."""
+    known = read(folder) if options.resume else []
+    asked = tuple(method for method in options.method if method in kl_methods.METHODS)
+    return kl.measure(
+        options.shared,
+        seeds=options.seeds,
+        quick=options.quick,
+        data=tuple(name for name in options.data or () if name in kl_data.DATA) or kl_data.DATA,
+        epsilons=options.epsilon,
+        methods=asked or kl_methods.METHODS,
+        done={(one["data"], one["method"], one["epsilon"]) for one in select(known, benchmark="kl")},
+    )
+
+
+MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
+    "steps": lambda options, _: steps.measure(options.shared, seeds=options.seeds or 2, quick=options.quick),
+    "paper": lambda options, _: paper.measure(
         options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
     ),
-    "lasso": lambda options: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
-    "speed": lambda options: speed.measure(options.shared, SCRATCH, quick=options.quick),
+    "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
+    "kl": measure_kl,
+    "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),
 }
 
 
@@ -133,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measure_accuracy(options, options.data or rest, folder)
     for what, measured in MEASURED.items():
         if options.what in ("all", what):
-            for record in measured(options):
+            for record in measured(options, folder):
                 append(record, folder)
                 print(json.dumps(record), flush=True)
     records = read(folder)
@@ -142,11 +163,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        tables.PAGE.write_text(
-            tables.render(records, tables.PAGE.read_text(encoding="utf-8")), encoding="utf-8"
-        )
+        for page in (tables.PAGE, kl.PAGE):
+            page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
-        for verdict in verdicts(records):
+        for verdict in (*verdicts(records), *kl.verdicts(records)):
             print(verdict)
     return 0
 

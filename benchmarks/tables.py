@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import lasso, methods, paper, steps
-from benchmarks.bars import verdicts
+from benchmarks import kl, lasso, methods, paper, steps
+from benchmarks.bars import Verdict, verdicts
 from benchmarks.results import Record, select
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
@@ -137,19 +137,16 @@ def speed(records: Sequence[Record]) -> str:
     return table(["what", "time", "against", "ratio"], rows)
 
 
-def bars(records: Sequence[Record]) -> str:
+def bars(found: Iterable[Verdict]) -> str:
     """What was asked for and what was reached."""
-    rows = [
-        [one.what, f"{one.measured:.4g}", one.asked, "yes" if one.met else "**no**"]
-        for one in verdicts(records)
-    ]
+    rows = [[one.what, f"{one.measured:.4g}", one.asked, "yes" if one.met else "**no**"] for one in found]
     return table(["bar", "measured", "asked", "met"], rows)
 
 
 def render(records: Sequence[Record], page: str) -> str:
     """A page with every marked table renewed."""
     made = {
-        "bars": lambda: bars(records),
+        "bars": lambda: bars(verdicts(records)),
         "prediction": lambda: prediction(records),
         "paper": lambda: table(
             ["method", "passes", *(f"gap, epsilon {one:g}" for one in paper.EPSILONS)],
@@ -157,6 +154,10 @@ def render(records: Sequence[Record], page: str) -> str:
         ),
         "steps": lambda: table(steps.HEAD, steps.table_rows(records)),
         "lasso": lambda: table(lasso.HEAD, lasso.table_rows(records)),
+        "kl-bars": lambda: bars(kl.verdicts(records)),
+        "kl": lambda: table(kl.HEAD, kl.table_rows(records)),
+        "kl-worse": lambda: table(kl.WORSE_HEAD, kl.worse_rows(records)),
+        "kl-runs": lambda: table(kl.RUNS_HEAD, kl.setting_rows(records)),
         "speed": lambda: speed(records),
         **{f"accuracy-{relation}": lambda r=relation: accuracy(records, r) for relation in RELATIONS},
         **{f"excess-{relation}": lambda r=relation: excess(records, r) for relation in RELATIONS},

@@ -3,8 +3,9 @@
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
-from benchmarks import methods, tables
+from benchmarks import kl, kl_data, kl_methods, methods, tables
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task, measure
 from benchmarks.encoded import encode, open_encoded
@@ -45,8 +46,81 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
     assert str(verdict).startswith("pass")
 
 
-def test_every_marked_table_of_the_page_can_be_rendered() -> None:
-    page = tables.PAGE.read_text(encoding="utf-8")
+@pytest.mark.parametrize("place", [tables.PAGE, kl.PAGE], ids=lambda place: place.stem)
+def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
+    page = place.read_text(encoding="utf-8")
     marked = [found["name"] for found in tables.MARK.finditer(page)]
     assert len(marked) == page.count("<!-- table: ") > 0
     assert tables.MARK.sub("", tables.render([], page)) == tables.MARK.sub("", page)
+
+
+@pytest.fixture(scope="module")
+def small_generated(tmp_path_factory: pytest.TempPathFactory) -> kl_data.Case:
+    return kl_data.case("generated", tmp_path_factory.mktemp("no-data"), rows=500)
+
+
+def test_a_cell_of_the_kl_comparison_has_the_excess_over_the_optimum(small_generated: kl_data.Case) -> None:
+    problem = small_generated
+    auto = kl.cell(problem, kl_methods.AUTO, 4.0, seeds=2, quick=True)
+    tuned = kl.cell(problem, kl_methods.TUNED, 4.0, seeds=1, quick=True)
+    for record in (auto, tuned):
+        assert 0.0 < record["excess"] < record["start_excess"]
+        assert record["n"] == 500
+        assert record["delta"] == kl.DELTA
+    assert auto["seeds"] == 2
+    assert tuned["candidates"] == 4
+    assert set(tuned["oracle"]) == {"steps", "step_size"}
+
+
+def test_no_parameters_are_below_the_certified_optimum(small_generated: kl_data.Case) -> None:
+    problem = small_generated
+    rng = np.random.default_rng(0)
+    truth = kl_data.generated(500)[1]
+    near = min(problem.objective(truth + scale * rng.normal(size=20)) for scale in (0.0, 0.1, 1.0))
+    assert problem.best < near < problem.objective(problem.start) + 1.0
+    params, step = np.zeros(20), 1.0 / problem.curvature
+    for _ in range(20_000):
+        params = params - step * problem.gradient(params)
+    assert problem.best - 1e-9 <= problem.objective(params) <= problem.best + 1e-3
+
+
+def test_the_growth_told_to_kl_spider_holds_along_a_run(small_generated: kl_data.Case) -> None:
+    problem = small_generated
+    known = kl_methods.growth(problem)
+    params = np.zeros(20)
+    for _ in range(50):
+        slope = problem.gradient(params)
+        assert problem.objective(params) - problem.best <= known.excess_at(float(np.linalg.norm(slope))) * (
+            1 + 1e-9
+        )
+        params = params - slope / problem.curvature
+
+
+def test_the_losses_of_the_users_own_have_the_gradients_of_their_mean(tmp_path: Path) -> None:
+    problem = kl_data.case("leaky", tmp_path, rows=50)
+    params, direction = np.linspace(-1.0, 1.0, 20), np.linspace(1.0, 2.0, 20)
+    change = problem.objective(params + 1e-5 * direction) - problem.objective(params - 1e-5 * direction)
+    assert change / 2e-5 == pytest.approx(float(problem.gradient(params) @ direction), rel=1e-6)
+    assert problem.objective(kl_data.generated(50)[1]) >= 0.0 == problem.best
+    at_truth = problem.objective(kl_data.generated(20_000)[1])
+    assert at_truth == pytest.approx(0.0, abs=1e-20)
+
+
+def test_the_bars_of_the_kl_comparison_are_means_of_ratios() -> None:
+    def record(method: str, epsilon: float, excess: float) -> dict[str, object]:
+        return {"benchmark": "kl", "data": "adult", "method": method, "epsilon": epsilon, "excess": excess}
+
+    records = [
+        *(record(kl_methods.TUNED, epsilon, 1.0) for epsilon in (0.5, 1.0, 2.0)),
+        *(
+            record(kl_methods.AUTO, epsilon, excess)
+            for epsilon, excess in ((0.5, 1.2), (1.0, 0.1), (2.0, 0.4))
+        ),
+    ]
+    large, large_geometric, small, small_geometric = kl.verdicts(records)
+    assert (large.measured, large.met) == (pytest.approx(0.25), True)
+    assert large_geometric.measured == pytest.approx(0.2)
+    assert (small.measured, small.met, small_geometric.met) == (pytest.approx(1.2), False, False)
+    assert kl.worse_rows(records) == [["adult", "0.5", "1.20"]]
+    page = "<!-- table: kl -->\n<!-- end of table -->\n"
+    assert "| adult | auto |  | 1.2e+03 | 1e+02 | 4e+02 |  |" in tables.render(records, page)

@@ -200,9 +200,32 @@ def test_a_plan_says_before_any_table_what_the_fit_then_does(
     assert "stochastic-gradient-descent" in outcome.output
     promised = outcome.output[: outcome.output.index("Other solvers")]
     done = fitted[1]
-    for label in ("price", "effort", "predicted"):
+    for label in ("price", "effort", "predicted", "bound"):
         line = next(line for line in promised.splitlines() if line.strip().startswith(label))
         assert line in done
+
+
+def test_a_plan_as_json_holds_what_is_printed(folder: Path, run: Run) -> None:
+    for epsilon in (2, "inf"):
+        arguments = (
+            "--schema",
+            folder / "ill.json",
+            "--epsilon",
+            epsilon,
+            "--delta",
+            "auto",
+            "--n",
+            ROWS,
+            "--json",
+        )
+        outcome = run("plan", *arguments)
+        assert outcome.exit_code == 0, outcome.output
+        document = json.loads(outcome.output, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+        first, *others = document["plans"]
+        assert document["chosen"] == first["solver"]
+        assert first["solver"] not in {other["solver"] for other in others}
+        assert "stochastic-gradient-descent" in {other["solver"] for other in others}
+        assert {"bound", "indicators", "predicted_excess", "releases", "reason"} <= set(first)
 
 
 @pytest.mark.parametrize(

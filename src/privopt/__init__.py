@@ -22,17 +22,25 @@ if TYPE_CHECKING:
     from privopt.ledger.amounts import Budget
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
+    from privopt.problems.growth import KL
     from privopt.problems.problem import Problem
     from privopt.public import Relation
     from privopt.report.report import PrivacyReport
     from privopt.solve import minimize, plan
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
+    from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+    from privopt.solvers.continuous_spider import ContinuousSpider
+    from privopt.solvers.curvature_probe import CurvatureProbe
+    from privopt.solvers.dp_spider import DPSpider
     from privopt.solvers.frank_wolfe import FrankWolfe
     from privopt.solvers.gradient_descent import GradientDescent
+    from privopt.solvers.kl_proximal_point import KLProximalPoint
+    from privopt.solvers.kl_spider import KLSpider
     from privopt.solvers.mirror_descent import MirrorDescent
     from privopt.solvers.newton import DoubleNoiseNewton
     from privopt.solvers.objective_perturbation import ObjectivePerturbation
     from privopt.solvers.output_perturbation import OutputPerturbation
+    from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
@@ -42,14 +50,21 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "KL",
     "SVRG",
     "AcceleratedMirrorDescent",
     "Account",
+    "AdaptiveGradientDescent",
     "Budget",
+    "ContinuousSpider",
+    "CurvatureProbe",
+    "DPSpider",
     "DoubleNoiseNewton",
     "FrankWolfe",
     "GradientDescent",
     "HuberRegressor",
+    "KLProximalPoint",
+    "KLSpider",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
@@ -64,6 +79,7 @@ __all__ = [
     "Relation",
     "Ridge",
     "SVRGPlusPlus",
+    "ScheduledGradientDescent",
     "StochasticGradientDescent",
     "TabularEncoder",
     "Units",
@@ -80,11 +96,18 @@ __all__ = [
 _HOME = {
     "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
     "Account": "privopt.ledger.account",
+    "AdaptiveGradientDescent": "privopt.solvers.adaptive_gradient_descent",
     "Budget": "privopt.ledger.amounts",
+    "ContinuousSpider": "privopt.solvers.continuous_spider",
+    "CurvatureProbe": "privopt.solvers.curvature_probe",
+    "DPSpider": "privopt.solvers.dp_spider",
     "DoubleNoiseNewton": "privopt.solvers.newton",
     "FrankWolfe": "privopt.solvers.frank_wolfe",
     "GradientDescent": "privopt.solvers.gradient_descent",
     "HuberRegressor": "privopt.estimators.regressors",
+    "KL": "privopt.problems.growth",
+    "KLProximalPoint": "privopt.solvers.kl_proximal_point",
+    "KLSpider": "privopt.solvers.kl_spider",
     "LinearRegression": "privopt.estimators.regressors",
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",
@@ -100,6 +123,7 @@ _HOME = {
     "Ridge": "privopt.estimators.regressors",
     "SVRG": "privopt.solvers.svrg",
     "SVRGPlusPlus": "privopt.solvers.svrg_plus_plus",
+    "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
     "TabularEncoder": "privopt.tables.encoder",
     "Units": "privopt.data",

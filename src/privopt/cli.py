@@ -212,6 +212,7 @@ def plan(
     quantile: Quantile = 0.5,
     solver: Solver = "auto",
     seed: Seed = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Say what a fit would cost and achieve, without any table."""
     from privopt.commands import planning
@@ -232,7 +233,8 @@ def plan(
             quantile=quantile,
             solver=solver,
             seed=seed,
-        )
+        ),
+        as_json=as_json,
     )
 
 

@@ -1,7 +1,7 @@
 """`minimize` and `plan`: the two functions of the solver interface."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plans import Plan
+from privopt.plans import Plan, compared, labelled
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -42,13 +42,40 @@ class Plans:
         """What `solver="auto"` would run."""
         return self.plans[0]
 
+    def __getitem__(self, solver: str) -> Plan:
+        """The plan of a solver by its name.
+
+        Raises:
+            KeyError: there is none; it says why.
+        """
+        for one in self.plans:
+            if one.solver == solver:
+                return one
+        why = dict(self.refused).get(solver, f"there are plans of {[one.solver for one in self.plans]}")
+        raise KeyError(f"no plan of {solver!r}: {why}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {
+            "default": self.default.solver,
+            "reason": self.default.reason,
+            "plans": [one.to_dict() for one in self.plans],
+            "refused": [{"solver": name, "reason": reason} for name, reason in self.refused],
+        }
+
     def __str__(self) -> str:
-        lines = [str(plan) for plan in self.plans]
-        return "\n".join([*lines, *(f"{name}: not applicable, {reason}" for name, reason in self.refused)])
+        lines = [str(self.default)]
+        if len(self.plans) > 1:
+            lines += ["", "Other solvers, the whole plan of each in `plans[name]`:"]
+            lines += compared(self.plans[1:])
+        if self.refused:
+            lines += ["", "Not applicable:"]
+            lines += [line for name, reason in self.refused for line in labelled([(f"{name}:", reason)])]
+        return "\n".join(lines)
 
 
 def plan(
-    problem: GLMLoss | Problem,
+    problem: Loss,
     *,
     n: int,
     d: int,
@@ -58,11 +85,12 @@ def plan(
     row_bound: float = 1.0,
     records_per_unit: int = 1,
     solver: Solver | str | None = None,
+    start: Any = None,
 ) -> Plans:
     """Say what a solve would cost and achieve, from public numbers alone.
 
     Args:
-        problem: a loss, or a `Problem` with regulariser and constraint set.
+        problem: a loss, a `Problem` with regulariser and constraint set, or a function, as for `minimize`.
         n: public number of units.
         d: features of a record, the intercept included.
         epsilon: privacy budget; infinite for no privacy.
@@ -71,12 +99,13 @@ def plan(
         row_bound: largest l2 norm of a feature row.
         records_per_unit: public cap on the records of a user; 1 when a record is the unit.
         solver: only this one; default: every solver that can solve the problem.
+        start: parameters of the right structure; required for a function, ignored otherwise.
     Returns:
         Price, number of releases, data passes, memory, time and predicted excess, one `Plan` a solver.
     Raises:
         ValueError: an argument is out of its range.
     """
-    problem = problem if isinstance(problem, Problem) else Problem(problem)
+    problem = _problem_of(problem, start)
     budget = Budget(epsilon, delta)
     public = Public(
         n=n,
@@ -87,10 +116,11 @@ def plan(
         records_per_unit=records_per_unit,
         outputs=problem.loss.outputs,
     )
+    default, reason = choose("auto" if solver is None else solver, problem, public, budget)
+    plans = [replace(default.plan(problem, public, budget), reason=reason)]
     if solver is not None:
-        return Plans((choose(solver, problem, public, budget).plan(problem, public, budget),))
-    default = choose("auto", problem, public, budget)
-    plans, refused = [default.plan(problem, public, budget)], list[tuple[str, str]]()
+        return Plans(tuple(plans))
+    refused: list[tuple[str, str]] = []
     for kind in SOLVERS.values():
         other = kind()
         if other.name == default.name:
@@ -138,8 +168,9 @@ def minimize(
     with double_precision():
         problem, first = _as_problem(problem, start)
         public = units.public
-        configured = choose(solver, problem, public, budget).configure(problem, public, budget)
-        announced = configured.plan(problem, public, budget)
+        chosen, reason = choose(solver, problem, public, budget)
+        configured = chosen.configure(problem, public, budget)
+        announced = replace(configured.plan(problem, public, budget), reason=reason)
         noise = NoiseSource(random_state)
         ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
         if account is not None:
@@ -159,13 +190,22 @@ def minimize(
 
 def _as_problem(problem: Loss, start: Any) -> tuple[Problem, Any]:
     """The problem, and the start as its flat or shaped array."""
-    if isinstance(problem, GLMLoss):
-        problem = Problem(problem)
+    posed = _problem_of(problem, start)
+    return posed, None if start is None else jnp.asarray(posed.ravel(start))
+
+
+def _problem_of(problem: Loss, start: Any) -> Problem:
+    """The problem that a loss, a problem or a function of parameters like `start` poses.
+
+    Raises:
+        ValueError: the start of a function is missing.
+    """
     if isinstance(problem, Problem):
-        return problem, None if start is None else problem.ravel(start)
+        return problem
+    if isinstance(problem, GLMLoss):
+        return Problem(problem)
     if start is None:
         raise ValueError(
             "give `start`: the parameters at which your loss function begins; their shapes define it."
         )
-    wrapped = Problem.from_pytree(problem, start)
-    return wrapped, jnp.asarray(wrapped.ravel(start))
+    return Problem.from_pytree(problem, start)

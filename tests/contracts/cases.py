@@ -10,16 +10,24 @@ from privopt.data import Units
 from privopt.ledger.amounts import Budget
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, LpBall
+from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
+from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.base import Solver
+from privopt.solvers.continuous_spider import ContinuousSpider
+from privopt.solvers.curvature_probe import CurvatureProbe
+from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.kl_proximal_point import KLProximalPoint
+from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.mirror_descent import MirrorDescent
 from privopt.solvers.newton import DoubleNoiseNewton
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
+from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
@@ -56,8 +64,15 @@ _SAMPLED = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6, "rate": 
 _EPOCHS = {"epochs": 2, "inner_steps": 3, "rate": 0.5, "clip": 0.4, "step_size": 1.0, "fall_back": False}
 _EPOCHS_PRICED = {"noise_multiplier": 8.0, "momentum": 0.5, "tail": 0.5, **_EPOCHS}
 _NO_EPOCHS = {"epochs": 0}
+_PROXIMAL = {"outer_steps": 2, "inner_steps": 3, "weight": 0.5}
 _MIRROR = {"clip": 0.4, "steps": 5, "smoothness": 0.5}
+_SPIDER = {"clip": 0.4, "step_size": 1.0, "curvature": 0.25, "steps": 6}
+_KL = KL(gamma=2.0, kappa=2.0)
+_PHASES = {"clip": 0.4, "relative_error": 0.4, "failure": 0.9, "noise_multiplier": 0.4}
+_NO_PHASES = {"most_steps": 0}
 _L1_BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
+_NO_STEPS = {"most_steps": 0}
+_ADAPTIVE = {"clip": 0.4, "step_size": 1.0, "window": 20, "most_steps": 60}
 
 EVERY_CASE = (
     Case("gradient descent", GradientDescent(**_FULL), _LOGISTIC),
@@ -158,6 +173,130 @@ EVERY_CASE = (
         "frank-wolfe, own loss",
         FrankWolfe(steps=5, clip=0.2),
         Problem(losses.RecordLoss(own_loss), Ridge(0.1), L1Ball(1.0)),
+    ),
+    Case("continuous spider", ContinuousSpider(difference_clip=1.0, **_SPIDER), _LOGISTIC),
+    Case(
+        "continuous spider, ball",
+        ContinuousSpider(gain="average", **_SPIDER),
+        Problem(losses.squared, NoRegulariser(), L2Ball(0.5)),
+    ),
+    Case(
+        "continuous spider, l1, momentum",
+        ContinuousSpider(momentum=0.5, **_SPIDER),
+        Problem(losses.huber(0.5), L1(0.02)),
+    ),
+    Case("continuous spider, softmax", ContinuousSpider(**_SPIDER), Problem(losses.softmax(3), Ridge(0.1))),
+    Case("continuous spider, own loss", ContinuousSpider(**_SPIDER), Problem(losses.RecordLoss(own_loss))),
+    Case("continuous spider, derived", ContinuousSpider(), _LOGISTIC),
+    Case("continuous spider, whitened", Whitening(inner=ContinuousSpider()), _LOGISTIC, still=None),
+    Case("scheduled gradient descent", ScheduledGradientDescent(steps=6), _LOGISTIC),
+    Case(
+        "scheduled gradient descent, own loss, ball",
+        ScheduledGradientDescent(steps=5, ratio=100.0),
+        Problem(losses.RecordLoss(own_loss), NoRegulariser(), L2Ball(0.5)),
+    ),
+    Case(
+        "scheduled gradient descent, growth",
+        ScheduledGradientDescent(most_steps=12, growth=KL(gamma=1.0, kappa=2.0, gap=0.7)),
+        Problem(losses.huber(0.5), L1(0.02)),
+    ),
+    Case("kl proximal point", KLProximalPoint(**_PROXIMAL), _LOGISTIC, still={"outer_steps": 0}),
+    Case(
+        "kl proximal point, median, ball",
+        KLProximalPoint(clip=0.4, growth=KL(gamma=1.0, kappa=3.0), **(_PROXIMAL | {"weight": None})),
+        Problem(losses.quantile(0.5), constraint=L2Ball(0.5)),
+        still={"outer_steps": 0},
+    ),
+    Case(
+        "kl proximal point, own loss, elastic net",
+        KLProximalPoint(weak_convexity=0.5, **_PROXIMAL),
+        Problem(losses.RecordLoss(own_loss), ElasticNet(0.02, 0.1)),
+        still={"outer_steps": 0},
+    ),
+    Case(
+        "curvature probe", CurvatureProbe(inner=ScheduledGradientDescent(most_steps=8)), _LOGISTIC, still=None
+    ),
+    Case(
+        "curvature probe, gradient descent, softmax",
+        CurvatureProbe(inner=GradientDescent(momentum=0.5)),
+        Problem(losses.softmax(3), Ridge(0.1)),
+        still=None,
+    ),
+    Case(
+        "curvature probe, spider, ball",
+        CurvatureProbe(inner=ContinuousSpider(most_steps=8)),
+        Problem(losses.huber(0.5), constraint=L2Ball(0.5)),
+        still=None,
+    ),
+    Case(
+        "curvature probe, spider", CurvatureProbe(inner=ContinuousSpider(most_steps=8)), _LOGISTIC, still=None
+    ),
+    Case("adaptive gradient descent", AdaptiveGradientDescent(**_ADAPTIVE), _LOGISTIC, still=_NO_STEPS),
+    Case(
+        "adaptive gradient descent, own loss, flattest",
+        AdaptiveGradientDescent(returns="flattest", **_ADAPTIVE),
+        Problem(losses.RecordLoss(own_loss), Ridge(0.1)),
+        still=_NO_STEPS,
+    ),
+    Case(
+        "adaptive gradient descent, ball, selected",
+        AdaptiveGradientDescent(returns="selected", **_ADAPTIVE),
+        Problem(losses.squared, NoRegulariser(), L2Ball(0.5)),
+        still=_NO_STEPS,
+    ),
+    Case(
+        "adaptive gradient descent, l1, average",
+        AdaptiveGradientDescent(returns="average", **_ADAPTIVE),
+        Problem(losses.huber(0.5), L1(0.02)),
+        still=_NO_STEPS,
+    ),
+    Case(
+        "adaptive gradient descent, softmax",
+        AdaptiveGradientDescent(most_steps=60),
+        Problem(losses.softmax(3), Ridge(0.1)),
+        still=_NO_STEPS,
+    ),
+    Case(
+        "adaptive gradient descent, the paper's",
+        AdaptiveGradientDescent(mode="paper", **_ADAPTIVE),
+        Problem(losses.logistic),
+        still=_NO_STEPS,
+    ),
+    Case("kl spider", KLSpider(**_PHASES), Problem(losses.logistic, growth=_KL), still=_NO_PHASES),
+    Case(
+        "kl spider, ridge, no recycling",
+        KLSpider(recycle=False, growth=KL(gamma=1.0, kappa=2.0, gap=0.15), **_PHASES),
+        Problem(losses.squared, Ridge(0.1)),
+        still=_NO_PHASES,
+    ),
+    Case(
+        "kl spider, own loss, ball",
+        KLSpider(curvature=2.0, difference_clip=0.5, growth=_KL, **_PHASES),
+        Problem(losses.RecordLoss(own_loss), constraint=L2Ball(0.5)),
+        still=_NO_PHASES,
+    ),
+    Case(
+        "kl spider, the paper's phases",
+        KLSpider(mode="paper", growth=KL(gamma=0.5, kappa=1.5), clip=0.4, most_steps=20),
+        Problem(losses.softmax(3)),
+        still=_NO_PHASES,
+    ),
+    Case("dp spider", DPSpider(steps=7, period=3, clip=0.4, step_size=1.0), _LOGISTIC),
+    Case(
+        "dp spider, l1, last",
+        DPSpider(steps=4, period=2, clip=0.4, difference_clip=0.2, output="last"),
+        Problem(losses.huber(0.5), L1(0.02)),
+    ),
+    Case(
+        "dp spider, own loss, ball",
+        DPSpider(steps=5, period=5, clip=0.4, curvature=2.0, anchor_share=0.3),
+        Problem(losses.RecordLoss(own_loss), constraint=L2Ball(0.5)),
+    ),
+    Case(
+        "adaptive gradient descent, whitened",
+        Whitening(inner=AdaptiveGradientDescent(most_steps=8)),
+        _LOGISTIC,
+        still=None,
     ),
 )
 CASES = [(case, relation) for case in EVERY_CASE for relation in case.relations]

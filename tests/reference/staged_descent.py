@@ -45,6 +45,6 @@ class StagedDescent:
                 lent = door.allot(name, plan=stage.event(door.public))
             else:
                 lent = door.allot(name, share=self.shares[number])
-            params, status, _, _ = stage.solve(lent, problem, params)
+            params, status, *_ = stage.solve(lent, problem, params)
         assert status is not None
         return Result(params, status, door.transcript)

@@ -1,6 +1,7 @@
 """Results made by hand, for the tests of the report."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ from privopt.ledger.events import (
     Sequence,
 )
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.plans import Plan
+from privopt.plans import Bound, Finding, Plan
 from privopt.public import Public, Relation
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result, Status
 from privopt.sampling import EveryUnit, Poisson, Sampling
-from privopt.transcript import Release, Transcript
+from privopt.transcript import FilterMark, Release, Transcript
 
 N, DELTA = 16_152, 1 / 16_152**2
 FEATURES = (
@@ -169,3 +170,41 @@ def by_hand_report() -> PrivacyReport:
             release("Gradient", GaussianEvent(multiplier), 1, multiplier * 1e-4, multiplier=multiplier)
         )
     return PrivacyReport.of(Result({"w": np.ones((2, 2)), "b": np.float64(0.5)}, Status.FINISHED, transcript))
+
+
+def adaptive_result(releases: int = 300, used: float = 0.98) -> Result:
+    """Many single releases whose noise was chosen as the run went, under a filter that was paid for as one."""
+    public = Public(n=N, d=7)
+    cap = GaussianEvent(1.0 / gaussian_mu(1.0, DELTA) * (1 + 1e-9))
+    transcript = Transcript(public.relation)
+    mark = FilterMark(transcript.next_filter(), cap, 0)
+    falling = np.geomspace(40.0, 1.0, releases) * (1.0 + 0.2 * np.sin(np.arange(releases)))
+    scale = cap.noise_multiplier * math.sqrt(float(np.sum(1.0 / falling**2)) / used)
+    for multiplier in (falling * scale).tolist():
+        made = release(
+            "ClippedGradient", GaussianEvent(multiplier), 1, multiplier * 2 / N, multiplier=multiplier
+        )
+        transcript.append(replace(made, under=mark))
+    planned = plan(
+        cap, Budget(1.0, DELTA), 3000, 3000.0, public, curvature=0.25, growth="KL(gamma=2, kappa=2)"
+    )
+    planned = replace(
+        planned,
+        adaptive=True,
+        bound=Bound(0.031, 0.95, "no gradient is longer than the clip"),
+        indicators={
+            "one_query_floor": Finding(2.1e-4, "the noise of one release that spends the whole budget")
+        },
+    )
+    findings = {
+        "gradient_norm": Finding(np.float64(0.0123), "the norm that the schedule ended at, not a bound"),
+        "certificate": Finding(
+            math.inf, "a bound on the gradient if no clip was active, with probability 0.95"
+        ),
+        "norms": Finding(np.full(releases, 0.987654321), "the tracked norm of each step"),
+    }
+    return Result(np.zeros(7), Status.BUDGET_SPENT, transcript, planned, findings)
+
+
+def adaptive_report() -> PrivacyReport:
+    return PrivacyReport.of(adaptive_result())

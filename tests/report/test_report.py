@@ -1,7 +1,9 @@
+import dataclasses
 import functools
 import json
 import math
 import pickle
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,9 +11,10 @@ import pytest
 from tests.report import samples
 
 from privopt.public import Relation
+from privopt.report.figures import schedule_figure
 from privopt.report.model import MOST_ROWS, ModelSummary
 from privopt.report.page import combined_html, combined_json, joint_price, save_combined
-from privopt.report.releases import group_releases
+from privopt.report.releases import MOST_SCHEDULE_POINTS, group_releases
 from privopt.report.report import TERMINAL_WIDTH, PrivacyReport
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use", "rect", "circle", "line"}
@@ -22,6 +25,7 @@ REPORTS = {
     "seeded": functools.cache(samples.seeded_report),
     "off": functools.cache(samples.off_report),
     "by-hand": functools.cache(samples.by_hand_report),
+    "adaptive": functools.cache(samples.adaptive_report),
 }
 
 
@@ -162,7 +166,7 @@ def test_users_and_adding_or_removing_one_are_named(pages: dict[str, str]) -> No
 def test_the_short_text_fits_a_terminal(name: str) -> None:
     report = REPORTS[name]()
     lines = str(report).splitlines()
-    assert 8 <= len(lines) <= 20
+    assert 8 <= len(lines) <= 24
     assert max(map(len, lines)) <= TERMINAL_WIDTH
     assert report._repr_html_().startswith("<pre>")
 
@@ -195,6 +199,68 @@ def test_releases_of_one_kind_are_one_line() -> None:
     assert len(hand.releases[0].schedule) == 3
     assert hand.model is not None
     assert hand.model.features == ("['b']", "['w'][0, 0]", "['w'][0, 1]", "['w'][1, 0]", "['w'][1, 1]")
+
+
+def test_a_filter_is_said_to_be_paid_for_as_one_release(pages: dict[str, str]) -> None:
+    report = REPORTS["adaptive"]()
+    (group,) = report.releases
+    assert group.filter is not None
+    assert group.filter.used == pytest.approx(0.98, rel=1e-9)
+    assert len(group.events) == 2
+    text = Page(pages["adaptive"]).text
+    for phrase in (
+        "300 answers were chosen as the run went, under a Gaussian filter that was paid for as one release with noise",
+        "98 % of it was used",
+        "300 noisy answers were computed, of at most 3,000 planned",
+        "paid for by a filter",
+        "The bound known before the data were read: excess at most 0.031 with probability 0.95, if no gradient is",
+        "The bound on the excess rests on this: no gradient is longer than the clip.",
+        "How fast the objective grows, KL(gamma=2, kappa=2), was declared and not checked",
+    ):
+        assert phrase in text
+    assert "98 % of a filter used" in " ".join(str(report).split())
+
+
+def test_what_the_run_shows_about_its_result_is_a_section(pages: dict[str, str]) -> None:
+    report = REPORTS["adaptive"]()
+    section = Page(pages["adaptive"]).text.partition("What the run shows about its result")[2]
+    for phrase in (
+        "Gradient norm 0.0123 the norm that the schedule ended at",
+        "Certificate ∞",
+        "Norms 300 numbers",
+    ):
+        assert phrase in section
+    assert "One query floor 0.00021" in section.partition("What could be expected of it")[2]
+    printed = " ".join(str(report).split())
+    assert "gradient norm 0.0123: the norm that the schedule ended at, not a bound" in printed
+    assert "bound excess at most 0.031 with probability 0.95" in printed
+    assert report.to_dict()["findings"]["certificate"]["value"] == "infinity"
+    assert "What the run shows" not in Page(pages["gaussian"]).text
+
+
+def test_a_long_run_of_single_releases_is_grouped_fast_and_drawn_as_one_line() -> None:
+    transcript = samples.adaptive_result(3000).transcript
+    group_releases(transcript)
+    started = time.perf_counter()
+    (group,) = group_releases(transcript)
+    assert time.perf_counter() - started < 1.0  # measured: 0.05 s on one core
+    assert len(group.schedule) <= MOST_SCHEDULE_POINTS
+    assert group.scale is not None
+    assert {min(scale for _, scale in group.schedule), max(scale for _, scale in group.schedule)} == set(
+        group.scale
+    )
+    figure = schedule_figure([group], "long")
+    assert "Noise scale of each release" in figure
+    assert len(figure) < 60_000
+
+
+def test_the_figure_tells_kinds_with_one_label_apart() -> None:
+    group = group_releases(samples.adaptive_result(50).transcript)[0]
+    figure = schedule_figure([group, group], "two")
+    assert "Clipped gradient (1): " in figure
+    assert "Clipped gradient (2): " in figure
+    flat = dataclasses.replace(group, schedule=tuple((at, 0.0) for at, _ in group.schedule))
+    assert schedule_figure([flat], "none") == ""
 
 
 def test_several_runs_stand_in_one_file_with_their_joint_price(tmp_path: Path) -> None:

@@ -1,5 +1,11 @@
 """`privopt plan`, and the plan that `privopt fit` announces."""
 
+import contextlib
+import json
+import sys
+from dataclasses import replace
+from typing import Any
+
 from rich.console import Console
 
 from privopt.commands import screen
@@ -20,7 +26,7 @@ PUBLIC_NUMBER = {
 }
 
 
-def run(options: Options) -> None:
+def run(options: Options, *, as_json: bool = False) -> None:
     """Print what a fit would cost and achieve; nothing is read but the schema."""
     if options.n is None:
         raise Mistake(
@@ -28,6 +34,10 @@ def run(options: Options) -> None:
         )
     task = Task.of(options)
     estimator = task.estimator(options.n)
+    if as_json:
+        text = json.dumps(_document(task, estimator, options.n), indent=2, allow_nan=False)
+        sys.stdout.write(text + "\n")
+        return
     terminal = screen.console()
     announce(terminal, task, estimator, options.n, "given by --n", title="Plan, from public numbers alone")
     if options.solver == "auto":
@@ -56,9 +66,9 @@ def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
         ("n", f"{n:,} {task.unit}s, {how_n}; {PUBLIC_NUMBER[relation]}"),
         ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),
         ("model", _model(task)),
-        ("solver", plan.solver),
+        ("solver", plan.solver + (f", chosen because {plan.reason.rstrip('.')}" if plan.reason else "")),
         ("effort", screen.effort_row(plan, sparse=plan.public.sparse)),
-        ("predicted", screen.excess_row(plan)),
+        *screen.promises(plan),
     ]
     if task.unit == "record" and user is not None:
         rows.append(
@@ -97,20 +107,31 @@ def _model(task: Task) -> str:
 
 def _show_others(terminal: Console, task: Task, estimator: Estimator, n: int) -> None:
     """What the other solvers would do, one line each."""
-    chosen = task.plan(estimator, n)
-    rows: list[tuple[str, str]] = []
-    for name in SOLVERS:
-        if name == chosen.solver:
-            continue
-        try:
-            other = task.plan(estimator.set_params(solver=name), n)
-        except ValueError:  # it cannot solve this problem
-            continue
-        rows.append(
-            (
-                name,
-                f"{other.releases:,} releases, {several_or(other.passes, 'pass')}; {screen.excess_row(other)}",
-            )
-        )
+    rows = [(other.solver, _short(other)) for other in _others(task, estimator, n)]
     if rows:
         screen.show_rows(terminal, "Other solvers (--solver NAME)", rows)
+
+
+def _short(plan: Plan) -> str:
+    most = "at most " if plan.adaptive else ""
+    bound = "" if plan.bound is None else f"; {plan.bound.sentence}"
+    return f"{most}{plan.releases:,} releases, {several_or(plan.passes, 'pass')}; {screen.excess_row(plan)}{bound}"
+
+
+def _others(task: Task, estimator: Estimator, n: int) -> list[Plan]:
+    """The plans of the solvers that can solve the problem and were not chosen, under the names of --solver."""
+    chosen, plans = task.plan(estimator, n), list[Plan]()
+    for name in SOLVERS:
+        with contextlib.suppress(ValueError):  # it cannot solve this problem
+            other = task.plan(estimator.set_params(solver=name), n)
+            if other.solver != chosen.solver:
+                plans.append(replace(other, solver=name))
+    return plans
+
+
+def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
+    """The plans as JSON values, the one that a fit would follow first."""
+    plans = [task.plan(estimator, n)]
+    if task.options.solver == "auto":
+        plans += _others(task, estimator, n)
+    return {"chosen": plans[0].solver, "plans": [plan.to_dict() for plan in plans]}

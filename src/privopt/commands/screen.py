@@ -56,8 +56,9 @@ def effort_row(plan: Plan, *, sparse: bool = False) -> str:
     memory = (
         "memory as the entries that are stored" if sparse else f"about {size(plan.memory_bytes)} of memory"
     )
+    most = "at most " if plan.adaptive else ""
     return (
-        f"{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')} over the data; "
+        f"{most}{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')} over the data; "
         f"{duration(plan.seconds)} of computing and {memory}, compilation left out"
     )
 
@@ -65,11 +66,20 @@ def effort_row(plan: Plan, *, sparse: bool = False) -> str:
 def excess_row(plan: Plan) -> str:
     """The predicted error in words."""
     if plan.predicted_excess is None:
-        return f"no prediction: {plan.prediction}" if plan.prediction else "no prediction"
+        return plan.excess_sentence
     meaning = f" ({plan.prediction})" if plan.prediction else ""
     return (
         f"training objective about {number(plan.predicted_excess, 2)} above its non-private optimum{meaning}"
     )
+
+
+def promises(plan: Plan) -> list[tuple[str, str]]:
+    """What is known of the result beforehand, as labelled lines."""
+    return [
+        ("predicted", excess_row(plan)),
+        ("bound", "no bound" if plan.bound is None else plan.bound.sentence),
+        *(("indicator", sentence) for sentence in plan.indicator_sentences),
+    ]
 
 
 @contextmanager
@@ -90,3 +100,4 @@ def release_bar(screen: Console, title: str, releases: int) -> Generator[Observe
             progress.advance(bar, count)
 
         yield observe
+        progress.update(bar, total=progress.tasks[bar].completed)  # a run that adapts may end early

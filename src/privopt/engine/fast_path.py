@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba.core import config
@@ -14,7 +14,9 @@ from scipy import sparse
 
 from privopt.data import Units
 from privopt.engine import kernels
+from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.formulas import FORMULAS
+from privopt.engine.mixed_kernel import BOTH, sum_mixed_records, sum_mixed_users
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.engine.rows import MappedRows, block_length, take_rows
 from privopt.engine.softmax_kernel import sum_softmax
@@ -38,10 +40,60 @@ def supports(units: Units, form: RowForm) -> bool:
     """Whether a compiled kernel computes this row form on these units."""
     if form.kernel is None:
         return False
+    if form.kernel.kind == "mixed" and form.norm != "l2":
+        return False
     if form.kernel.code == KernelCode.SOFTMAX:
         plain = units.private_offsets is None and not isinstance(units.private_features, MappedRows)
-        return plain and form.norm == "l2"
+        return plain and form.norm == "l2" and form.kernel.kind != "mixed"
     return form.outputs == 1 and form.kernel.code in FORMULAS
+
+
+class _Block(NamedTuple):
+    """Stored rows with what the kernels ask of them."""
+
+    rows: tuple[NDArray[Any], ...]
+    private_targets: NDArray[np.float64]
+    private_inverse_norms: NDArray[np.float64]
+    owners: (
+        tuple[NDArray[Any], NDArray[Any]] | None
+    )  # a user's first row and weight; None when a unit is a record
+    memory: tuple[int, NDArray[np.float64], NDArray[np.float64]]  # see `mixed_kernel.sum_mixed_records`
+
+
+class _Pass(NamedTuple):
+    """A row form in the numbers that the kernels take."""
+
+    code: int
+    kind: str
+    points: NDArray[np.float64]
+    outputs: int
+    formula: tuple[int, float, float, float]
+    radius: float
+    inner: float
+    change: float
+    gain: float
+
+    def run(
+        self, block: _Block, index: NDArray[np.int64], lanes: Any, first: int, last: int, totals: NDArray[Any]
+    ) -> None:
+        """Sum the positions of each of the lanes first..last-1 into totals (lanes, outputs, d)."""
+        rows, private_targets, private_inverses, owners, memory = block
+        where = (lanes, first, last, totals if self.code == KernelCode.SOFTMAX else totals[:, 0])
+        if self.kind == "mixed":
+            limits = (self.inner, self.change, self.radius)
+            rest = (index, self.points, self.formula[:3], memory, limits, self.gain, *where)
+            if owners is None:
+                sum_mixed_records(rows, private_targets, private_inverses, *rest)
+            else:
+                sum_mixed_users(rows, private_targets, *owners, *rest)
+            return
+        common, limits = (rows, private_targets, private_inverses), (self.radius, self.inner)
+        if self.code == KernelCode.SOFTMAX:
+            sum_softmax(*common, index, self.points, self.outputs, *limits, *where)
+        elif owners is None:
+            kernels.sum_records(*common, index, self.points, self.formula, *limits, *where)
+        else:
+            kernels.sum_users(*common, *owners, index, self.points, self.formula, *limits, *where)
 
 
 def kernel_sum(
@@ -50,6 +102,7 @@ def kernel_sum(
     private_inverse_norms: NDArray[np.float64],
     private_positions: NDArray[np.int64] | None,
     threads: int,
+    carried: CarriedSlopes | None = None,
 ) -> NDArray[np.float64]:
     """The sum of clipped contributions of a row form that `supports` accepts.
 
@@ -59,38 +112,69 @@ def kernel_sum(
         private_inverse_norms: 1 / row norm, in the norm of the clip of a record, rounded down.
         private_positions: which units take part; None for all.
         threads: how many threads share the lanes; the result does not depend on it.
+        carried: the slopes of the last mixed pass over all of these units; the result does not depend on them.
     """
-    kernel = form.kernel
-    assert kernel is not None
-    points = np.ascontiguousarray(np.asarray(form.points, np.float64).T)
-    first, second = map(float, kernel.parameters)
-    formula = (int(kernel.code), first, second, _inwards(kernel.balanced))
-    limits = (_inwards(form.radius), _inwards(kernel.inner))
+    work = _pass(form)
     index = np.empty(0, np.int64) if private_positions is None else private_positions
     count = units.positions if private_positions is None else len(private_positions)
+    memory = (BOTH, np.empty(0), np.empty(0))
+    keeps = carried is not None and work.kind == "mixed" and private_positions is None
+    if carried is not None and keeps:
+        still = work.gain == 0.0 or work.change == 0.0
+        memory = carried.open(work.points, work.formula, len(units.private_targets), still=still)
     if isinstance(units.private_features, MappedRows):
-        total = _mapped_sum(units, private_inverse_norms, index, count, points, formula, limits)
-        return total.reshape(form.shape)
-    width, stored = points.shape[1], _kernel_rows(units.private_features)
+        private_sum = _mapped_sum(units, private_inverse_norms, index, count, work, memory)
+    else:
+        private_sum = _stored_sum(units, private_inverse_norms, index, count, work, memory, threads)
+    if carried is not None and keeps:
+        carried.close(work.points, work.formula)
+    return private_sum.T.reshape(form.shape)
+
+
+def _pass(form: RowForm) -> _Pass:
+    kernel = form.kernel
+    assert kernel is not None
+    first, second = map(float, kernel.parameters)
+    return _Pass(
+        code=int(kernel.code),
+        kind=kernel.kind,
+        points=np.ascontiguousarray(np.asarray(form.points, np.float64).T),
+        outputs=form.outputs,
+        formula=(int(kernel.code), first, second, _inwards(kernel.balanced)),
+        radius=_inwards(form.radius),
+        inner=_inwards(kernel.inner),
+        change=_inwards(kernel.change),
+        gain=float(kernel.gain),
+    )
+
+
+def _stored_sum(
+    units: Units,
+    private_inverse_norms: NDArray[np.float64],
+    index: NDArray[np.int64],
+    count: int,
+    work: _Pass,
+    memory: tuple[int, NDArray[np.float64], NDArray[np.float64]],
+    threads: int,
+) -> NDArray[np.float64]:
+    """`kernel_sum` over rows in memory, as (outputs, d)."""
+    width = work.points.shape[1]
+    owners = None
+    if units.private_offsets is not None and units.private_weights is not None:
+        owners = (units.private_offsets, units.private_weights)
+    private_block = _Block(
+        _kernel_rows(units.private_features), units.private_targets, private_inverse_norms, owners, memory
+    )
     # CSR: a nominal 64 stored entries a row. The number of lanes never depends on private values.
-    entries = form.outputs * (64 if sparse.issparse(units.private_features) else width)
-    lanes = _lanes(count, form.outputs * width, entries)
-    totals = np.empty((len(lanes) - 1, form.outputs, width))
-    common = (stored, units.private_targets, private_inverse_norms)
+    entries = work.outputs * (64 if sparse.issparse(units.private_features) else width)
+    lanes = _lanes(count, work.outputs * width, entries)
+    totals = np.empty((len(lanes) - 1, work.outputs, width))
 
     def run(first: int, last: int) -> None:
-        if kernel.code == KernelCode.SOFTMAX:
-            sum_softmax(*common, index, points, form.outputs, *limits, lanes, first, last, totals)
-        elif units.private_offsets is None or units.private_weights is None:
-            kernels.sum_records(*common, index, points, formula, *limits, lanes, first, last, totals[:, 0])
-        else:
-            owners = (units.private_offsets, units.private_weights)
-            kernels.sum_users(
-                *common, *owners, index, points, formula, *limits, lanes, first, last, totals[:, 0]
-            )
+        work.run(private_block, index, lanes, first, last, totals)
 
     _share(run, len(lanes) - 1, threads)
-    return _in_order(totals).T.reshape(form.shape)
+    return _in_order(totals)
 
 
 def _mapped_sum(
@@ -98,30 +182,34 @@ def _mapped_sum(
     private_inverse_norms: NDArray[np.float64],
     index: NDArray[np.int64],
     count: int,
-    points: NDArray[np.float64],
-    formula: tuple[int, float, float, float],
-    limits: tuple[float, float],
+    work: _Pass,
+    memory: tuple[int, NDArray[np.float64], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """`kernel_sum` over rows that are computed a block at a time; a block holds whole units."""
-    width = points.shape[1]
-    total, share = BlockedSum((width,)), np.empty((1, width))
+    """`kernel_sum` over rows that are computed a block at a time, as (1, d); a block holds whole units."""
+    width = work.points.shape[1]
+    total, share = BlockedSum((1, width)), np.empty((1, 1, width))
     no_index = np.empty(0, np.int64)
+    source, private_carried, private_kept = memory
     step = min(BLOCK_ROWS, block_length(width * units.public.records_per_unit))
     for start in range(0, count, step):
         stop = min(start + step, count)
         positions = index[start:stop] if len(index) else np.arange(start, stop)
         private_where = units.private_rows_of(positions)
-        common = (
+        owners = None
+        if units.private_offsets is not None and units.private_weights is not None:
+            owners = (offsets(np.diff(units.private_offsets)[positions]), units.private_weights[positions])
+        private_before = private_carried[private_where] if len(private_carried) else private_carried
+        private_after = np.empty(len(private_where) if len(private_kept) else 0)
+        private_block = _Block(
             _kernel_rows(take_rows(units.private_features, private_where)),
             units.private_targets[private_where],
             private_inverse_norms[private_where],
+            owners,
+            (source, private_before, private_after),
         )
-        rest = (no_index, points, formula, *limits, np.array([0, stop - start]), 0, 1, share)
-        if units.private_offsets is None or units.private_weights is None:
-            kernels.sum_records(*common, *rest)
-        else:
-            private_offsets = offsets(np.diff(units.private_offsets)[positions])
-            kernels.sum_users(*common, private_offsets, units.private_weights[positions], *rest)
+        work.run(private_block, no_index, np.array([0, stop - start]), 0, 1, share)
+        if len(private_kept):
+            private_kept[private_where] = private_after
         total.add(share[0], stop - start)
     return total.total()
 

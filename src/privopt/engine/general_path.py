@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.public import Public
-from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum, inwards
+from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum, clip_rows_to_ball
 
 CHUNK_BYTES = 32 * 2**20
 _SMALL_CHUNK = 256  # for samples, so that few units are not padded to a large chunk
@@ -63,8 +63,8 @@ def unit_contributions(
         chunk: the units.
         by_rows: whether to use the query's generalised-linear form if it has one, which is faster for users.
     Privacy:
-        A unit's vector depends on its own records. One that is not finite is zero, and so is one of a unit without
-        records; any other is mapped into the ball by the query's `clip_unit`.
+        A unit's vector depends on its own records. One that is not finite is zero (see `MeanQuery.without_bad`), and so
+        is one of a unit without records; any other is mapped into the ball by the query's `clip_unit`.
     """
     private_features = chunk.private_features.astype(jnp.float64)
     if isinstance(query, RecordSum):
@@ -75,9 +75,8 @@ def unit_contributions(
             private_features, chunk.private_targets, chunk.private_mask.astype(jnp.float64)
         )
     private_there = jnp.any(chunk.private_mask, axis=1)
-    private_clipped = jax.vmap(query.clip_unit)(
-        _keep(private_vectors, private_there & _finite(private_vectors))
-    )
+    private_good = jax.vmap(query.without_bad)(_keep(private_vectors, private_there))
+    private_clipped = jax.vmap(query.clip_unit)(private_good)
     return _keep(private_clipped, _finite(private_clipped))
 
 
@@ -132,21 +131,8 @@ def clip_coefficients(
     private_norms: Float[Array, " b"],
     private_mask: Bool[Array, " b"],
 ) -> Float[Array, "b K"]:
-    """Scale coefficients so that each contribution outer(a, s) stays within the form's radius.
-
-    Privacy:
-        The norm of outer(a, s) is |a| |s|, Frobenius for l2 and largest entry for l_inf; `private_norms` are rounded
-        up and the radius is moved inwards by 1e-9, more than the float64 norm of s can be off by. Coefficients that
-        are not finite, and those of absent records, are 0.
-    """
-    private_kept = _keep(private_coefficients, private_mask & _finite(private_coefficients))
-    private_peak = jnp.max(jnp.abs(private_kept), axis=1)
-    private_unit = private_kept / jnp.where(private_peak > 0, private_peak, 1.0)[:, None]
-    private_length = jnp.sqrt(jnp.sum(private_unit * private_unit, axis=1)) if form.norm == "l2" else 1.0
-    private_size = private_peak * private_length * private_norms
-    aim = inwards(form.radius)
-    private_scale = aim / jnp.where(private_size > 0, private_size, 1.0)
-    return private_kept * jnp.where((private_size <= aim) & (aim > 0), 1.0, private_scale)[:, None]
+    """Coefficients whose contributions outer(a, s) stay within the form's radius; 0 for absent records."""
+    return clip_rows_to_ball(_keep(private_coefficients, private_mask), private_norms, form.radius, form.norm)
 
 
 def _one_contribution(query: MeanQuery, *, public: Public) -> Array:

@@ -10,6 +10,7 @@ from scipy import sparse
 
 from privopt.data import Units
 from privopt.engine import fast_path
+from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.compiled_loops import TracedRows, traced_arrays, traced_shapes, traced_sum
 from privopt.engine.general_path import (
     UnitChunk,
@@ -25,6 +26,7 @@ from privopt.engine.second_moments import second_moment_sum, supports_second_mom
 from privopt.engine.users import within
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum
+from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.second_moment import WeightedSecondMoment
 from privopt.sampling import EveryUnit, FixedSize, Sampling
 
@@ -44,6 +46,7 @@ class InProcessEngine:
         self._threads = fast_path.thread_count() if threads is None else threads
         self._private_norms = {"l2": units.private_norms}
         self._private_inverses: dict[str, NDArray[np.float64]] = {}
+        self._carried = CarriedSlopes()
 
     def clipped_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
@@ -61,17 +64,27 @@ class InProcessEngine:
             public, query = self.units.public, _with_typed_leaves(_checked(query))
             if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
                 return second_moment_sum(self.units, query, private_draw)
-            form = query.row_form(public) if isinstance(query, RecordSum) else None
-            # A user's average has no scalar clip in the l_inf norm.
-            if form is None or (form.norm != "l2" and public.unit == "user"):
-                return self._chunked_sum(query, private_draw, by_rows=False)
-            if fast_path.supports(self.units, form):
-                private_inverses = self._inverse_norms(form.norm)
-                return fast_path.kernel_sum(self.units, form, private_inverses, private_draw, self._threads)
-            if public.unit == "user":
-                return self._chunked_sum(query, private_draw, by_rows=True)
-            assert isinstance(query, RecordSum)
-            return self._row_form_sum(query, form, private_draw)
+            if isinstance(query, GradientNorms):
+                groups = [_with_typed_leaves(group) for group in query.groups(public)]
+                return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
+            return self._summed(query, private_draw)
+
+    def _summed(self, query: MeanQuery, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
+        """By the fastest of the paths that compute the query."""
+        public = self.units.public
+        form = query.row_form(public) if isinstance(query, RecordSum) else None
+        # A user's average has no scalar clip in the l_inf norm.
+        if form is None or (form.norm != "l2" and public.unit == "user"):
+            return self._chunked_sum(query, private_draw, by_rows=False)
+        if fast_path.supports(self.units, form):
+            private_inverses = self._inverse_norms(form.norm)
+            return fast_path.kernel_sum(
+                self.units, form, private_inverses, private_draw, self._threads, self._carried
+            )
+        if public.unit == "user":
+            return self._chunked_sum(query, private_draw, by_rows=form.averages)
+        assert isinstance(query, RecordSum)
+        return self._row_form_sum(query, form, private_draw)
 
     def general_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None

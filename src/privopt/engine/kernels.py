@@ -140,7 +140,7 @@ def add(rows: Any, index: Any, start: int, m: int, s: Any, total: Any) -> None:
 
 
 @compiled(FAST, inline=True)
-def _clip_scalars(s: Any, inverse_norms: Any, radius: float, m: int) -> None:
+def clip_scalars(s: Any, inverse_norms: Any, radius: float, m: int) -> None:
     """Clip |s[r]| to radius / |a_r|; what is not finite becomes 0."""
     for r in range(m):
         finite = abs(s[r]) <= LARGEST
@@ -173,8 +173,8 @@ def _coefficients(
     if two:
         predictions(rows, index, start, m, anchor, t)
         slopes(code, p0, p1, t, y, m, other)
-        _clip_scalars(s, inverse, inner, m)
-        _clip_scalars(other, inverse, inner, m)
+        clip_scalars(s, inverse, inner, m)
+        clip_scalars(other, inverse, inner, m)
         for r in range(m):
             s[r] -= other[r]
 
@@ -230,14 +230,14 @@ def sum_records(
                     i = start + r if whole else index[start + r]
                     y[r], inverse[r] = targets[i], inverse_norms[i]
                 _coefficients(rows, index, start, m, ends, task, y, inverse, (t, other), s)
-                _clip_scalars(s, inverse, radius, m)
+                clip_scalars(s, inverse, radius, m)
                 add(rows, index, start, m, s, share)
             for j in range(d):
                 totals[lane, j] += share[j]
 
 
 @compiled(FAST)
-def _scale_into_ball(vector: Any, columns: Any, count: int, radius: float) -> float:
+def scale_into_ball(vector: Any, columns: Any, count: int, radius: float) -> float:
     """The factor that brings the vector's entries at columns[:count] into the ball; 0 if one is not finite."""
     squares = 0.0
     for k in range(count):
@@ -263,7 +263,7 @@ def _scale_into_ball(vector: Any, columns: Any, count: int, radius: float) -> fl
 
 
 @compiled(FAST)
-def _touch(rows: Any, low: int, high: int, mark: int, seen: Any, touched: Any, average: Any) -> int:
+def touch(rows: Any, low: int, high: int, mark: int, seen: Any, touched: Any, average: Any) -> int:
     """List the columns that the rows low..high-1 use in `touched`, and set the average to zero there."""
     if len(rows) == 2:
         average[:] = 0.0
@@ -339,7 +339,7 @@ def sum_users(
                 if high == low:
                     continue
                 weight = weights[user] / (high - low)
-                count = _touch(rows, low, high, position, seen, touched, average)
+                count = touch(rows, low, high, position, seen, touched, average)
                 for start in range(low, high, TILE):
                     m = min(TILE, high - start)
                     for r in range(m):
@@ -348,7 +348,7 @@ def sum_users(
                     for r in range(m):
                         s[r] *= weight
                     add(rows, no_index, start, m, s, average)
-                scale = _scale_into_ball(average, touched, count, radius)
+                scale = scale_into_ball(average, touched, count, radius)
                 if scale > 0.0:
                     for k in range(count):
                         j = touched[k]

@@ -266,7 +266,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         if setup.scales is not None:
             staged = plan_stages(setup, self.solver, n=shape.n, by_user=shape.by_user, budget=budget)
             result, setup = fit_in_stages(staged, records, account=self.account, observer=observer)
-            return Fitted(result, setup, staged.solver.releases())
+            before = 1  # the bounds
+            return Fitted(result, setup, result.transcript.releases - before)
         result = minimize(
             setup.problem,
             records.units(setup),
@@ -276,8 +277,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             random_state=self.random_state,
             observer=observer,
         )
-        assert result.plan is not None
-        return Fitted(result, setup, result.plan.releases)
+        return Fitted(result, setup, result.transcript.releases)
 
     def _search(
         self, shape: Shape, budget: Budget, records: Records, observer: Observer | None

@@ -30,7 +30,7 @@ class Candidate:
     def configured(self, public: Public, budget: Budget) -> Solver:
         """Its solver, configured for a fit that has the budget to itself."""
         problem = self.setup.problem
-        return choose(self.solver, problem, public, budget).configure(problem, public, budget)
+        return choose(self.solver, problem, public, budget).solver.configure(problem, public, budget)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +151,7 @@ def plan_search(
             passes=passes,
             memory_bytes=2 * data_bytes(whole[0]),
             seconds=passes * pass_seconds(whole[0], candidates[0].setup.problem.loss.outputs),
+            adaptive=any(solver.adaptive for solver in (*fits, *refits)),
         ),
     )
 

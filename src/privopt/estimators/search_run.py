@@ -24,6 +24,7 @@ from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.report.report import Selection
 from privopt.result import Result
+from privopt.solvers.base import Solver
 
 if TYPE_CHECKING:
     from privopt.estimators.base import PrivateLinearModel
@@ -47,26 +48,35 @@ class SearchRun:
             public, sizes, run.noise.units_generator
         )
 
-    def fit(self, index: int, setup: Setup, units: Units) -> Result:
-        """Fit a candidate on the training part of all `units`."""
+    def fit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
+        """Fit a candidate on the training part of all `units`; gives the number of its releases as well."""
         solver = self.search.fits[index]
         part = units.subset(self._private_train, self.search.train)
         ledger = self._train_ledger.sub_ledger(f"candidate {index}", plan=solver.event(part.public))
-        return solver.solve(self._run.door(part, ledger), setup.problem)
+        return self._counted(solver, part, ledger, setup)
 
     def choose(self, scores: HoldoutScores, units: Units) -> int:
         """The index of the candidate chosen on the holdout part of all `units`."""
         part = units.subset(self._private_held, self.search.held_out)
         return int(self._run.door(part, self._held_ledger).release(scores, self.search.choice))
 
-    def refit(self, index: int, setup: Setup, units: Units) -> Result:
-        """Fit the winner on all units. The ledger pays for the release that dominates every candidate's refit."""
+    def refit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
+        """Fit the winner on all units, as `fit` does.
+
+        The ledger pays for the release that dominates every candidate's refit.
+        """
         solver, budget = self.search.refits[index], self.search.plan.budget
         dominant = dominating([other.event(units.public) for other in self.search.refits])
         self._run.ledger.charge("refit", dominant)
         event = solver.event(units.public)
         own = Ledger(budget, units.public.relation, plan=event, seeded=self._run.noise.seeded)
-        return solver.solve(self._run.door(units, own), setup.problem)
+        return self._counted(solver, units, own, setup)
+
+    def _counted(self, solver: Solver, units: Units, ledger: Ledger, setup: Setup) -> tuple[Result, int]:
+        """A solver's result, and how many releases it made."""
+        before = self._run.transcript.releases
+        result = solver.solve(self._run.door(units, ledger), setup.problem)
+        return result, self._run.transcript.releases - before
 
 
 class Found(NamedTuple):
@@ -150,25 +160,23 @@ def run_search(
             candidates = [_within(candidate, bounds) for candidate in candidates]
             scored = scored.within(bounds)
         under_way = SearchRun(search, units_of(scored).public, run)
-        results = [
+        fits = [
             under_way.fit(index, candidate.setup, units_of(candidate.setup))
             for index, candidate in enumerate(candidates)
         ]
-        for model, candidate, result in zip(models, candidates, results, strict=True):
+        for model, candidate, (result, _) in zip(models, candidates, fits, strict=True):
             set_parameters(model, result.params, candidate.setup)
         scores = HoldoutScores(
             score=record_score(scorer.model, scored),
             models=stack([parameters_in(model, scored) for model in models]),
         )
         best = under_way.choose(scores, units_of(scored))
-        result, solvers = results[best], search.fits
+        result, count = fits[best]
         if search.refits:
-            result, solvers = (
-                under_way.refit(best, candidates[best].setup, units_of(candidates[best].setup)),
-                search.refits,
-            )
-            set_parameters(models[best], result.params, candidates[best].setup)
-    return Found(best, result._replace(plan=search.plan), candidates[best].setup, solvers[best].releases())
+            setup = candidates[best].setup
+            result, count = under_way.refit(best, setup, units_of(setup))
+            set_parameters(models[best], result.params, setup)
+    return Found(best, result._replace(plan=search.plan), candidates[best].setup, count)
 
 
 def _within(candidate: Candidate, bounds: Any) -> Candidate:

@@ -81,12 +81,13 @@ def plan_stages(setup: Setup, solver: Solver | str, *, n: int, by_user: bool, bu
     public, rest = setup.public(n, by_user=by_user), setup.scales.rest(budget)
     first = setup.scales.configured(budget)
     with double_precision():
-        second = choose(solver, setup.problem, public, rest).configure(setup.problem, public, rest)
+        chosen, reason = choose(solver, setup.problem, public, rest)
+        second = chosen.configure(setup.problem, public, rest)
         scale = common_scale(
             lambda f: (first.scaled(f).event, second.scaled(f).event(public)), budget, public
         )
         first, second = first.scaled(scale), second.scaled(scale)
-        alone = second.plan(setup.problem, public, rest)
+        alone = replace(second.plan(setup.problem, public, rest), reason=reason)
     return StagedPlan(
         setup=setup, scales=first, solver=second, plan=with_scales(alone, first, second.event(public), budget)
     )

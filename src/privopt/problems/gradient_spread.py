@@ -37,11 +37,11 @@ Source:
 """
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 # Straight lines between these points lie above D (the points are raised where D is concave), by less than 0.1 %.
 REACHES = np.array([2.0 * math.sinh(k / 14.0) for k in range(56)])
@@ -57,13 +57,15 @@ DIAMETERS = np.array(
 )
 
 
-def logistic_norm(reach: Float[Array, ""] | float) -> Float[Array, ""]:
+def logistic_norm(reach: Any) -> Any:
     """The largest logistic gradient, in units of R; 1 where the reach is far or no number."""
-    reach = jnp.asarray(reach, float)
-    return jnp.where(reach <= REACHES[-1], jax.nn.sigmoid(reach), 1.0)
+    if isinstance(reach, jax.Array):
+        return jnp.where(reach <= REACHES[-1], jax.nn.sigmoid(reach), 1.0)
+    return 1.0 / (1.0 + math.exp(-reach)) if reach <= REACHES[-1] else 1.0
 
 
-def logistic_diameter(reach: Float[Array, ""] | float) -> Float[Array, ""]:
+def logistic_diameter(reach: Any) -> Any:
     """D(reach), in units of R, rounded up; 2 where the reach is far or no number."""
-    reach = jnp.asarray(reach, float)
-    return jnp.where(reach <= REACHES[-1], jnp.interp(reach, REACHES, DIAMETERS), 2.0)
+    if isinstance(reach, jax.Array):
+        return jnp.where(reach <= REACHES[-1], jnp.interp(reach, REACHES, DIAMETERS), 2.0)
+    return float(np.interp(reach, REACHES, DIAMETERS)) if reach <= REACHES[-1] else 2.0

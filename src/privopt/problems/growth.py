@@ -66,6 +66,25 @@ class KL:
         """The bound on the start's excess, or (gamma L_0)^kappa where gradients of norm L_0 prove a smaller one."""
         return min(self.gap, self.excess_at(lipschitz))
 
+    def growth_within(self) -> tuple[float, float]:
+        """(strength, tau) of the growth `F - F* >= (strength dist)^tau` that follows; kappa above 1.
+
+        strength = (kappa - 1) / (kappa gamma) and tau = kappa / (kappa - 1): a point is no farther from a minimum than
+        gradient flow goes.
+        """
+        if self.kappa == 1.0:
+            raise ValueError(
+                "kappa is 1: the minimum may be infinitely far away, so nothing grows with the distance."
+            )
+        return (self.kappa - 1.0) / (self.kappa * self.gamma), self.kappa / (self.kappa - 1.0)
+
+    def least_smoothness(self, excess: float) -> float:
+        """The least curvature bound that an objective of this growth can have where its excess is this.
+
+        `|grad F|^2 <= 2 L excess` for an L-smooth objective, so 2 gamma^2 L >= excess^((2 - kappa) / kappa).
+        """
+        return excess ** ((2.0 - self.kappa) / self.kappa) / (2.0 * self.gamma**2)
+
     def path_length(self, excess: float) -> float:
         """The longest path of gradient flow from a point with this excess; infinite for kappa = 1."""
         if self.kappa == 1.0:

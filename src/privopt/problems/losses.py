@@ -6,6 +6,7 @@ predictions. Its constants (`facts`) hold for every prediction and every target 
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,11 +75,11 @@ class Logistic(ScalarLoss):
         least_margin = jnp.where(binding, jnp.log1p(-cap) - jnp.log(cap), -jnp.inf)
         return _where_margin_at_least(least_margin, target)
 
-    def gradient_norm_bound(self, reach: Values) -> Values:
+    def gradient_norm_bound(self, reach: Any) -> Any:
         """The largest sigmoid; see `gradient_spread`."""
         return logistic_norm(reach)
 
-    def gradient_diameter(self, reach: Values) -> Values:
+    def gradient_diameter(self, reach: Any) -> Any:
         """About half as large at 0 as far away, since at 0 every slope is 1/2; see `gradient_spread`."""
         return logistic_diameter(reach)
 

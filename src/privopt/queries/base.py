@@ -87,6 +87,34 @@ def clip_to_ball(private_vector: Float[Array, " *shape"], radius: Scalar) -> Flo
     return jnp.where(private_inside, private_safe, private_clipped)
 
 
+def clip_rows_to_ball(
+    private_coefficients: Float[Array, "rows K"],
+    private_norms: Float[Array, " rows"],
+    radius: Scalar,
+    norm: Norm = "l2",
+) -> Float[Array, "rows K"]:
+    """Coefficients s of contributions outer(a, s) such that each is within the ball of `radius`.
+
+    Args:
+        private_coefficients: s of each row; one that is not finite becomes 0.
+        private_norms: |a| of each row, rounded up.
+        radius: largest |a| |s|, at least 0; infinite leaves finite coefficients alone. Public.
+        norm: of s, a and their product.
+    Privacy:
+        The norm of outer(a, s) is |a| |s|, Frobenius for l2 and largest entry for l_inf; `private_norms` are rounded
+        up and the radius is moved inwards by 1e-9, more than the float64 norm of s can be off by.
+    """
+    private_finite = jnp.all(jnp.isfinite(private_coefficients), axis=1)
+    private_kept = jnp.where(private_finite[:, None], private_coefficients, 0.0)
+    private_peak = jnp.max(jnp.abs(private_kept), axis=1)
+    private_unit = private_kept / jnp.where(private_peak > 0, private_peak, 1.0)[:, None]
+    private_length = jnp.sqrt(jnp.sum(private_unit * private_unit, axis=1)) if norm == "l2" else 1.0
+    private_size = private_peak * private_length * private_norms
+    aim = inwards(radius)
+    private_scale = aim / jnp.where(private_size > 0, private_size, 1.0)
+    return private_kept * jnp.where((private_size <= aim) & (aim > 0), 1.0, private_scale)[:, None]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowForm:
     """A generalised-linear contribution `outer(a, s)`: the feature row times `outputs` numbers.
@@ -98,6 +126,8 @@ class RowForm:
         shape: shape of the summed contribution, (d,) or (d, outputs).
         radius: largest norm of one unit's contribution.
         norm: which norm the clip uses; the norm of outer(a, s) is |a| |s|, so clipping needs scalars only.
+        averages: whether a user's vector is the average of their records' contributions, clipped once. If not, the
+            form holds where a unit is a record, and of the fast paths only the kernel knows users.
         kernel: names the compiled kernel that computes the same thing, or None.
     """
 
@@ -107,6 +137,7 @@ class RowForm:
     shape: tuple[int, ...]
     radius: Scalar
     norm: Norm = "l2"
+    averages: bool = True
     kernel: "KernelCall | None" = None
 
 
@@ -115,17 +146,21 @@ class KernelCall:
     """Which compiled kernel computes a row form.
 
     Attributes:
-        kind: "gradient" (one point) or "difference" (two points: at, anchor).
+        kind: "gradient" (one point), "difference" (two points: at, anchor) or "mixed" (at, previous).
         code: the loss formula, `problems.losses.KernelCode`.
         parameters: the formula's two numbers.
-        inner: clip of each gradient before the difference is taken, infinite for none.
+        inner: clip of each gradient before the difference is taken, infinite for none; of the mixed gradient.
+        change: clip of the change of a mixed gradient.
+        gain: weight of that change, in [0, 1]; the gradient has the rest.
         balanced: C of a balanced gradient, see `ClippedGradient`; infinite for a plain one.
     """
 
-    kind: Literal["gradient", "difference"]
+    kind: Literal["gradient", "difference", "mixed"]
     code: int
     parameters: tuple[float, float]
     inner: Scalar = float("inf")
+    change: Scalar = 0.0
+    gain: Scalar = 0.0
     balanced: Scalar = float("inf")
 
 
@@ -170,6 +205,11 @@ class MeanQuery(Query):
     def clip_unit(self, private_vector: Array) -> Array:
         """Map one unit's contribution into the ball of `radius`."""
         return clip_to_ball(private_vector, self.radius())
+
+    def without_bad(self, private_vector: Array) -> Array:
+        """One unit's contribution before the clip, as zero if it is not finite."""
+        private_finite = jnp.all(jnp.isfinite(private_vector))
+        return jnp.where(private_finite, private_vector, jnp.zeros_like(private_vector))
 
     def finish(self, private_mean: Array) -> Array:
         """A 1-Lipschitz map of the mean."""

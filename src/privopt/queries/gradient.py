@@ -1,8 +1,11 @@
 """The clipped mean gradient, and its norm."""
 
 from dataclasses import field
+from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from privopt.problems.losses import OF_BOUNDED_SLOPE, GLMLoss, RecordLoss
@@ -59,13 +62,16 @@ class ClippedGradient(RecordSum):
             return by_clip
         if not isinstance(sampling, EveryUnit):
             return by_clip
-        at = jnp.asarray(self.at, float)
-        reach = public.row_bound * jnp.sqrt(jnp.sum(at * at))
+        # A reach of a float on the host: this runs at every eager step.
+        xp: Any = jnp if isinstance(self.at, Tracer) else np
+        at = xp.asarray(self.at, float)
+        with np.errstate(over="ignore"):
+            reach = public.row_bound * xp.sqrt(xp.sum(at * at))
         if public.relation is Relation.REPLACE_ONE and not self.balanced:
             bound = loss.gradient_diameter(reach)
         else:
             bound = public.relation.factor * loss.gradient_norm_bound(reach)
-        return jnp.minimum(by_clip, bound * (ROUNDING * public.row_bound / public.n))
+        return xp.minimum(by_clip, bound * (ROUNDING * public.row_bound / public.n))
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """The shape of the parameters."""

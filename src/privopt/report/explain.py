@@ -3,6 +3,7 @@
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+from privopt.plans import Finding
 from privopt.public import Relation
 from privopt.report import words
 from privopt.report.curve import sure
@@ -138,6 +139,8 @@ def price(report: "PrivacyReport") -> str:
     plan = report.plan
     answers = words.several(report.count, "noisy answer" if math.isfinite(report.epsilon) else "answer")
     passes = "" if plan is None else f" in {words.several_or(plan.passes, 'pass')} over the data"
+    if plan is not None and _went_by_itself(report):
+        passes = f", of at most {plan.releases:,} planned"
     verb = "was" if report.count == 1 else "were"
     text = f"{answers[:1].upper()}{answers[1:]} {verb} computed{passes}"
     if report.budget is not None and report.budget.is_private:
@@ -150,7 +153,50 @@ def price(report: "PrivacyReport") -> str:
             f"{words.pretty(plan.predicted_excess, 2)} above the best value without privacy"
         )
         text += f" ({plan.prediction.rstrip('.')}). " if plan.prediction else ". "
+    if plan is not None and plan.bound is not None:
+        text += f"The bound known before the data were read: {plan.bound.sentence}. "
     return text + report.status
+
+
+def filters(report: "PrivacyReport") -> list[str]:
+    """What was paid for releases that were chosen as the run went, in sentences."""
+    found: list[str] = []
+    uses = {group.filter.number: group.filter for group in report.releases if group.filter is not None}
+    for use in uses.values():
+        count = sum(group.count for group in report.releases if group.filter == use)
+        found.append(
+            f"{words.several(count, 'answer')} {'was' if count == 1 else 'were'} {use.sentence}. The guarantee is "
+            "that of the whole filter: what was left is not given back."
+        )
+    return found
+
+
+def findings(report: "PrivacyReport") -> list[tuple[str, str, str]]:
+    """What the releases show about the result: name, number, meaning."""
+    return [_row(name, found) for name, found in report.findings.items()]
+
+
+def expectations(report: "PrivacyReport") -> list[tuple[str, str, str]]:
+    """What was known of the result before the data were read: name, number, meaning."""
+    plan = report.plan
+    if plan is None:
+        return []
+    rows = [_row(name, found) for name, found in plan.indicators.items()]
+    if plan.bound is not None:
+        rows.insert(0, ("Bound", words.pretty(plan.bound.value, 3), plan.bound.sentence))
+    elif rows:
+        rows.insert(0, ("Bound", "none", "no bound on the excess is known for this solver and problem"))
+    return rows
+
+
+def _row(name: str, found: Finding) -> tuple[str, str, str]:
+    return words.titled(name), words.pretty(found.value, 3), found.meaning
+
+
+def _went_by_itself(report: "PrivacyReport") -> bool:
+    """Whether the number of releases was chosen as the run went."""
+    adaptive = report.plan is not None and report.plan.adaptive
+    return adaptive or any(group.filter is not None for group in report.releases)
 
 
 def technical(report: "PrivacyReport") -> list[Point]:
@@ -258,6 +304,10 @@ _SETTINGS = {
     "step_size": "Step size {0}: set from public numbers alone; too large a step may diverge.",
     "steps": "{0} steps are taken to be enough; they were chosen to balance progress against noise.",
     "momentum": "Momentum {0}: a fixed number, not tuned on the data.",
+    "curvature": "Curvature {0} of one record's loss: taken as known; where it is larger, a step may be too long.",
+    "difference_clip": "Clip {0} of gradient differences, over curvature times step: longer ones are shortened, which "
+    "may bias the answer.",
+    "change_clip": "Clip {0} of gradient changes: longer ones are shortened, which may bias the answer.",
     "share": "A share of {0} of the budget (of mu^2) buys the second moment of the rows, so that the rest is spent in "
     "coordinates where the features look alike; the clip there follows from what was released.",
     "inner.steps": "{0} steps are taken there; they were chosen to balance progress against noise.",
@@ -274,14 +324,23 @@ def utility_assumptions(report: "PrivacyReport") -> list[str]:
         for key, text in _SETTINGS.items()
         if isinstance(value := settings.get(key), int | float) and math.isfinite(value)
     ]
-    bound = words.pretty(report.plan.public.row_bound)
+    longest = words.pretty(report.plan.public.row_bound)
     sentences.append(
-        f"Rows longer than {bound} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
+        f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
     )
     if report.plan.predicted_excess is not None:
         sentences.append(
             f"The predicted excess {words.pretty(report.plan.predicted_excess, 2)} is an estimate from public "
             "numbers, not a promise."
+        )
+    bound = report.plan.bound
+    if bound is not None and bound.condition:
+        condition = bound.condition.strip().removeprefix("if ").rstrip(".")
+        sentences.append(f"The bound on the excess rests on this: {condition}.")
+    if settings.get("growth") not in (None, "None"):
+        sentences.append(
+            f"How fast the objective grows, {settings['growth']}, was declared and not checked; where it is wrong, so "
+            "are the bounds and schedules that follow from it."
         )
     return sentences
 

@@ -32,6 +32,7 @@ _VARIABLES = {
 }
 _DASHES = ("-", "--", "-.", ":")
 _MOST_CURVES = len(_LINES)
+_MOST_MARKED = 40  # points of a line that are marked one by one
 
 
 def curves_figure(reports: Sequence["PrivacyReport"], labels: Sequence[str], key: str) -> str:
@@ -79,37 +80,85 @@ def curves_figure(reports: Sequence["PrivacyReport"], labels: Sequence[str], key
 
 
 def schedule_figure(groups: Sequence[ReleaseGroup], key: str) -> str:
-    """The noise scale of each release, for kinds of releases whose scale varies."""
+    """The noise scale of each release against its place in the run, a line for each kind whose scale varies."""
     varying = [group for group in groups if group.schedule][:_MOST_CURVES]
-    if not varying:
+    points = {
+        name: [(at, scale) for at, scale in group.schedule if scale > 0]
+        for name, group in zip(_labels(varying), varying, strict=True)
+    }
+    points = {name: line for name, line in points.items() if line}
+    if not points:
         return ""
-    scales = [scale for group in varying for _, scale in group.schedule if scale > 0]
+    scales = [scale for line in points.values() for _, scale in line]
 
     def draw(axes: Any) -> None:
-        for position, group in enumerate(varying):
+        for position, (name, line) in enumerate(points.items()):
+            single = len(line) <= _MOST_MARKED
             axes.plot(
-                [at for at, _ in group.schedule],
-                [scale for _, scale in group.schedule],
+                [at for at, _ in line],
+                [scale for _, scale in line],
                 color=_LINES[position],
                 linestyle=_DASHES[position],
                 linewidth=1.6,
-                label=group.label,
+                marker="o" if single else None,
+                markersize=3.5,
+                label=name,
             )
-        if scales and max(scales) > 30 * min(scales):
-            axes.set_yscale("log")
-        else:
-            axes.set_ylim(bottom=0)
+        _scale_axis(axes, min(scales), max(scales))
+        axes.set_xlim(left=0)
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("release, in order")
-        axes.set_ylabel("noise scale")
-        if len(varying) > 1:
+        if len(points) > 1:
             _legend(axes)
 
     spans = "; ".join(
-        f"{group.label}: {words.number(group.scale[0])} to {words.number(group.scale[1])}"
-        for group in varying
-        if group.scale is not None
+        f"{name}: {words.number(line[0][1])} at first, {words.number(line[-1][1])} at last"
+        for name, line in points.items()
     )
-    return _svg(draw, key, "Noise scale of each release", f"{spans}.")
+    return _svg(draw, key, "Noise scale of each release", f"{spans}.", left=0.175)
+
+
+def _labels(groups: Sequence[ReleaseGroup]) -> list[str]:
+    """A different name for each group: its label, numbered where several share it."""
+    labels = [group.label for group in groups]
+    return [
+        label if labels.count(label) == 1 else f"{label} ({labels[: position + 1].count(label)})"
+        for position, label in enumerate(labels)
+    ]
+
+
+def _scale_axis(axes: Any, least: float, most: float) -> None:
+    """A logarithmic axis with plain ticks at 1, 2 and 5; a linear one from 0 where all is of one size."""
+    if most < 2 * least:
+        axes.set_ylim(bottom=0)
+        axes.set_ylabel("noise scale")
+        return
+    first, last = math.floor(math.log10(least)), math.ceil(math.log10(most))
+    steps = (1, 2, 5) if last - first <= 2 else (1, 3) if last - first <= 4 else (1,)
+    every = max(1, math.ceil((last - first) / 7))
+    exponents = range(last, first - 1, -every)
+    ticks = sorted(step * 10.0**exponent for exponent in exponents for step in steps)
+    low, high = least / 1.15, most * 1.15
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axes.set_yscale("log")
+    axes.set_ylabel("noise scale (logarithmic)")
+    axes.minorticks_off()
+    axes.set_ylim(low, high)
+    axes.set_yticks(shown)
+    axes.set_yticklabels([_tick(tick) for tick in shown])
+
+
+def _tick(value: float) -> str:
+    """A number of one digit as the label of a tick.
+
+    >>> _tick(0.05), _tick(1e-6), _tick(3e-7)
+    ('0.05', '10⁻⁶', '3×10⁻⁷')
+    """
+    exponent = math.floor(math.log10(value) + 1e-9)
+    if -3 <= exponent <= 5:
+        return words.number(value, 2)
+    digit = round(value / 10.0**exponent)
+    return ("" if digit == 1 else f"{digit}×") + words.power_of_ten(exponent)
 
 
 def _decades(axes: Any, deltas: Sequence[float]) -> None:
@@ -139,12 +188,19 @@ def _mark(axes: Any, report: "PrivacyReport") -> None:
 
 
 def _legend(axes: Any) -> None:
-    legend = axes.legend(frameon=False, fontsize=_FONT - 0.5, labelcolor=_INK)
+    legend = axes.legend(
+        fontsize=_FONT - 0.5,
+        labelcolor=_INK,
+        facecolor=_PAPER,
+        edgecolor="none",
+        framealpha=0.85,
+        fancybox=False,
+    )
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
-def _svg(draw: Callable[[Any], None], key: str, title: str, description: str) -> str:
+def _svg(draw: Callable[[Any], None], key: str, title: str, description: str, *, left: float = 0.135) -> str:
     """Draw into a fresh figure and make its SVG fit for a page: themed, described, with its own identifiers."""
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -153,7 +209,7 @@ def _svg(draw: Callable[[Any], None], key: str, title: str, description: str) ->
     with _LOCK:
         figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="none")
         FigureCanvasSVG(figure)
-        figure.subplots_adjust(left=0.135, right=0.985, top=0.96, bottom=0.19)
+        figure.subplots_adjust(left=left, right=0.985, top=0.96, bottom=0.19)
         axes: Any = figure.add_subplot(facecolor="none")
         axes.grid(visible=True, color=_GRID, linewidth=0.7)
         axes.set_axisbelow(True)

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from privopt.json_values import json_value
 from privopt.ledger import accounting
 from privopt.ledger.events import sequence
 from privopt.report import explain, words
@@ -57,9 +58,7 @@ def combined_json(
         "format_version": FORMAT_VERSION,
         "title": title,
         "joint_price": None if joint is None else dict(zip(("epsilon", "delta"), joint, strict=True)),
-        "summary": [
-            {str(key): words.json_value(value) for key, value in row.items()} for row in summary_table
-        ],
+        "summary": [{str(key): json_value(value) for key, value in row.items()} for row in summary_table],
         "runs": [report.to_dict() for report in reports],
     }
     return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
@@ -180,6 +179,9 @@ def _run(report: PrivacyReport, key: str) -> dict[str, Any]:
         "curve_points": _curve_points(report),
         "schedule": schedule_figure(report.releases, f"{key}-noise"),
         "releases": [_release_row(report, group) for group in report.releases],
+        "filters": explain.filters(report),
+        "findings": explain.findings(report),
+        "expectations": explain.expectations(report),
         "utility": explain.utility_assumptions(report),
         "declared": report.declared,
         "notices": report.notices,
@@ -246,6 +248,8 @@ def _single_cost(report: PrivacyReport, group: ReleaseGroup) -> str:
     """What one of these releases would cost by itself."""
     if group.is_free:
         return "free: part of a mechanism that was charged as a whole"
+    if group.filter is not None:
+        return "paid for by a filter, see below"
     event = dearest(group)
     if event is None:
         return "charged as a whole"

@@ -1,16 +1,21 @@
 """The releases of a transcript, grouped by kind: what a report says of them, without their values."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from privopt.ledger.events import Event, NoEvent, SampledEvent, event_from_dict, leaf_counts
+from privopt.report.filter_use import FilterUse, filter_uses
 from privopt.report.words import number, span, spelled
 from privopt.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.transcript import Release, Transcript
 
 MOST_SCHEDULE_POINTS = 400
+MOST_FILTERED_EVENTS = 16  # of releases under a filter, which are not priced one by one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,11 +25,14 @@ class ReleaseGroup:
     Attributes:
         name: what was computed.
         count: how many were made.
-        events: what they cost: different events in order of appearance, and how often each.
+        events: what they cost: different events in order of appearance, and how often each. Of many under a filter,
+            only those of least and most noise.
         sampling: who took part.
         sensitivity: least and largest sensitivity; None where a mechanism states none.
         scale: least and largest noise scale; None for selections.
-        schedule: (position, scale) of releases spread evenly over the run where the scale varies, else empty.
+        schedule: (position among all releases of the run, scale) where the scale varies, else empty; of many releases,
+            the least and the greatest of each stretch.
+        filter: the filter that paid for them, if one did.
     """
 
     name: str
@@ -34,6 +42,7 @@ class ReleaseGroup:
     sensitivity: tuple[float, float] | None
     scale: tuple[float, float] | None
     schedule: tuple[tuple[int, float], ...] = ()
+    filter: FilterUse | None = None
 
     @property
     def label(self) -> str:
@@ -44,14 +53,15 @@ class ReleaseGroup:
     @property
     def noise(self) -> str:
         """The mechanism in words."""
-        described = [_unsampled(event).describe() for event, _ in self.events]
-        if len(set(described)) <= 2:
-            return "; ".join(dict.fromkeys(described))
-        multipliers = [getattr(_unsampled(event), "noise_multiplier", None) for event, _ in self.events]
+        inner = dict.fromkeys(_unsampled(event) for event, _ in self.events)
+        if len(inner) == 1 or (len(inner) == 2 and self.filter is None):
+            return "; ".join(dict.fromkeys(event.describe() for event in inner))
+        first = next(iter(inner)).describe()
+        multipliers = [getattr(event, "noise_multiplier", None) for event in inner]
         known = [value for value in multipliers if value is not None]
         if len(known) < len(multipliers):
-            return f"{described[0]}; and {len(set(described)) - 1} others"
-        return f"{described[0].split(',')[0]}, {span(min(known), max(known))} times the sensitivity"
+            return f"{first}; and {len(inner) - 1} others"
+        return f"{first.split(',')[0]}, {span(min(known), max(known))} times the sensitivity"
 
     @property
     def participants(self) -> str:
@@ -81,6 +91,7 @@ class ReleaseGroup:
             "sensitivity": self.sensitivity,
             "scale": self.scale,
             "schedule": self.schedule,
+            "filter": None if self.filter is None else self.filter.to_dict(),
         }
 
     @classmethod
@@ -99,6 +110,7 @@ class ReleaseGroup:
             sensitivity=_pair(values["sensitivity"]),
             scale=_pair(values["scale"]),
             schedule=tuple((int(at), float(scale)) for at, scale in values["schedule"]),
+            filter=None if values.get("filter") is None else FilterUse.from_dict(values["filter"]),
         )
 
 
@@ -108,40 +120,71 @@ def percent_of(rate: float) -> str:
 
 
 def group_releases(transcript: Transcript) -> tuple[ReleaseGroup, ...]:
-    """Group a transcript by what was computed, the kind of its event and who took part, in order of appearance."""
-    kinds: dict[tuple[Any, ...], list[Release]] = {}
+    """Group a transcript by what was computed, the kind of its event, its filter and who took part.
+
+    Returns:
+        The groups in order of appearance.
+    """
+    kinds: dict[tuple[Any, ...], list[tuple[int, Release]]] = {}
+    position = 1
     for release in transcript:
-        inner = _unsampled(release.event)
-        kinds.setdefault((release.name, type(inner).__name__, release.sampling), []).append(release)
-    return tuple(_group(releases) for releases in kinds.values())
+        kind = type(_unsampled(release.event)).__name__
+        under = None if release.under is None else release.under.number
+        kinds.setdefault((release.name, kind, under, release.sampling), []).append((position, release))
+        position += release.count
+    filters = filter_uses(transcript)
+    return tuple(
+        _group(placed, None if under is None else filters[under])
+        for (_, _, under, _), placed in kinds.items()
+    )
 
 
-def _group(releases: list[Release]) -> ReleaseGroup:
+def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> ReleaseGroup:
+    releases = [release for _, release in placed]
     events: dict[Event, int] = {}
     for release in releases:
         events[release.event] = events.get(release.event, 0) + release.count
-    sensitivities = [float(value) for release in releases for value in release.sensitivity]
-    scales = [float(value) for release in releases if release.scale is not None for value in release.scale]
-    varies = bool(scales) and math.isfinite(max(scales)) and max(scales) > min(scales) * (1 + 1e-6)
+    if paid_by is not None and len(events) > MOST_FILTERED_EVENTS:
+        ends = [choose(events, key=_noise_multiplier) for choose in (min, max)]
+        events = {event: events[event] for event in ends}
+    scaled = [(first, release.scale) for first, release in placed if release.scale is not None]
+    scales = _joined([scale for _, scale in scaled])
+    positions = _joined([first + np.arange(len(scale), dtype=np.float64) for first, scale in scaled])
+    varies = bool(scales.size) and math.isfinite(scales.max()) and scales.max() > scales.min() * (1 + 1e-6)
     return ReleaseGroup(
         name=releases[0].name,
         count=sum(release.count for release in releases),
         events=tuple(events.items()),
         sampling=releases[0].sampling,
-        sensitivity=_ends(sensitivities),
+        sensitivity=_ends(_joined([release.sensitivity for release in releases])),
         scale=_ends(scales),
-        schedule=_thinned(scales) if varies else (),
+        schedule=_thinned(positions, scales) if varies else (),
+        filter=paid_by,
     )
 
 
-def _thinned(scales: list[float]) -> tuple[tuple[int, float], ...]:
-    kept = min(len(scales), MOST_SCHEDULE_POINTS)
-    positions = [round(point * (len(scales) - 1) / max(1, kept - 1)) for point in range(kept)]
-    return tuple((position + 1, scales[position]) for position in positions)
+def _thinned(positions: NDArray[np.float64], scales: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:
+    """At most so many points as show the range of every stretch of the run."""
+    kept = np.arange(len(scales))
+    if len(scales) > MOST_SCHEDULE_POINTS:
+        stretches = np.array_split(kept, MOST_SCHEDULE_POINTS // 2)
+        kept = np.unique(
+            [stretch[pick(scales[stretch])] for stretch in stretches for pick in (np.argmin, np.argmax)]
+        )
+    return tuple((int(positions[at]), float(scales[at])) for at in kept)
 
 
-def _ends(values: list[float]) -> tuple[float, float] | None:
-    return (min(values), max(values)) if values else None
+def _joined(parts: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _ends(values: NDArray[np.float64]) -> tuple[float, float] | None:
+    return (float(values.min()), float(values.max())) if values.size else None
+
+
+def _noise_multiplier(event: Event) -> float:
+    """The noise of an event where it has such a number, else 0."""
+    return getattr(_unsampled(event), "noise_multiplier", 0.0)
 
 
 def _pair(values: Any) -> tuple[float, float] | None:
@@ -157,7 +200,7 @@ def dearest(group: ReleaseGroup) -> Event | None:
     simple = [event for event, _ in group.events if not _is_compound(event) and event != NoEvent()]
     if not simple:
         return None
-    return min(simple, key=lambda event: getattr(_unsampled(event), "noise_multiplier", 0.0))
+    return min(simple, key=_noise_multiplier)
 
 
 def _is_compound(event: Event) -> bool:

@@ -11,10 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
+from privopt.json_values import described_array, json_value, plain
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, event_from_dict
-from privopt.plans import Plan
+from privopt.plans import Bound, Finding, Plan, figure
 from privopt.public import Public, Relation
 from privopt.report import explain, words
 from privopt.report.curve import PrivacyCurve, privacy_curve
@@ -26,6 +27,7 @@ FORMAT = "privopt-report"
 FORMAT_VERSION = 1
 DEFAULT_DELTA = 1e-6  # for a run by hand, where nobody named a delta
 TERMINAL_WIDTH = 79
+MOST_FINDINGS = 3  # in the printed report
 NO_PLAN = (
     "This run had no plan. Its price adds up what was released, and holds if the amount of noise was fixed beforehand "
     "or all noise is Gaussian."
@@ -58,6 +60,7 @@ class PrivacyReport:
         status: how the run ended, in a sentence.
         releases: the releases, grouped by kind.
         plan: what was announced before the data were read.
+        findings: by name, what the releases show about the result; an array stands there by its shape only.
         declared: what the user declared to be public, in sentences.
         model: the released quantities.
         selection: how the model was chosen among several.
@@ -74,6 +77,7 @@ class PrivacyReport:
     status: str
     releases: tuple[ReleaseGroup, ...]
     plan: Plan | None = None
+    findings: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
     declared: tuple[str, ...] = ()
     model: ModelSummary | None = None
     selection: Selection | None = None
@@ -121,6 +125,7 @@ class PrivacyReport:
             status=result.status.value,
             releases=group_releases(transcript),
             plan=plan,
+            findings={name: _without_arrays(found) for name, found in result.findings.items()},
             declared=tuple(declared),
             model=ModelSummary.of_params(result.params) if model is None else model,
             selection=selection,
@@ -210,6 +215,7 @@ class PrivacyReport:
             "event": self.event.to_dict(),
             "releases": [group.to_dict() for group in self.releases],
             "plan": plan,
+            "findings": {name: found.to_dict() for name, found in self.findings.items()},
             "utility_assumptions": explain.utility_assumptions(self),
             "declared": list(self.declared),
             "selection": None if self.selection is None else asdict(self.selection),
@@ -217,7 +223,7 @@ class PrivacyReport:
             "notices": list(self.notices),
             "model": None if self.model is None else self.model.to_dict(),
         }
-        return words.json_value(document)
+        return json_value(document)
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "PrivacyReport":
@@ -240,6 +246,7 @@ class PrivacyReport:
             status=document["status"],
             releases=tuple(ReleaseGroup.from_dict(group) for group in document["releases"]),
             plan=None if plan is None else _plan_from_dict(plan),
+            findings=_findings_from_dict(document.get("findings", {})),
             declared=tuple(document["declared"]),
             model=None if model is None else ModelSummary.from_dict(model),
             selection=None if selection is None else Selection(**selection),
@@ -317,7 +324,15 @@ def _terminal_lines(report: PrivacyReport) -> list[tuple[str, str]]:
             ("guarantee", price),
             ("in words", f"whoever guesses, 50:50 beforehand, is right at most {guess} of the time"),
         ]
-    kinds = [f"{group.count:,} x {group.label.lower()}, {group.noise}" for group in report.releases[:3]]
+    kinds = [
+        f"{group.count:,} x {group.label.lower()}, {group.noise}"
+        + (
+            ""
+            if group.filter is None
+            else f", chosen as the run went ({group.filter.share} of a filter used)"
+        )
+        for group in report.releases[:3]
+    ]
     more = [f"{len(report.releases) - 3} more kinds"] if len(report.releases) > 3 else []
     lines += [
         ("releases", "; ".join([*kinds, *more]) or "none"),
@@ -327,6 +342,13 @@ def _terminal_lines(report: PrivacyReport) -> list[tuple[str, str]]:
     if report.plan is not None and report.plan.predicted_excess is not None:
         excess = words.number(report.plan.predicted_excess, 2)
         lines.append(("predicted", f"objective about {excess} above its non-private optimum"))
+    if report.plan is not None and report.plan.bound is not None:
+        lines.append(("bound", report.plan.bound.sentence))
+    shown = [(name, found) for name, found in report.findings.items() if isinstance(found.value, int | float)]
+    lines += [
+        ("shows", f"{words.spelled(name)} {figure(found.value)}: {textwrap.shorten(found.meaning, 160)}")
+        for name, found in shown[:MOST_FINDINGS]
+    ]
     if report.notices:
         lines.append(("notices", f"{len(report.notices)}, first: {textwrap.shorten(report.notices[0], 120)}"))
     lines.append(
@@ -354,5 +376,30 @@ def _plan_from_dict(values: Mapping[str, Any]) -> Plan:
         seconds=values["seconds"],
         predicted_excess=None if excess is None else float(excess),
         prediction=values["prediction"],
+        bound=None if values.get("bound") is None else _bound_from_dict(values["bound"]),
+        indicators=_findings_from_dict(values.get("indicators", {})),
         notices=tuple(values["notices"]),
+        adaptive=values.get("adaptive", False),
+        reason=values.get("reason", ""),
     )
+
+
+def _bound_from_dict(values: Mapping[str, Any]) -> Bound:
+    return Bound(float(values["value"]), float(values["probability"]), values["condition"])
+
+
+def _findings_from_dict(values: Mapping[str, Any]) -> dict[str, Finding]:
+    return {
+        name: Finding(_number_or_text(found["value"]), found["meaning"]) for name, found in values.items()
+    }
+
+
+def _number_or_text(value: Any) -> Any:
+    """A value as `json_value` wrote it, infinity a number again."""
+    return float(value) if value in ("infinity", "-infinity", "nan") else value
+
+
+def _without_arrays(found: Finding) -> Finding:
+    """A finding whose value is a number or words: a report shows no list of released numbers but the model."""
+    value = plain(found.value)
+    return Finding(described_array(value) or value, found.meaning)

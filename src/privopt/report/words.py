@@ -1,18 +1,12 @@
 """Numbers written for people."""
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
+from privopt.json_values import plain
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _THOUSANDS = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
-
-
-def plain(value: Any) -> Any:
-    """A NumPy scalar as a Python number; anything else as it is."""
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def number(value: Any, digits: int = 4) -> str:
@@ -174,21 +168,3 @@ def titled(name: str) -> str:
     """
     text = spelled(name)
     return text[:1].upper() + text[1:]
-
-
-def json_value(value: Any) -> Any:
-    """A document without what JSON cannot hold: infinity becomes the text "infinity", NumPy scalars become numbers.
-
-    >>> json_value({"clip": float("inf"), "steps": (1, 2)})
-    {'clip': 'infinity', 'steps': [1, 2]}
-    """
-    value = plain(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return "nan" if math.isnan(value) else "infinity" if value > 0 else "-infinity"
-    if isinstance(value, Mapping):
-        return {str(key): json_value(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(entry) for entry in value]
-    if value is None or isinstance(value, str | int | float):
-        return value
-    return str(value)

@@ -35,12 +35,16 @@ class Solver(abc.ABC):
     )
 
     preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
-    adaptive: ClassVar[bool] = False  # whether how often it releases, and how, depends on what was released
 
     @property
     @abc.abstractmethod
     def name(self) -> str:
         """The solver's name in plans and on the command line."""
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether how often it releases, and with how much noise, depends on what was released before."""
+        return False
 
     @abc.abstractmethod
     def event(self, public: Public) -> Event:
@@ -152,6 +156,7 @@ class Solver(abc.ABC):
             budget=budget,
             public=public,
             releases=solver.releases(),
+            adaptive=solver.adaptive,
             passes=solver.passes(),
             memory_bytes=data_bytes(public),
             seconds=solver.passes() * pass_seconds(public, problem.loss.outputs),

@@ -48,8 +48,9 @@ class Coordinates:
         if isinstance(regulariser, Ridge):
             weights = regulariser.weights or (1.0,) * len(self.matrix)
             strengths = regulariser.strength * jnp.asarray(weights, jnp.float64)
-            return replace(problem, regulariser=MappedRidge(jnp.asarray(self.matrix), strengths))
-        return problem
+            mapped = MappedRidge(jnp.asarray(self.matrix), strengths)
+            return replace(problem, regulariser=mapped, growth=None)
+        return replace(problem, growth=None)  # what is known of the growth is in other units
 
     def outward(self, params: Array) -> Array:
         """w = B v."""

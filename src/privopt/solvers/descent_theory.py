@@ -13,6 +13,8 @@ the whole budget bought that one (T equal releases have s sqrt(T) each), plain d
 Geometric shares, rho_t proportional to a^((T-1-t)/2), minimise `sum_t a^(T-1-t) sigma_t^2`: an early step's noise has
 shrunk by the end. They rid the bound of a factor log, and the last iterate gains 1.7 times at T = 6 L / c.
 
+Under the (gamma, kappa)-KL condition, `predicted_path` follows the expected excess of plain descent step by step.
+
 Differs from the paper:
     The paper's theorem for such objectives adds up the noise of all steps as if none of it shrank.
 Source:
@@ -25,6 +27,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from privopt.problems.growth import KL
+from privopt.problems.losses import GLMLoss
+from privopt.problems.problem import Problem
+from privopt.public import Public
 
 Shares = Literal["equal", "geometric"]
 MOST_STEPS = 5_000
@@ -49,6 +56,39 @@ def budget_shares(shares: Shares, steps: int, contraction: float) -> NDArray[np.
     logs = 0.5 * math.log(contraction) * (steps - 1.0 - np.arange(steps))
     weights = np.exp(np.maximum(logs, -100.0))  # a step that buys nothing would have no noise multiplier
     return weights / weights.sum()
+
+
+def trace_ratio(problem: Problem, public: Public) -> float:
+    """A bound on the trace of one record's Hessian over its largest eigenvalue, for losses within their formula.
+
+    1 for a generalised-linear loss, whose Hessians have rank one; 2 for softmax, whose Hessian by the predictions has
+    trace at most 1 and norm at most 1/2; else the number of parameters.
+    """
+    if isinstance(problem.loss, GLMLoss):
+        return float(min(problem.loss.outputs, 2))
+    return float(math.prod(problem.parameter_shape(public)))
+
+
+def predicted_path(
+    growth: KL, *, gap: float, step_size: float, smoothness: float, trace: float, noises: NDArray[np.float64]
+) -> float:
+    """The excess of the last iterate of plain descent, as in expectation but for the order of mean and power.
+
+        F <- F - eta (1 - L eta / 2) (F^(1/kappa) / gamma)^2 + (eta^2 / 2) trace sigma_t^2
+
+    Args:
+        growth: the KL condition.
+        gap: the excess of the start.
+        step_size: eta.
+        smoothness: L of the objective, the penalty included.
+        trace: of the Hessian, at most.
+        noises: sigma_t, the noise of each coordinate of each step's gradient.
+    """
+    excess, gain = gap, step_size * (1.0 - smoothness * step_size / 2.0)
+    for noise in noises.tolist():
+        descended = excess - gain * growth.gradient_at(excess) ** 2
+        excess = max(descended, 0.0) + 0.5 * step_size**2 * trace * noise**2
+    return excess
 
 
 @dataclass(frozen=True, kw_only=True)

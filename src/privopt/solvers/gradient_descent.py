@@ -66,8 +66,8 @@ class GradientDescent(StepwiseSolver):
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
-        smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound. It
-            only decides whether a step size is called too large.
+        smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound: it
+            sets the default step size, and with it the number of steps, and decides whether a step is called too large.
         chosen: the t in 0..T-1 of the iterate x_t that "random" returns; drawn by `configure`, before data is read.
     Guarantee:
         T Gaussian releases, of sensitivity factor * C / n or what the loss allows at the point if that is less (see
@@ -191,7 +191,9 @@ class GradientDescent(StepwiseSolver):
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The practical setting of `practical`, where a field was left open."""
-        setting = practical.descent_setting(problem, public, budget, clip=self.clip, steps=self.steps)
+        setting = practical.descent_setting(
+            problem, public, budget, clip=self.clip, steps=self.steps, curvature=self.smoothness
+        )
         step_size = setting.step_size if self.step_size is None else self.step_size
         strong = problem.regulariser.strong_convexity
         contraction, chosen = self.contraction, self.chosen

@@ -79,7 +79,7 @@ def guess(problem: Problem, public: Public) -> Guess:
     loss = problem.loss
     if not isinstance(loss, GLMLoss):
         slope = loss.lipschitz / public.row_bound if math.isfinite(loss.lipschitz) else 1.0
-        curvature = loss.curvature / public.row_bound**2 if math.isfinite(loss.curvature) else slope / 10.0
+        curvature = loss.curvature / public.row_bound**2 if math.isfinite(loss.curvature) else 0.4 * slope
         return Guess(slope=slope, curvature=curvature, reach=16.0)
     match loss:
         case Logistic():
@@ -105,11 +105,17 @@ def guess(problem: Problem, public: Public) -> Guess:
 
 
 def descent_setting(
-    problem: Problem, public: Public, budget: Budget, *, clip: float | None = None, steps: int | None = None
+    problem: Problem,
+    public: Public,
+    budget: Budget,
+    *,
+    clip: float | None = None,
+    steps: int | None = None,
+    curvature: float | None = None,
 ) -> Setting:
-    """The setting of full-batch gradient descent."""
+    """The setting of full-batch gradient descent; L + lam is `curvature` where that is given."""
     strong = problem.regulariser.strong_convexity
-    step_size = STEP_FACTOR / (smoothness(problem, public) + strong)
+    step_size = STEP_FACTOR / (smoothness(problem, public) + strong if curvature is None else curvature)
     if steps is None:
         steps = default_steps(problem, public, budget, step_size)
     slowness = max(math.sqrt(min(1.0, step_size * strong)), min(4.0 / max(steps, 1), 0.8))

@@ -58,6 +58,11 @@ class Whitening(Solver):
         """The solver's name."""
         return f"whitened {self.inner.name}"
 
+    @property
+    def adaptive(self) -> bool:
+        """As the inner solver."""
+        return self.inner.adaptive
+
     def event(self, public: Public) -> Event:
         """The second moment, then what the inner solver releases."""
         moment = Gaussian(required(self.noise_multiplier, "noise_multiplier")).event()
@@ -74,7 +79,7 @@ class Whitening(Solver):
         if isinstance(inner, GradientDescent) and inner.steps is None:
             inner = replace(inner, steps=rule.steps(), average=rule.constants.average)
         part = part_of(budget, 1.0 - self.share)
-        inner = inner.in_coordinates(rule.planned()).derived(problem, public, part)
+        inner = inner.in_coordinates(rule.planned()).derived(replace(problem, growth=None), public, part)
         return replace(self, inner=inner, rule=rule)
 
     def configure(self, problem: Problem, public: Public, budget: Budget) -> Self:

@@ -1,0 +1,65 @@
+"""How much of a filter a run used: releases chosen as it went, paid for together beforehand."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from privopt.ledger.events import Event, GaussianEvent, event_from_dict
+from privopt.ledger.filters import filter_cost
+from privopt.report.words import number, percent
+from privopt.transcript import Transcript
+
+
+@dataclass(frozen=True)
+class FilterUse:
+    """A Gaussian filter of a run.
+
+    Attributes:
+        number: which of the run's filters.
+        event: what was paid for all that it released.
+        used: the share of it, in rho, that the releases needed; None where there was no noise.
+    """
+
+    number: int
+    event: Event
+    used: float | None
+
+    @property
+    def sentence(self) -> str:
+        """What was paid and how much of it was used, in words."""
+        if not isinstance(self.event, GaussianEvent):
+            return "chosen as the run went, without noise"
+        multiplier = number(self.event.noise_multiplier)
+        paid = f"paid for as one release with noise {multiplier} times the sensitivity"
+        return f"chosen as the run went, under a Gaussian filter that was {paid}; {self.share} of it was used"
+
+    @property
+    def share(self) -> str:
+        """The used share as a percentage."""
+        return "an unknown share" if self.used is None else percent(min(1.0, self.used))
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {"number": self.number, "event": self.event.to_dict(), "used": self.used}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "FilterUse":
+        """Rebuild it from what `to_dict` gave."""
+        return cls(values["number"], event_from_dict(values["event"]), values["used"])
+
+
+def filter_uses(transcript: Transcript) -> dict[int, FilterUse]:
+    """The filters of a run by their numbers, each with what its releases cost together."""
+    under: dict[int, tuple[Event, Transcript]] = {}
+    for release in transcript:
+        mark = release.under
+        if mark is not None:
+            _, part = under.setdefault(mark.number, (mark.event, Transcript(transcript.relation)))
+            part.append(replace(release, under=None, released=None))
+    return {number: FilterUse(number, event, _share(event, part)) for number, (event, part) in under.items()}
+
+
+def _share(event: Event, part: Transcript) -> float | None:
+    cap, spent = filter_cost("gaussian", event).amount, filter_cost("gaussian", part.event()).amount
+    return spent / cap if math.isfinite(cap) and cap > 0 else None
