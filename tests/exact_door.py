@@ -18,6 +18,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
@@ -167,5 +168,6 @@ def exact_run(solver, zoo, n, *, budget=None, noise=None, relation="replace-one"
     ledger = Ledger(Budget(1e9, 1e-6) if budget is None else budget, relation, plan=solver.event(public))
     source = NoiseSource(noise) if noise is None or isinstance(noise, int) else noise
     door = door_on(zoo, n, ledger, noise=source, relation=relation, bind=bind)
-    result = solver.solve(door, zoo.problem, jnp.asarray(zoo.start if start is None else start, float))
+    with double_precision():
+        result = solver.solve(door, zoo.problem, jnp.asarray(zoo.start if start is None else start, float))
     return result, zoo.excess(result.params)
