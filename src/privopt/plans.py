@@ -16,6 +16,7 @@ ROW_SECONDS = (
     1.2e-8  # a record's scalar work (one exponential) in the compiled kernel, one thread, 2024 server core
 )
 BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
+OWN_SECONDS, OWN_PARAMETER_SECONDS = 2e-7, 5e-9  # one record's gradient of a user-written loss, vectorised
 WIDTH = 79  # of a printed plan
 
 
@@ -230,9 +231,17 @@ def compared(plans: Sequence[Plan]) -> list[str]:
     return lines
 
 
-def pass_seconds(public: Public, outputs: int = 1) -> float:
-    """Rough time of one pass over dense rows on one core."""
+def pass_seconds(public: Public, outputs: int = 1, *, own: int | None = None) -> float:
+    """Rough time of one pass over dense rows on one core.
+
+    Args:
+        public: what is public about the data.
+        outputs: columns of the parameters of a generalised-linear loss.
+        own: number of parameters of a user-written loss, which is differentiated record by record.
+    """
     records = public.n * public.records_per_unit
+    if own is not None:
+        return records * (OWN_SECONDS + own * OWN_PARAMETER_SECONDS)
     return records * (4 * public.d * BYTE_SECONDS * max(1, outputs / 2) + ROW_SECONDS * outputs)
 
 

@@ -209,7 +209,7 @@ def _svg(draw: Callable[[Any], None], key: str, title: str, description: str, *,
     with _LOCK:
         figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="none")
         FigureCanvasSVG(figure)
-        figure.subplots_adjust(left=left, right=0.985, top=0.96, bottom=0.19)
+        figure.subplots_adjust(left=left, right=0.96, top=0.96, bottom=0.19)
         axes: Any = figure.add_subplot(facecolor="none")
         axes.grid(visible=True, color=_GRID, linewidth=0.7)
         axes.set_axisbelow(True)

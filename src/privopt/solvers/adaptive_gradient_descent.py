@@ -208,8 +208,8 @@ class AdaptiveGradientDescent(Solver):
         growth = problem.growth if self.growth is None else self.growth
         if not budget.is_private:
             return None, "the noise is off"
-        if growth is None or growth.kappa >= 4.0:
-            return None, "no formula unless the problem's growth is known, with an exponent below 4"
+        if growth is None or growth.kappa > 2.0:
+            return None, "no formula unless the problem's growth is known, with an exponent of at most 2"
         return self._facts(problem, public, budget).excess(growth), "in expectation, had norms been exact"
 
     def indicators(self, problem: Problem, public: Public, budget: Budget) -> Mapping[str, Finding]:
@@ -258,7 +258,7 @@ class AdaptiveGradientDescent(Solver):
         chosen, norm = self._returned(door, problem, course)
         findings = {
             "gradient_norm": Finding(norm, "estimate of the gradient's norm at the returned point"),
-            "steps_taken": Finding(course.steps, "steps taken"),
+            "steps_taken": Finding(course.steps, "steps that the budget bought"),
             "budget_used": Finding(course.used, "share of the filter's rho that was used"),
             "flattest_point": Finding(course.flat.least[1], "the iterate with the least estimated gradient"),
         }

@@ -16,10 +16,12 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event
 from privopt.plans import Bound, Finding, Plan, data_bytes, pass_seconds
 from privopt.precision import double_precision
+from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Result
 from privopt.solvers.coordinates import Coordinates
+from privopt.solvers.indicators import common_indicators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +79,7 @@ class Solver(abc.ABC):
         return None
 
     def indicators(self, problem: Problem, public: Public, budget: Budget) -> Mapping[str, Finding]:
-        """By name, public quantities that say what can be hoped for."""
+        """By name, public quantities that say what can be hoped of this solver; see also `common_indicators`."""
         del problem, public, budget
         return {}
 
@@ -149,6 +151,7 @@ class Solver(abc.ABC):
         """The plan of this solver, configured first where needed."""
         solver = self.configure(problem, public, budget)
         excess, meaning = solver.predicted_excess(problem, public, budget)
+        own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
         return Plan(
             solver=self.name,
             settings=settings(solver),
@@ -159,11 +162,14 @@ class Solver(abc.ABC):
             adaptive=solver.adaptive,
             passes=solver.passes(),
             memory_bytes=data_bytes(public),
-            seconds=solver.passes() * pass_seconds(public, problem.loss.outputs),
+            seconds=solver.passes() * pass_seconds(public, problem.loss.outputs, own=own),
             predicted_excess=excess,
             prediction=meaning,
             bound=solver.bound(problem, public, budget),
-            indicators=solver.indicators(problem, public, budget),
+            indicators={
+                **common_indicators(problem, public, budget),
+                **solver.indicators(problem, public, budget),
+            },
             notices=solver.notices(problem, public, budget),
         )
 

@@ -208,7 +208,7 @@ class ContinuousSpider(StepwiseSolver):
             return 0.0, "the noise is off"
         facts, steps = self.facts(problem, public, budget), required(self.steps, "steps")
         known: list[tuple[KL, str]] = []
-        if self.growth is not None:
+        if self.growth is not None and self.growth.kappa <= 2.0:  # above, nothing is smooth
             known.append((self.growth, "a prediction, not a bound, from the known growth"))
         if isinstance(problem.loss, GLMLoss):
             near = KL(gamma=facts.reach, kappa=1.0, gap=facts.gap)  # convex: excess <= |gradient| distance
@@ -220,29 +220,6 @@ class ContinuousSpider(StepwiseSolver):
         if not known or not steps:
             return None, "no formula where the growth of the objective is not known"
         return min((facts.predicted_excess(growth, steps), meaning) for growth, meaning in known)
-
-    def indicators(self, problem: Problem, public: Public, budget: Budget) -> Mapping[str, Finding]:
-        """The noise of one gradient, the horizon, and the excess that this noise stands for."""
-        if not budget.is_private:
-            return {}
-        facts = self.facts(problem, public, budget)
-        found = {
-            "one_gradient_noise": Finding(
-                facts.noise, "noise of one gradient bought with the whole budget, a coordinate"
-            ),
-            "horizon": Finding(facts.horizon, "sum of step sizes beyond which more steps mostly fit noise"),
-        }
-        if facts.strong > 0:
-            squares = 0.5 * facts.parameters * facts.noise**2
-            found["least_excess_of_one_gradient"] = Finding(
-                squares / (facts.curvature + problem.regulariser.smoothness),
-                "excess that the noise of one gradient stands for where the loss is as curved as it can be",
-            )
-            found["most_excess_of_one_gradient"] = Finding(
-                squares / facts.strong,
-                "excess that the noise of one gradient stands for where only the ridge curves the objective",
-            )
-        return found
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """A budget that is too small for this method, a step size that is too large, guessed lengths."""

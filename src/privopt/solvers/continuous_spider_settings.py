@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from privopt.problems.growth import KL
 from privopt.solvers.gradient_certificate import EstimateError, mixed
+from privopt.solvers.kl_theory import horizon
 
 FEWEST_STEPS = 10
 FLAT = 1.05  # more steps are not worth a gain of less than this factor
@@ -54,8 +55,7 @@ class SpiderFacts:
     @property
     def horizon(self) -> float:
         """h; infinite without noise."""
-        spread = 2.0 * math.sqrt(self.parameters) * self.noise
-        return self.reach / spread if spread > 0 else math.inf
+        return horizon(self.reach, self.parameters, self.noise)
 
     def steps(self, growth: KL | None, most: int) -> int:
         """T of the module's table, at most `most`."""
@@ -65,7 +65,7 @@ class SpiderFacts:
         found = min(max(FEWEST_STEPS, math.ceil(min(self.horizon / self.step_size, most))), most)
         if self.strong > 0:
             found = min(found, self._steps_to_the_floor(most))
-        return found if growth is None else self._steps_that_gain(growth, found)
+        return found if growth is None or growth.kappa > 2.0 else self._steps_that_gain(growth, found)
 
     def _steps_to_the_floor(self, most: int) -> int:
         """Steps after which a ridge alone has shrunk the start's excess below that of one gradient's noise."""

@@ -14,14 +14,12 @@ noise has shrunk by the end. Equal shares pay about ln(F_0 / F_T) / 4 times as m
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
 
 from privopt.ledger.amounts import Budget
-from privopt.plans import Finding
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -29,6 +27,7 @@ from privopt.solvers import practical
 from privopt.solvers.base import required
 from privopt.solvers.descent_theory import Shares, budget_shares, predicted_path, trace_ratio
 from privopt.solvers.gradient_descent import GradientDescent, Output
+from privopt.solvers.kl_theory import horizon
 
 FEWEST_STEPS = 10
 REACH = 10.0  # R_w times the row bound R, for features of about the row bound's size
@@ -112,38 +111,18 @@ class ScheduledGradientDescent(GradientDescent):
         steps = required(self.steps, "steps")
         excess = self._predicted(problem, public, budget, steps) if steps else None
         if excess is None:
-            return None, "no formula without a KL condition and a bound on the excess of the start"
-        return excess, "expected under the KL condition, while no gradient is clipped and eta <= 2 / L"
-
-    def indicators(self, problem: Problem, public: Public, budget: Budget) -> Mapping[str, Finding]:
-        """The noise of one gradient, the horizon, and what no method that needs such a gradient can get much below."""
-        if not budget.is_private:
-            return {}
-        noise = self._noise_of_one(public, budget)
-        found = {
-            "gradient_noise": Finding(
-                noise, "noise of each coordinate of one gradient that the whole budget bought"
-            ),
-            "horizon": Finding(
-                self._horizon(problem, public, noise),
-                "path length (sum of step sizes) that this noise is worth",
-            ),
-        }
-        growth = problem.growth if self.growth is None else self.growth
-        if growth is not None:
-            length = math.sqrt(math.prod(problem.parameter_shape(public))) * noise
-            found["one_query_floor"] = Finding(
-                growth.excess_at(length),
-                "largest excess of a point whose gradient is no longer than that noise",
+            return (
+                None,
+                "no formula without a KL condition of kappa up to 2 and a bound on the excess of the start",
             )
-        return found
+        return excess, "expected under the KL condition, while no gradient is clipped and eta <= 2 / L"
 
     def _default_steps(self, problem: Problem, public: Public, budget: Budget) -> int:
         """T of the horizon rule, or the fewest steps with nearly the best prediction."""
         if not budget.is_private:
             return self.most_steps
-        horizon = self._horizon(problem, public, self._noise_of_one(public, budget))
-        by_horizon = math.ceil(min(horizon / required(self.step_size, "step_size"), self.most_steps))
+        longest = self._horizon(problem, public, self._noise_of_one(public, budget))
+        by_horizon = math.ceil(min(longest / required(self.step_size, "step_size"), self.most_steps))
         steps = min(max(by_horizon, FEWEST_STEPS), self.most_steps)
         candidates = sorted(
             {round(1.15**k) for k in range(200) if 1.15**k < self.most_steps} | {self.most_steps}
@@ -160,8 +139,8 @@ class ScheduledGradientDescent(GradientDescent):
         growth = problem.growth if self.growth is None else self.growth
         clip = required(self.clip, "clip")
         smoothness = required(self.smoothness, "smoothness")
-        if growth is None or not math.isfinite(growth.gap_within(clip)):
-            return None
+        if growth is None or growth.kappa > 2.0 or not math.isfinite(growth.gap_within(clip)):
+            return None  # above 2 no objective is smooth, which the recursion takes it to be
         noise = self._noise_of_one(public, budget)
         contraction = self._contraction(steps) if self.contraction is None else self.contraction
         shares = budget_shares(self.shares, steps, contraction)
@@ -184,5 +163,4 @@ class ScheduledGradientDescent(GradientDescent):
 
     def _horizon(self, problem: Problem, public: Public, noise: float) -> float:
         """h."""
-        reach = required(self.reach, "reach")
-        return reach / (2.0 * math.sqrt(math.prod(problem.parameter_shape(public))) * noise)
+        return horizon(required(self.reach, "reach"), math.prod(problem.parameter_shape(public)), noise)
