@@ -5,6 +5,7 @@
 `Audit` evaluates every query on a neighbouring data set as well and records how far it moved.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -327,7 +328,8 @@ class Audit(Curator):
 
     def _note(self, name: str, moved: float, sensitivity: float) -> None:
         stated = sensitivity * (1.0 - self._understate)
-        self.moves.append((name, 0.0 if moved == 0 else moved / stated if stated > 0 else float("inf")))
+        measured = stated > 0 and not math.isnan(moved)  # a NaN that survived is as far as anything can move
+        self.moves.append((name, 0.0 if moved == 0 else moved / stated if measured else math.inf))
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         draw = self._draw(sampling)

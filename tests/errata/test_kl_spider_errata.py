@@ -21,9 +21,11 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
+from privopt.queries.base import query
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.replay import Audit
+from privopt.sampling import EveryUnit
 from privopt.solvers.kl_phases import PhasePlanner
 from privopt.solvers.kl_spider import KLSpider
 
@@ -137,6 +139,47 @@ def test_half_a_sensitivity_is_noticed(kind):
         )
         audit.release(kind(loss=LOSS, **points), Gaussian(5.0))
     assert audit.moves[0][1] == pytest.approx(2.0, rel=1e-3)
+
+
+@query
+class PrintedDifference(ClippedGradientDifference):
+    """The difference with the sensitivity of the paper's Lemma 8, Phi^(1/kappa) / n, for steps of G / (4 L1)."""
+
+    goal: float = 1.0
+    kappa: float = 2.0
+
+    def sensitivity(self, public, sampling=EveryUnit()):
+        return self.goal ** (1.0 / self.kappa) / public.n
+
+
+@pytest.mark.parametrize(("relation", "factor"), [("replace-one", 2.0), ("add-or-remove-one", 1.0)])
+@pytest.mark.parametrize("gamma", [0.05, 0.2])
+def test_the_printed_sensitivity_of_a_difference_lacks_its_constant_and_its_unit(gamma, relation, factor):
+    """A step of G / (4 L1), G = Phi^(1/kappa) / gamma, changes a record's gradient by G / 4: gamma is missing."""
+    goal, kappa = 0.3, 4.0 / 3.0
+    length = goal ** (1.0 / kappa) / gamma / (4.0 * CURVATURE)
+    with double_precision():
+        points = {"at": jnp.asarray([0.0, length, 0.0]), "anchor": jnp.zeros(3), "slope_clip": CURVATURE}
+        added = factor == 1.0  # then the record is put in against nobody
+        audit = without_the_last(relation) if added else audit_of({"composition": "gaussian"}, relation)
+        audit.release(PrintedDifference(loss=LOSS, goal=goal, kappa=kappa, **points), Gaussian(5.0))
+        audit.release(ClippedGradientDifference(loss=LOSS, **points), Gaussian(5.0))
+    (_, printed_ratio), (_, ratio) = audit.moves
+    assert printed_ratio == pytest.approx(factor / (4.0 * gamma), rel=1e-6)
+    assert printed_ratio > 1.2
+    assert 0.999 <= ratio <= 1.0
+
+
+def without_the_last(relation):
+    """A door on the worst records, and the same without the last one."""
+    rows, signs = np.tile([LONG, 0.0, 0.0], (N, 1)), np.ones(N)
+    left, right = (
+        Units.from_arrays(rows[:k], signs[:k], relation=relation, row_bound=LONG, n=N, storage="float64")
+        for k in (N, N - 1)
+    )
+    return Audit(
+        left, right, Ledger(Budget(1e12, 1e-6), relation, composition="gaussian"), noise=NoiseSource(0)
+    )
 
 
 def test_a_phase_of_whole_steps_buys_one_difference_less_and_the_next_begins_where_it_ended():

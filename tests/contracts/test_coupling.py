@@ -1,0 +1,157 @@
+"""No method for the KL condition tells neighbours apart by more than it pays for, measured release by release."""
+
+import dataclasses
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from tests.contracts.coupled import (
+    LOGISTIC,
+    METHODS,
+    OF_DIFFERENCES,
+    RELATIONS,
+    SLACK,
+    TILTED,
+    WIDE,
+    couple,
+    outlier_pair,
+    tight_pair,
+)
+from tests.formula_noise import FormulaNoise, silence
+
+from privopt.data import Units
+from privopt.ledger.amounts import Budget
+from privopt.ledger.ledger import Ledger
+from privopt.mechanisms.noise import NoiseSource
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.problems.problem import Problem
+from privopt.replay import Audit
+from privopt.result import Outcome, Status
+from privopt.solvers.continuous_spider import ContinuousSpider
+from privopt.solvers.curvature_probe import CurvatureProbe
+from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+
+CLIPS = [
+    (name, clip) for name in METHODS for clip in ((0.05, 1.0, 2.0) if name in OF_DIFFERENCES else (None,))
+]
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with double_precision():
+        yield
+
+
+def configured(name, difference_clip=None, **fields):
+    if difference_clip is not None:
+        fields["difference_clip"] = difference_clip
+    return replace(METHODS[name], **fields)
+
+
+@pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize(("name", "difference_clip"), CLIPS)
+def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than_was_paid(
+    name, difference_clip, relation, users
+):
+    solver = configured(name, difference_clip, clip=0.4)
+    pair = outlier_pair(relation, users=users)
+    for left, right in (pair, pair[::-1]):
+        coupling = couple(solver, LOGISTIC, left, right)
+        assert coupling.faults == []
+        assert len(coupling.moved) >= 2
+        assert coupling.ratios.max() > 0.1  # the outlier is one
+        assert coupling.revealed > 0.0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_record_of_ones_own_loss_that_curves_far_more_than_stated_moves_no_release_too_far(name):
+    """The clips hold where the curvature that a solver was told is wrong a thousandfold."""
+    left, right = tight_pair(1, turned=-1000.0)
+    coupling = couple(METHODS[name], TILTED, left, right)
+    assert coupling.faults == []
+    assert coupling.ratios.max() > 0.1
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["bowl", "hill"])
+@pytest.mark.parametrize("name", METHODS)
+def test_the_tight_pair_moves_by_exactly_what_is_stated(name, sign):
+    """In a bowl gradients shrink below the clip as the run goes; on a hill every one of them is as long as may be."""
+    left, right = tight_pair(sign)
+    coupling = couple(METHODS[name], TILTED, left, right, FormulaNoise(silence))
+    assert coupling.faults == []
+    assert 0.999 <= coupling.ratios.max() <= SLACK
+    if sign < 0:
+        moving = [
+            r for r, kind in zip(coupling.ratios, coupling.names[0], strict=True) if kind != "GradientNorms"
+        ]
+        assert min(moving) >= 0.999
+    if (
+        name in ("scheduled gradient descent", "continuous spider", "kl proximal point", "dp spider")
+        and sign < 0
+    ):
+        assert coupling.revealed == pytest.approx(
+            coupling.paid, rel=1e-6
+        )  # and no less is paid than is revealed
+
+
+INNER = {
+    "scheduled gradient descent": ScheduledGradientDescent(most_steps=6),
+    "continuous spider": ContinuousSpider(most_steps=6),
+}
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("inner", INNER)
+def test_a_probe_of_the_curvature_and_what_follows_from_it(inner, relation):
+    problem = Problem(losses.logistic)
+    left, right = outlier_pair(relation)
+    probe = CurvatureProbe(inner=INNER[inner]).configure(problem, left.public, Budget(2.0, 1e-5))
+    coupling = couple(probe, problem, left, right)
+    assert coupling.faults == []
+    assert coupling.names[0][0] == "TopCurvature"
+    nothing, single = np.zeros((40, 4)), np.zeros((40, 4))
+    single[0, 0] = 1.0
+    empty, one = (
+        Units.from_arrays(rows, np.ones(40), row_bound=1.0, relation=relation, n=40, storage="float64")
+        for rows in (nothing, single)
+    )
+    coupling = couple(probe, problem, empty, one)
+    assert coupling.faults == []
+    assert 0.999 <= coupling.ratios[0] <= SLACK
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_library_s_audit_measures_the_same_moves(name):
+    left, right = outlier_pair("replace-one")
+    coupling = couple(METHODS[name], LOGISTIC, left, right, NoiseSource(5))
+    ledger = Ledger(WIDE, "replace-one", plan=METHODS[name].event(left.public))
+    audit = Audit(left, right, ledger, noise=NoiseSource(5))
+    METHODS[name].solve(audit, LOGISTIC)
+    assert [kind for kind, _ in audit.moves] == list(coupling.names[0])
+    np.testing.assert_allclose([ratio for _, ratio in audit.moves], coupling.ratios, rtol=1e-12)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peeks(ScheduledGradientDescent):
+    """Looks behind the door: at its answer, or at when to stop."""
+
+    at: str = "answer"
+
+    def run(self, door, problem, start):
+        positive = float(np.mean(door._private_units.private_targets > 0.0))
+        if self.at == "answer":
+            return Outcome(super().run(door, problem, start).params + positive, Status.FINISHED)
+        stops = replace(self, steps=max(1, round(self.steps * positive)))
+        return super(Peeks, stops).run(door, problem, start)
+
+
+@pytest.mark.parametrize(
+    ("at", "fault"), [("answer", "the result is no function of the releases"), ("end", "different releases")]
+)
+def test_a_method_that_looks_behind_the_door_is_noticed(at, fault):
+    sound = replace(METHODS["scheduled gradient descent"], shares="equal")
+    fields = {field.name: getattr(sound, field.name) for field in dataclasses.fields(sound)}
+    left, right = tight_pair(1, n=5)
+    assert couple(Peeks(at=at, **fields), TILTED, left, right).faults == [fault]
