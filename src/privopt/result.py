@@ -39,7 +39,8 @@ class Result(NamedTuple):
     Attributes:
         params: the released parameters, shaped like the start; a pytree if the problem was given one.
         status: how the solve ended.
-        transcript: every release in order; `transcript.epsilon(delta)` is the price.
+        transcript: every release in order; `transcript.epsilon(delta)` is the price if the releases
+            were fixed beforehand or paid for by a filter.
         plan: what was announced before the data was read; None when a solver was run by hand.
         findings: by name, what the releases show about the result; see `Outcome`.
     """

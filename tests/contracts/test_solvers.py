@@ -108,6 +108,21 @@ def test_zero_steps_return_the_start_and_spend_nothing(case, relation):
     assert not np.any(np.asarray(result.params))
 
 
+@pytest.mark.parametrize(
+    ("case", "relation"),
+    **those(lambda case: case.still is not None and case.solver.noise_multiplier is None),
+)
+def test_zero_steps_can_be_planned(case, relation):
+    units = as_units(*toy_arrays(case), relation)
+    still = replace(case.solver, **case.still).configure(case.problem, units.public, BUDGET)
+    assert still.releases() == 0
+    result = still.solve(
+        Curator(units, Ledger(BUDGET, relation, plan=still.event(units.public)), noise=NoiseSource(3)),
+        case.problem,
+    )
+    assert len(result.transcript) == 0
+
+
 @pytest.mark.parametrize(("case", "relation"), CASES[:6], ids=IDS[:6])  # full batch, scalar losses
 def test_no_noise_and_no_clip_equal_a_plain_reference(case, relation):
     features, targets = toy_arrays(case)

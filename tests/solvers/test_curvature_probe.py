@@ -68,7 +68,8 @@ def test_steps_follow_the_eigenvalue():
     rows = np.asarray(units.private_features)
     top = np.linalg.eigvalsh(rows.T @ rows / units.public.n)[-1]
     problem = Problem(losses.logistic)
-    solver, _, result = solve(CurvatureProbe(), units, problem, noise=FormulaNoise(silence))
+    probe = CurvatureProbe(inner=ScheduledGradientDescent())
+    solver, _, result = solve(probe, units, problem, noise=FormulaNoise(silence))
     sigma = solver.noise_multiplier / units.public.n
     curvature = result.findings["curvature"].value
     assert curvature == pytest.approx(0.25 * (top + 2.0 * sigma), rel=1e-6)

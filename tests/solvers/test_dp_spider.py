@@ -12,9 +12,12 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.problems import losses
+from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.replay import DryRun
+from privopt.result import Status
+from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.dp_spider import DPSpider, planned_schedule
 
 RHO = gaussian_mu(1.0, 1e-6) ** 2 / 2
@@ -100,3 +103,21 @@ def test_what_it_cannot_plan_is_refused_with_a_reason():
     assert "give `curvature`" in DPSpider().applicable(own, PUBLIC)
     assert "give `gap` or `steps`" in DPSpider(curvature=1.0).applicable(own, PUBLIC)
     assert DPSpider(curvature=1.0, gap=1.0).applicable(own, PUBLIC) is None
+
+
+def test_no_gradient_norm_is_promised_in_a_set():
+    """At the edge of a ball the gradient does not vanish."""
+    budget = Budget(8.0, 1e-6)
+    free, held = Problem(losses.logistic), Problem(losses.logistic, constraint=L2Ball(0.05))
+    assert "gradient_norm" in DPSpider().plan(free, PUBLIC, budget).indicators
+    assert "gradient_norm" not in DPSpider().plan(held, PUBLIC, budget).indicators
+    assert "stationarity" in AdaptiveGradientDescent().plan(free, PUBLIC, budget).indicators
+    assert "stationarity" not in AdaptiveGradientDescent().plan(held, PUBLIC, budget).indicators
+
+
+def test_a_step_beyond_all_numbers_ends_the_run():
+    units = twelve_records()
+    wild = DPSpider(steps=6, period=3, step_size=1e200, clip=1.0, curvature=0.25)
+    result = reference_run(replace(wild, noise_multiplier=0.5), "cos", units=units)
+    assert result.status is Status.DIVERGED
+    assert np.all(np.isfinite(result.params))

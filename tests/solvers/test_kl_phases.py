@@ -168,3 +168,43 @@ def test_a_gentle_condition_makes_finitely_many_plans():
     assert 0 < found.goal < 0.1
     steps = [phase.steps for phase in planner.phases(0.7, found.goal, found.phases)]
     assert steps == sorted(steps)
+
+
+def test_no_plan_has_more_steps_than_it_has_events():
+    """With N fixed a long plan is cheaper than one that pays for its own events: it must be limited."""
+    rng = np.random.default_rng(0)
+    planned = 0
+    for _ in range(150):
+        kappa, gamma, clip = rng.uniform(1, 2), 10 ** rng.uniform(-2, 2), 10 ** rng.uniform(-2, 2)
+        growth = KL(gamma=gamma, kappa=kappa)
+        planner = PhasePlanner(
+            growth=growth,
+            clip=clip,
+            curvature=10 ** rng.uniform(-3, 3),
+            smoothness=10 ** rng.uniform(-2, 3),
+            parameters=int(10 ** rng.uniform(0, 3)),
+            units=int(10 ** rng.uniform(1, 7)),
+            factor=2,
+            relative_error=rng.uniform(0.02, 0.48),
+            failure=10 ** rng.uniform(-6, -0.01),
+            most_steps=100_000,
+        )
+        phases, events = planner.first_plan(growth.gap_within(clip), 10 ** rng.uniform(-4, 2))
+        assert sum(phase.steps for phase in phases) <= events
+        planned += bool(phases)
+    assert planned >= 30
+    known = PhasePlanner(
+        growth=KL(gamma=0.5, kappa=2.0),
+        clip=1.0,
+        curvature=0.25,
+        smoothness=0.25,
+        parameters=5,
+        units=1_000_000,
+        factor=2,
+        relative_error=0.1,
+        failure=0.1,
+        most_steps=100_000,
+    )
+    phases, events = known.first_plan(0.25, 2.0)
+    assert phases
+    assert sum(phase.steps for phase in phases) <= events  # 104 steps for 42 events, without the limit

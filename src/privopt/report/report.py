@@ -29,8 +29,8 @@ DEFAULT_DELTA = 1e-6  # for a run by hand, where nobody named a delta
 TERMINAL_WIDTH = 79
 MOST_FINDINGS = 3  # in the printed report
 NO_PLAN = (
-    "This run had no plan. Its price adds up what was released, and holds if the amount of noise was fixed beforehand "
-    "or all noise is Gaussian."
+    "This run had no plan. Its price adds up what was released, and holds if noise and number of the releases were "
+    "fixed beforehand, or paid for by a filter. Otherwise the guarantee is that of the ledger."
 )
 
 

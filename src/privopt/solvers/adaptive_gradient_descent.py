@@ -152,7 +152,7 @@ class AdaptiveGradientDescent(Solver):
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The defaults of the attributes."""
         growth = problem.growth if self.growth is None else self.growth
-        curvature = self.curvature or _curvature(problem, public)
+        curvature = self.curvature or practical.smoothness(problem, public)
         step_size = 1.0 / (curvature + problem.regulariser.smoothness)
         parameters = math.prod(problem.parameter_shape(public))
         return replace(
@@ -219,10 +219,14 @@ class AdaptiveGradientDescent(Solver):
         at_zero = problem.loss.value_at_zero
         if isinstance(problem.loss, GLMLoss) and at_zero is not None:
             gap = min(gap, at_zero)
-        if not (budget.is_private and math.isfinite(gap) and self.most_steps):
+        flows = problem.regulariser.is_smooth and isinstance(problem.constraint, Unconstrained)
+        if not (budget.is_private and math.isfinite(gap) and self.most_steps and flows):
             return {}
         flat = self._facts(problem, public, budget).stationarity(gap, self.most_steps)
-        meaning = "least gradient norm of an iterate, expected at steps of 1 / (L (1 + a^2)) with exact norms"
+        meaning = (
+            "least gradient norm of an iterate, expected at steps of 1 / (L (1 + a^2)), with exact norms, from a start "
+            "no worse than 0"
+        )
         return {"stationarity": Finding(flat, meaning)}
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
@@ -383,13 +387,6 @@ class AdaptiveGradientDescent(Solver):
 @partial(jax.jit, static_argnames=("public",))
 def _sensitivity(query: ClippedGradient, public: Public) -> Any:
     return query.sensitivity(public) * jnp.ones((), jnp.float64)
-
-
-def _curvature(problem: Problem, public: Public) -> float:
-    """L1: by the loss's formula, or a slope over a row, times the row: a guess."""
-    if isinstance(problem.loss, GLMLoss) or math.isfinite(problem.loss.curvature):
-        return practical.smoothness(problem, public)
-    return practical.guess(problem, public).slope * public.row_bound**2
 
 
 def _trace_ratio(problem: Problem, public: Public) -> float:

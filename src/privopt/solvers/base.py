@@ -13,7 +13,7 @@ from jaxtyping import Array
 from privopt.curator import Door
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import Event
+from privopt.ledger.events import Event, leaf_counts
 from privopt.plans import Bound, Finding, Plan, data_bytes, pass_seconds
 from privopt.precision import double_precision
 from privopt.problems.glm import GLMLoss
@@ -142,6 +142,9 @@ class Solver(abc.ABC):
             return solver
         if math.isinf(budget.epsilon):
             return replace(solver, noise_multiplier=0.0)
+        once = replace(solver, noise_multiplier=1.0)
+        if not any(leaf_counts(once.event(public))):
+            return once  # it only gives back the start
         multiplier = calibrate(
             lambda z: replace(solver, noise_multiplier=z).event(public), budget, public.relation
         )

@@ -62,7 +62,7 @@ class CurvatureProbe(Solver):
         See the module.
     """
 
-    inner: Solver = field(default_factory=ScheduledGradientDescent)
+    inner: Solver = field(default_factory=GradientDescent)
     share: float = SHARE
     remainder: float | None = None
     delta: float | None = None

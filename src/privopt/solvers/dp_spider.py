@@ -20,7 +20,7 @@ from privopt.ledger.events import Event, repeat, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.plans import Finding
-from privopt.problems.constraints import Constraint
+from privopt.problems.constraints import Constraint, Unconstrained
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser
@@ -172,12 +172,13 @@ class DPSpider(StepwiseSolver):
 
             mean |grad F(w_t)|^2 <= 2 gap / (eta T) + p S2.
 
-        None where B is larger, or a penalty is not smooth, or no gap is known.
+        None where B is larger, or a penalty is not smooth, or there is a set, or no gap is known.
         """
         steps, period = required(self.steps, "steps"), required(self.period, "period")
         clip, curvature = required(self.clip, "clip"), required(self.curvature, "curvature")
         eta, gap = required(self.step_size, "step_size"), self._gap(problem)
-        if steps == 0 or not (problem.regulariser.is_smooth and math.isfinite(gap)):
+        flows = problem.regulariser.is_smooth and isinstance(problem.constraint, Unconstrained)
+        if steps == 0 or not (flows and math.isfinite(gap)):
             return None
         parameters = math.prod(problem.parameter_shape(public))
         anchor, difference = self.mechanisms()
@@ -196,7 +197,8 @@ class DPSpider(StepwiseSolver):
         if norm is None:
             return {}
         meaning = (
-            "bound on the gradient norm of a random iterate, root mean square, if no gradient is clipped"
+            "bound on the gradient norm of a random iterate, root mean square, if no gradient and no change of one is "
+            "clipped and the loss at the start is no larger than at 0"
         )
         return {"gradient_norm": Finding(norm, meaning)}
 
@@ -227,6 +229,9 @@ class DPSpider(StepwiseSolver):
                 estimate = door.release(at_point, anchor)
             else:
                 moved = jnp.sqrt(jnp.sum((state.params - state.previous) ** 2))
+                if not math.isfinite(float(moved)):  # a step so long that nothing can be said of it
+                    state = state._replace(finite=jnp.asarray(False))
+                    break
                 change = ClippedGradientDifference(
                     loss=problem.loss,
                     at=state.params,

@@ -224,11 +224,15 @@ class PhasePlanner:
         return [] if best is None else self.phases(gap, best.goal, best.phases, events)
 
     def first_plan(self, gap: float, rho: float) -> tuple[list[Phase], int]:
-        """The phases of a run and N, fixed before it begins: twice the steps of the plan that pays for its own."""
+        """The phases of a run, and N, which their steps do not exceed: twice those of the plan that pays for its own.
+
+        With N fixed more steps cost no more failure probability, so a new plan has more of them, and must be limited.
+        """
         alone = self.lowest(gap, rho)
         if alone is None:
             return [], 0
-        return self.plan(gap, rho, 2 * alone.steps), 2 * alone.steps
+        events = 2 * alone.steps
+        return self.plan(gap, rho, events, min(events, self.most_steps)), events
 
     def plan_again(
         self, queue: list[Phase], gap: float, rho: float, events: int, most_steps: int

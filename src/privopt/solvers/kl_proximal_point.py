@@ -310,14 +310,16 @@ class KLProximalPoint(Solver):
             self._lipschitz(problem, public),
             2.0 / (self._convexity() * (self.inner_steps + 1)),
         )
-        scale = public.relation.factor * required(self.clip, "clip") / public.n
+        clip = required(self.clip, "clip")  # the penalty's pull is as long as the ball's radius allows
+        scale = public.relation.factor * clip / public.n
         spreads = [parameters * (noise.noise_multiplier * scale) ** 2 for noise in self.mechanisms()]
-        return [per_mean * (4.0 * lipschitz**2 + spread) for spread in spreads]
+        return [per_mean * ((lipschitz + clip) ** 2 + spread) for spread in spreads]
 
     def _floor(self, problem: Problem, public: Public) -> float:
         """Where the prediction would settle without noise."""
         convexity = self._convexity()
-        left = 8.0 * self._lipschitz(problem, public) ** 2 / (convexity * (self.inner_steps + 1))
+        longest = self._lipschitz(problem, public) + required(self.clip, "clip")
+        left = 2.0 * longest**2 / (convexity * (self.inner_steps + 1))
         return left * (1.0 + 4.0 * required(self.weight, "weight") / convexity)
 
     def _contracted(self, excess: float) -> float:

@@ -236,7 +236,7 @@ class KLSpider(Solver):
             return self._outcome(state, planner, problem, gap, Status.FINISHED)
         inner = door.filtered(self.name, Gaussian(required(self.noise_multiplier, "noise_multiplier")))
         status, risk = Status.FINISHED, gap
-        while phases and state.finite:
+        while phases and state.finite and state.events + phases[0].steps <= events:
             phase, *phases = phases
             state = self._descend(inner, problem, state, phase)
             risk = phase.goal
@@ -357,7 +357,7 @@ def _condition(growth: KL, problem: Problem) -> str:
     )
     return (
         f"if the objective is L-smooth and ({growth.gamma:.4g}, {growth.kappa:.4g})-KL along the path{inside} and no "
-        "gradient is clipped"
+        "gradient and no change of a gradient is clipped"
     )
 
 

@@ -86,7 +86,9 @@ def automatic(problem: Problem, public: Public, budget: Budget) -> Choice:
         an l1 ball                                                        Frank-Wolfe
         an l1 ball on some of the coordinates, or a simplex               accelerated mirror descent
         a non-smooth penalty and a ridge on every coordinate, if stable   SVRG
-        everything else: counts, losses of the user's own, other sets     gradient descent
+        another generalised-linear loss with a ridge or no penalty:
+        counts, other sets, at most 2000 features                         probed gradient descent
+        everything else: losses of the user's own, other penalties        gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
     docs/benchmarks-kl.md. The Poisson loss has no constants of its own for whitening yet, and with borrowed ones it
@@ -105,11 +107,15 @@ def automatic(problem: Problem, public: Public, budget: Budget) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    if isinstance(problem.loss, GLMLoss):
-        return Choice(GradientDescent(), "it was the most accurate where whitening does not apply")
-    return Choice(
-        GradientDescent(), "for a user-written loss it was as accurate as any, in the fewest passes, untuned"
-    )
+    if not isinstance(problem.loss, GLMLoss):
+        return Choice(
+            GradientDescent(),
+            "for a user-written loss it was the most accurate untuned solver, in the fewest passes",
+        )
+    probed = CurvatureProbe(inner=GradientDescent())
+    if problem.regulariser.is_smooth and probed.applicable(problem, public) is None:
+        return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
+    return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
 
 
 def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
