@@ -186,7 +186,7 @@ def _stored_sum(
     def run(first: int, last: int) -> None:
         work.run(private_block, index, lanes, first, last, totals)
 
-    _share(run, len(lanes) - 1, threads)
+    _run_lanes(run, len(lanes) - 1, threads)
     return _in_order(totals)
 
 
@@ -245,7 +245,7 @@ def _lanes(count: int, width: int, entries_per_unit: int) -> NDArray[np.int64]:
     return np.arange(lanes + 1) * count // lanes
 
 
-def _share(run: Callable[[int, int], None], lanes: int, threads: int) -> None:
+def _run_lanes(run: Callable[[int, int], None], lanes: int, threads: int) -> None:
     """Run the lanes, on several threads if that is worth it."""
     threads = min(threads, lanes)
     if threads <= 1:

@@ -23,8 +23,8 @@ class ValleyLoss(TiltedLoss):
 
     def untilted(self, params: Float[Array, " d"]) -> Float[Array, ""]:
         """Without the tilt of a record."""
-        along = power_of_root(params[0] ** 2, self.p) / self.p
-        return along + 0.5 * self.curvature * jnp.sum(params[1:] * params[1:])
+        along, rest = power_of_root(params[0] ** 2, self.p), params[1:]
+        return along / self.p + 0.5 * self.curvature * jnp.sum(rest * rest)
 
 
 def valley(
