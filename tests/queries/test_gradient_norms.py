@@ -57,19 +57,22 @@ def test_one_unit_moves_the_scores_by_a_range_of_at_most_their_sensitivity(
     assert moved <= 1.0
 
 
-@pytest.mark.parametrize(
-    ("loss", "layout"), [*CASES, ("softmax", "users"), ("softmax", "sparse")], ids=lambda case: case
-)
-def test_they_are_minus_the_norm_at_each_point(loss, layout, monkeypatch):
-    generator = np.random.default_rng(0)
+def nine_units(loss, layout):
+    """Nine units, and some points of the loss's shape."""
+    generator, outputs = np.random.default_rng(0), LOSSES[loss].outputs
     owned = [
         [(generator.normal(size=D), float(k % 3)) for _ in range(1 + k % 2 if "users" in layout else 1)]
         for k in range(9)
     ]
     units = as_units(owned, Pair(owned, 0, [], "replace-one"), layout)
-    formula = LOSSES[loss]
-    shape = (D,) if formula.outputs == 1 else (D, formula.outputs)
-    at = generator.normal(size=(POINTS, *shape))
+    return units, generator.normal(size=(POINTS, D) if outputs == 1 else (POINTS, D, outputs))
+
+
+@pytest.mark.parametrize(
+    ("loss", "layout"), [*CASES, ("softmax", "users"), ("softmax", "sparse")], ids=lambda case: case
+)
+def test_they_are_minus_the_norm_at_each_point(loss, layout, monkeypatch):
+    formula, (units, at) = LOSSES[loss], nine_units(loss, layout)
     with double_precision():
         engine = InProcessEngine(units)
         for group in (2**19, 1):  # all at once; point by point
@@ -80,10 +83,17 @@ def test_they_are_minus_the_norm_at_each_point(loss, layout, monkeypatch):
         each = [ClippedGradient(loss=formula, at=one, clip=0.4) for one in at]
         means = [engine.clipped_sum(one) / 9 + 0.1 * one.at for one in each]
         np.testing.assert_allclose(found, [-np.linalg.norm(mean) for mean in means], rtol=1e-7)
+
+
+@pytest.mark.parametrize(("loss", "layout"), [("logistic", "dense"), ("own", "users")])
+def test_at_one_point_it_is_minus_the_gradients_norm(loss, layout):
+    formula, (units, at) = LOSSES[loss], nine_units(loss, layout)
+    with double_precision():
+        engine = InProcessEngine(units)
         norm = GradientNorm(loss=formula, at=at[0], clip=0.4)
         alone = GradientNorms(loss=formula, points=at[:1], clip=0.4)
         values = [float(jnp.sum(q.finish(jnp.asarray(engine.clipped_sum(q)) / 9))) for q in (norm, alone)]
-        assert values[0] == pytest.approx(-values[1], rel=1e-7)
+    assert values[0] == pytest.approx(-values[1], rel=1e-7)
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])

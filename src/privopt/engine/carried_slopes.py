@@ -1,6 +1,6 @@
 """Each record's slope at the last point of a mixed pass, kept behind the door for the next pass."""
 
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,39 @@ from privopt.engine.mixed_kernel import BOTH, CARRIED, SAME
 _NOTHING = np.empty(0)
 
 
-class CarriedSlopes:
-    """n numbers in place of half a pass: where a recursive estimator goes from point to point, each is met twice.
+class SlopeMemory(NamedTuple):
+    """What a mixed pass gets from the pass before and leaves to the next, as `mixed_kernel.sum_mixed_records` takes it.
 
-    The slopes that a pass computes at its point are those at the previous point of the next pass. They are used if that
-    point and the formula are the same to the last bit, and the result is the same with and without them.
+    Attributes:
+        source: BOTH, CARRIED or SAME.
+        private_carried: the slope of each row at the earlier point; empty unless CARRIED.
+        private_kept: room for the slope of each row at the point itself; empty where nothing is to be kept.
+    """
+
+    source: int = BOTH
+    private_carried: NDArray[np.float64] = _NOTHING
+    private_kept: NDArray[np.float64] = _NOTHING
+
+    def of_rows(self, private_rows: NDArray[np.int64]) -> Self:
+        """That of some of the rows, in an order of its own."""
+        private_carried = self.private_carried[private_rows] if len(self.private_carried) else _NOTHING
+        return self._replace(
+            private_carried=private_carried,
+            private_kept=np.empty(len(private_rows) if len(self.private_kept) else 0),
+        )
+
+    def keep(self, private_rows: NDArray[np.int64], private_part: Self) -> None:
+        """Keep what a pass over some of the rows, with `of_rows`, has computed."""
+        if len(self.private_kept):
+            self.private_kept[private_rows] = private_part.private_kept
+
+
+class CarriedSlopes:
+    """One number a row in place of half a pass, where a recursive estimator goes from point to point.
+
+    It meets each point twice: the slopes that a pass computes at its own point are those at the earlier point of the
+    next pass. They are used if that point and the formula are the same to the last bit, and the result is the same with
+    and without them.
     """
 
     def __init__(self) -> None:
@@ -24,21 +52,24 @@ class CarriedSlopes:
 
     def open(
         self, points: NDArray[np.float64], formula: tuple[Any, ...], rows: int, *, still: bool
-    ) -> tuple[int, NDArray[np.float64], NDArray[np.float64]]:
-        """What a pass over all rows needs: where the slopes at `previous` come from, those kept, and room for new ones.
+    ) -> SlopeMemory:
+        """What a pass over all rows needs; `close` says that it went through.
 
         Args:
             points: (2, d), at and previous.
             formula: the numbers that say which loss it is.
             rows: number of stored rows.
-            still: whether the change counts for nothing, so that any finite one will do.
+            still: whether the change counts for nothing: then the slopes at the point itself do for the earlier one.
         """
         carried = self._key == (formula, points[1].tobytes()) and len(self._private_slopes) == rows
         self._key = None  # until the pass is through
         if len(self._private_spare) != rows:
             self._private_spare = np.empty(rows)
-        source = SAME if still or points[0].tobytes() == points[1].tobytes() else CARRIED if carried else BOTH
-        return source, self._private_slopes if source == CARRIED else _NOTHING, self._private_spare
+        if still or points[0].tobytes() == points[1].tobytes():
+            return SlopeMemory(SAME, _NOTHING, self._private_spare)
+        if carried:
+            return SlopeMemory(CARRIED, self._private_slopes, self._private_spare)
+        return SlopeMemory(BOTH, _NOTHING, self._private_spare)
 
     def close(self, points: NDArray[np.float64], formula: tuple[Any, ...]) -> None:
         """The pass is through: what it wrote are the slopes at its first point."""

@@ -14,9 +14,9 @@ from scipy import sparse
 
 from privopt.data import Units
 from privopt.engine import kernels
-from privopt.engine.carried_slopes import CarriedSlopes
+from privopt.engine.carried_slopes import CarriedSlopes, SlopeMemory
 from privopt.engine.formulas import FORMULAS
-from privopt.engine.mixed_kernel import BOTH, sum_mixed_records, sum_mixed_users
+from privopt.engine.mixed_kernel import sum_mixed_records, sum_mixed_users
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.engine.rows import MappedRows, block_length, take_rows
 from privopt.engine.softmax_kernel import sum_softmax
@@ -27,6 +27,8 @@ from privopt.queries.base import LARGEST_RADIUS, ROUNDING_MARGIN, SMALLEST_RADIU
 _LANE_WORK = 2**16  # stored entries: less is not worth a thread
 _MOST_LANES = 16
 _LANE_ENTRIES = 2**21  # of all lanes' totals together: 16 MB
+
+_Owners = tuple[NDArray[Any], NDArray[Any]]  # of each user: first row, with the end of the last one; weight
 
 _pools: dict[int, ThreadPoolExecutor] = {}
 
@@ -54,14 +56,24 @@ class _Block(NamedTuple):
     rows: tuple[NDArray[Any], ...]
     private_targets: NDArray[np.float64]
     private_inverse_norms: NDArray[np.float64]
-    owners: (
-        tuple[NDArray[Any], NDArray[Any]] | None
-    )  # a user's first row and weight; None when a unit is a record
-    memory: tuple[int, NDArray[np.float64], NDArray[np.float64]]  # see `mixed_kernel.sum_mixed_records`
+    owners: _Owners | None  # None where a unit is a record
+    memory: SlopeMemory  # of a mixed pass
 
 
 class _Pass(NamedTuple):
-    """A row form in the numbers that the kernels take."""
+    """A row form in the numbers that the kernels take; limits on norms are moved inwards already.
+
+    Attributes:
+        code: of the loss.
+        kind: `KernelCall.kind`.
+        points: (points times outputs, d).
+        outputs: K of a softmax, else 1.
+        formula: (code, p0, p1, C of a balanced logistic gradient or infinity).
+        radius: the largest norm of a contribution.
+        inner: clip of each gradient of a difference, or of the gradient of a mixture.
+        change: clip of the change of a mixture.
+        gain: the share of the change in a mixture.
+    """
 
     code: int
     kind: str
@@ -81,7 +93,7 @@ class _Pass(NamedTuple):
         where = (lanes, first, last, totals if self.code == KernelCode.SOFTMAX else totals[:, 0])
         if self.kind == "mixed":
             limits = (self.inner, self.change, self.radius)
-            rest = (index, self.points, self.formula[:3], memory, limits, self.gain, *where)
+            rest = (index, self.points, self.formula[:3], tuple(memory), limits, self.gain, *where)
             if owners is None:
                 sum_mixed_records(rows, private_targets, private_inverses, *rest)
             else:
@@ -117,16 +129,17 @@ def kernel_sum(
     work = _pass(form)
     index = np.empty(0, np.int64) if private_positions is None else private_positions
     count = units.positions if private_positions is None else len(private_positions)
-    memory = (BOTH, np.empty(0), np.empty(0))
-    keeps = carried is not None and work.kind == "mixed" and private_positions is None
-    if carried is not None and keeps:
+    if work.kind != "mixed" or private_positions is not None:
+        carried = None  # slopes are kept from pass to pass over all units
+    memory = SlopeMemory()
+    if carried is not None:
         still = work.gain == 0.0 or work.change == 0.0
         memory = carried.open(work.points, work.formula, len(units.private_targets), still=still)
     if isinstance(units.private_features, MappedRows):
         private_sum = _mapped_sum(units, private_inverse_norms, index, count, work, memory)
     else:
         private_sum = _stored_sum(units, private_inverse_norms, index, count, work, memory, threads)
-    if carried is not None and keeps:
+    if carried is not None:
         carried.close(work.points, work.formula)
     return private_sum.T.reshape(form.shape)
 
@@ -154,7 +167,7 @@ def _stored_sum(
     index: NDArray[np.int64],
     count: int,
     work: _Pass,
-    memory: tuple[int, NDArray[np.float64], NDArray[np.float64]],
+    memory: SlopeMemory,
     threads: int,
 ) -> NDArray[np.float64]:
     """`kernel_sum` over rows in memory, as (outputs, d)."""
@@ -173,7 +186,7 @@ def _stored_sum(
     def run(first: int, last: int) -> None:
         work.run(private_block, index, lanes, first, last, totals)
 
-    _share(run, len(lanes) - 1, threads)
+    _run_lanes(run, len(lanes) - 1, threads)
     return _in_order(totals)
 
 
@@ -183,13 +196,12 @@ def _mapped_sum(
     index: NDArray[np.int64],
     count: int,
     work: _Pass,
-    memory: tuple[int, NDArray[np.float64], NDArray[np.float64]],
+    memory: SlopeMemory,
 ) -> NDArray[np.float64]:
     """`kernel_sum` over rows that are computed a block at a time, as (1, d); a block holds whole units."""
     width = work.points.shape[1]
     total, share = BlockedSum((1, width)), np.empty((1, 1, width))
     no_index = np.empty(0, np.int64)
-    source, private_carried, private_kept = memory
     step = min(BLOCK_ROWS, block_length(width * units.public.records_per_unit))
     for start in range(0, count, step):
         stop = min(start + step, count)
@@ -198,18 +210,16 @@ def _mapped_sum(
         owners = None
         if units.private_offsets is not None and units.private_weights is not None:
             owners = (offsets(np.diff(units.private_offsets)[positions]), units.private_weights[positions])
-        private_before = private_carried[private_where] if len(private_carried) else private_carried
-        private_after = np.empty(len(private_where) if len(private_kept) else 0)
+        part = memory.of_rows(private_where)
         private_block = _Block(
             _kernel_rows(take_rows(units.private_features, private_where)),
             units.private_targets[private_where],
             private_inverse_norms[private_where],
             owners,
-            (source, private_before, private_after),
+            part,
         )
         work.run(private_block, no_index, np.array([0, stop - start]), 0, 1, share)
-        if len(private_kept):
-            private_kept[private_where] = private_after
+        memory.keep(private_where, part)
         total.add(share[0], stop - start)
     return total.total()
 
@@ -235,7 +245,7 @@ def _lanes(count: int, width: int, entries_per_unit: int) -> NDArray[np.int64]:
     return np.arange(lanes + 1) * count // lanes
 
 
-def _share(run: Callable[[int, int], None], lanes: int, threads: int) -> None:
+def _run_lanes(run: Callable[[int, int], None], lanes: int, threads: int) -> None:
     """Run the lanes, on several threads if that is worth it."""
     threads = min(threads, lanes)
     if threads <= 1:

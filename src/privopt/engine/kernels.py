@@ -140,6 +140,29 @@ def add(rows: Any, index: Any, start: int, m: int, s: Any, total: Any) -> None:
 
 
 @compiled(FAST, inline=True)
+def gather(source: Any, index: Any, start: int, m: int, found: Any) -> None:
+    """found[:m] = the entries of the source for the rows at the positions start..start+m-1."""
+    whole = index.shape[0] == 0
+    for r in range(m):
+        found[r] = source[start + r if whole else index[start + r]]
+
+
+@compiled(FAST, inline=True)
+def add_share(share: Any, total: Any) -> None:
+    """Add what a block of rows sums to, whose length may be `padded`, to the total of its lane."""
+    for j in range(total.shape[0]):
+        total[j] += share[j]
+
+
+@compiled(FAST, inline=True)
+def rows_of_user(position: int, index: Any, offsets: Any, weights: Any) -> Any:
+    """First row and behind the last row of the user at a position, and what one row counts in the user's average."""
+    user = position if index.shape[0] == 0 else index[position]
+    low, high = offsets[user], offsets[user + 1]
+    return low, high, weights[user] / max(high - low, 1)
+
+
+@compiled(FAST, inline=True)
 def clip_scalars(s: Any, inverse_norms: Any, radius: float, m: int) -> None:
     """Clip |s[r]| to radius / |a_r|; what is not finite becomes 0."""
     for r in range(m):
@@ -218,7 +241,6 @@ def sum_records(
     d = totals.shape[1]
     ends, task = (points[0], points[-1]), (formula, inner, points.shape[0] == 2)
     share = np.empty(padded(d))
-    whole = index.shape[0] == 0
     for lane in range(first, last):
         totals[lane, :] = 0.0
         for block in range(lanes[lane], lanes[lane + 1], BLOCK_ROWS):
@@ -226,14 +248,12 @@ def sum_records(
             stop = min(block + BLOCK_ROWS, lanes[lane + 1])
             for start in range(block, stop, TILE):
                 m = min(TILE, stop - start)
-                for r in range(m):
-                    i = start + r if whole else index[start + r]
-                    y[r], inverse[r] = targets[i], inverse_norms[i]
+                gather(targets, index, start, m, y)
+                gather(inverse_norms, index, start, m, inverse)
                 _coefficients(rows, index, start, m, ends, task, y, inverse, (t, other), s)
                 clip_scalars(s, inverse, radius, m)
                 add(rows, index, start, m, s, share)
-            for j in range(d):
-                totals[lane, j] += share[j]
+            add_share(share, totals[lane])
 
 
 @compiled(FAST)
@@ -334,16 +354,14 @@ def sum_users(
         for block in range(lanes[lane], lanes[lane + 1], BLOCK_ROWS):
             share[:] = 0.0
             for position in range(block, min(block + BLOCK_ROWS, lanes[lane + 1])):
-                user = position if index.shape[0] == 0 else index[position]
-                low, high = offsets[user], offsets[user + 1]
+                low, high, weight = rows_of_user(position, index, offsets, weights)
                 if high == low:
                     continue
-                weight = weights[user] / (high - low)
                 count = touch(rows, low, high, position, seen, touched, average)
                 for start in range(low, high, TILE):
                     m = min(TILE, high - start)
-                    for r in range(m):
-                        y[r], inverse[r] = targets[start + r], inverse_norms[start + r]
+                    gather(targets, no_index, start, m, y)
+                    gather(inverse_norms, no_index, start, m, inverse)
                     _coefficients(rows, no_index, start, m, ends, task, y, inverse, (t, other), s)
                     for r in range(m):
                         s[r] *= weight
@@ -353,5 +371,4 @@ def sum_users(
                     for k in range(count):
                         j = touched[k]
                         share[j] += scale * average[j]
-            for j in range(d):
-                totals[lane, j] += share[j]
+            add_share(share, totals[lane])

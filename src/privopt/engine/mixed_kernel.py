@@ -1,7 +1,7 @@
 """The compiled pass for a gradient mixed with its change: as `kernels.sum_records`, with slopes at two points.
 
-The slopes at the earlier point are n numbers that the pass before may have kept: then a record costs one product with
-the point and one addition to the sum, like a plain gradient.
+The slopes at the earlier point are one number a row, which the pass before may have kept: then a row costs one product
+with a point and one addition to the sum, like a plain gradient's.
 """
 
 from typing import Any
@@ -9,14 +9,24 @@ from typing import Any
 import numpy as np
 
 from privopt.engine.formulas import FAST, compiled, slopes
-from privopt.engine.kernels import TILE, add, clip_scalars, padded, predictions, scale_into_ball, touch
+from privopt.engine.kernels import (
+    TILE,
+    add,
+    add_share,
+    clip_scalars,
+    gather,
+    padded,
+    predictions,
+    rows_of_user,
+    scale_into_ball,
+    touch,
+)
 from privopt.engine.rounding import BLOCK_ROWS
 
-BOTH, CARRIED, SAME = (
-    0,
-    1,
-    2,
-)  # the slopes at the earlier point: computed, kept from before, or those at this one
+# Where the slopes at the earlier point come from.
+BOTH = 0  # computed in this pass, like those at the point itself
+CARRIED = 1  # kept from the pass before
+SAME = 2  # they are the slopes at the point itself
 
 
 @compiled(FAST, inline=True)
@@ -29,25 +39,25 @@ def _slopes_and_changes(
     formula: Any,
     memory: Any,
     y: Any,
-    where: Any,
-    work: Any,
+    t: Any,
+    both: Any,
 ) -> None:
-    """work[1][:m] = slopes at the first point, work[0][:m] = how much they differ from those at the second.
+    """both[1][:m] = slopes at the first point, both[0][:m] = how much they differ from those at the second.
 
-    Both come from one piece of code, so that a slope is the same number whichever of the two points it belongs to.
+    One piece of code computes the slopes at either point, so that a slope is the same number whichever it belongs to:
+    a kept one and a fresh one agree to the last bit. `t` is room for predictions.
     """
     source, carried, kept = memory
-    t, both = work
     code, p0, p1 = formula
+    whole = index.shape[0] == 0
     for which in range(0 if source == BOTH else 1, 2):
         predictions(rows, index, start, m, points[1 - which], t)
         slopes(code, p0, p1, t, y, m, both[which])
     if kept.shape[0] > 0:
         for r in range(m):
-            kept[where[r]] = both[1, r]
+            kept[start + r if whole else index[start + r]] = both[1, r]
     if source == CARRIED:
-        for r in range(m):
-            both[0, r] = carried[where[r]]
+        gather(carried, index, start, m, both[0])
     elif source == SAME:
         for r in range(m):
             both[0, r] = both[1, r]
@@ -80,8 +90,8 @@ def sum_mixed_records(
         index: rows by position, or empty.
         points: (2, d), at and previous.
         formula: (code, p0, p1).
-        memory: (where the slopes at the previous point come from, those kept from before, room for the new ones); the
-            arrays have one entry a row, or none.
+        memory: (BOTH, CARRIED or SAME; the slopes at previous that were kept; room to keep those at `at`). The arrays
+            have one entry a row; the first is empty unless CARRIED, the second where nothing is to be kept.
         limits: largest norm of s_i a_i, of c_i a_i and of the mixed contribution, moved inwards; may be infinite.
         gain: u in [0, 1].
         lanes: lane l holds the positions lanes[l]..lanes[l + 1] - 1.
@@ -93,12 +103,11 @@ def sum_mixed_records(
         becomes 0, each for itself. The mixed contribution is a sum of the two with weights that sum to 1.
     """
     t, both = np.empty(TILE), np.empty((2, TILE))
-    y, inverse, where = np.empty(TILE), np.empty(TILE), np.empty(TILE, np.int64)
+    y, inverse = np.empty(TILE), np.empty(TILE)
     clip, change_clip, radius = limits
     s, change = both[1], both[0]
     d = totals.shape[1]
     share = np.empty(padded(d))
-    whole = index.shape[0] == 0
     for lane in range(first, last):
         totals[lane, :] = 0.0
         for block in range(lanes[lane], lanes[lane + 1], BLOCK_ROWS):
@@ -106,23 +115,21 @@ def sum_mixed_records(
             stop = min(block + BLOCK_ROWS, lanes[lane + 1])
             for start in range(block, stop, TILE):
                 m = min(TILE, stop - start)
-                for r in range(m):
-                    i = start + r if whole else index[start + r]
-                    where[r], y[r], inverse[r] = i, targets[i], inverse_norms[i]
-                _slopes_and_changes(rows, index, start, m, points, formula, memory, y, where, (t, both))
+                gather(targets, index, start, m, y)
+                gather(inverse_norms, index, start, m, inverse)
+                _slopes_and_changes(rows, index, start, m, points, formula, memory, y, t, both)
                 clip_scalars(s, inverse, clip, m)
                 clip_scalars(change, inverse, change_clip, m)
                 for r in range(m):
                     s[r] = (1.0 - gain) * s[r] + gain * change[r]
                 clip_scalars(s, inverse, radius, m)
                 add(rows, index, start, m, s, share)
-            for j in range(d):
-                totals[lane, j] += share[j]
+            add_share(share, totals[lane])
 
 
 @compiled(FAST)
 def _scaled(vector: Any, columns: Any, count: int, weight: float, radius: float) -> float:
-    """weight times the factor that brings the vector into the ball; where that is 0 the vector is set to 0."""
+    """weight times the factor that brings the vector into the ball; where that is 0, so is the vector afterwards."""
     scale = weight * scale_into_ball(vector, columns, count, radius)
     if scale > 0.0:
         return scale
@@ -172,8 +179,7 @@ def sum_mixed_users(
     """
     d = totals.shape[1]
     t, both = np.empty(TILE), np.empty((2, TILE))
-    y, where = np.empty(TILE), np.empty(TILE, np.int64)
-    s, change = both[1], both[0]
+    y, s, change = np.empty(TILE), both[1], both[0]
     share, average, moved = np.empty(d), np.zeros(padded(d)), np.zeros(padded(d))
     seen, touched = np.full(d, -1), np.empty(d, np.int64)
     no_index = np.empty(0, np.int64)
@@ -182,21 +188,16 @@ def sum_mixed_users(
         for block in range(lanes[lane], lanes[lane + 1], BLOCK_ROWS):
             share[:] = 0.0
             for position in range(block, min(block + BLOCK_ROWS, lanes[lane + 1])):
-                user = position if index.shape[0] == 0 else index[position]
-                low, high = offsets[user], offsets[user + 1]
+                low, high, weight = rows_of_user(position, index, offsets, weights)
                 if high == low:
                     continue
-                weight = weights[user] / (high - low)
                 count = touch(rows, low, high, position, seen, touched, average)
                 for k in range(count):
                     moved[touched[k]] = 0.0
                 for start in range(low, high, TILE):
                     m = min(TILE, high - start)
-                    for r in range(m):
-                        where[r], y[r] = start + r, targets[start + r]
-                    _slopes_and_changes(
-                        rows, no_index, start, m, points, formula, memory, y, where, (t, both)
-                    )
+                    gather(targets, no_index, start, m, y)
+                    _slopes_and_changes(rows, no_index, start, m, points, formula, memory, y, t, both)
                     for r in range(m):
                         s[r] *= weight
                         change[r] *= weight
@@ -207,5 +208,4 @@ def sum_mixed_users(
                 for k in range(count):
                     j = touched[k]
                     share[j] += scale * average[j] + scale_moved * moved[j]
-            for j in range(d):
-                totals[lane, j] += share[j]
+            add_share(share, totals[lane])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from privopt.engine.formulas import FAST, LARGEST, compiled, exponential
-from privopt.engine.kernels import TILE, add, padded, predictions
+from privopt.engine.kernels import TILE, add, add_share, gather, padded, predictions
 from privopt.engine.rounding import BLOCK_ROWS
 
 
@@ -84,7 +84,6 @@ def sum_softmax(
     s, other = np.empty((outputs, TILE)), np.empty((outputs, TILE))
     y, inverse = np.empty(TILE), np.empty(TILE)
     share = np.empty((outputs, padded(d)))
-    whole = index.shape[0] == 0
     for lane in range(first, last):
         totals[lane, :, :] = 0.0
         for block in range(lanes[lane], lanes[lane + 1], BLOCK_ROWS):
@@ -92,9 +91,8 @@ def sum_softmax(
             stop = min(block + BLOCK_ROWS, lanes[lane + 1])
             for start in range(block, stop, TILE):
                 m = min(TILE, stop - start)
-                for r in range(m):
-                    i = start + r if whole else index[start + r]
-                    y[r], inverse[r] = targets[i], inverse_norms[i]
+                gather(targets, index, start, m, y)
+                gather(inverse_norms, index, start, m, inverse)
                 for k in range(outputs):
                     predictions(rows, index, start, m, points[k], s[k])
                 softmax_slopes(y, m, s)
@@ -111,5 +109,4 @@ def sum_softmax(
                 for k in range(outputs):
                     add(rows, index, start, m, s[k], share[k])
             for k in range(outputs):
-                for j in range(d):
-                    totals[lane, k, j] += share[k, j]
+                add_share(share[k], totals[lane, k])

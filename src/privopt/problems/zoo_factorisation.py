@@ -9,15 +9,8 @@ from numpy.typing import ArrayLike
 
 from privopt.problems.glm import RecordLoss
 from privopt.problems.growth import KL
-from privopt.problems.problem import Problem
-from privopt.problems.zoo_problem import (
-    Vector,
-    ZooProblem,
-    antipodal_records,
-    require_dimension,
-    require_positive,
-    vector,
-)
+from privopt.problems.zoo_problem import Vector, ZooProblem, require_dimension, require_positive, vector
+from privopt.problems.zoo_tilted import TiltedLoss, tilted_problem
 
 # The least |grad F|^2 / (2 F) where |u - v| <= r, |v| = 1: a function of the two coordinates of u in the plane of u and
 # v, minimised numerically and rounded down. For r = 1/2 it is 2 (1 - r)^2 exactly.
@@ -25,16 +18,13 @@ FACTORISATION_MU = {0.1: 0.980049, 0.25: 0.876943, 0.5: 0.5}
 
 
 @dataclass(frozen=True)
-class FactorisationLoss:
+class FactorisationLoss(TiltedLoss):
     """`|u u' - v v'|_F^2 / 4 + <x, u>` with v the first unit vector, by `|u|^4 - 2 <u, v>^2 + 1`."""
 
-    def __call__(
-        self, params: Float[Array, " d"], features: Float[Array, " d"], target: Float[Array, ""]
-    ) -> Float[Array, ""]:
-        """The loss of one record; the target plays no part."""
-        del target
+    def untilted(self, params: Float[Array, " d"]) -> Float[Array, ""]:
+        """Without the tilt of a record."""
         square = jnp.sum(params * params)
-        return 0.25 * (square * square - 2.0 * params[0] ** 2 + 1.0) + jnp.sum(features * params)
+        return 0.25 * (square * square - 2.0 * params[0] ** 2 + 1.0)
 
 
 def factorisation(radius: float = 0.25, d: int = 10, *, noise: float = 1.0) -> ZooProblem:
@@ -80,19 +70,14 @@ def factorisation(radius: float = 0.25, d: int = 10, *, noise: float = 1.0) -> Z
     smoothness = 3.0 * (1.0 + radius) ** 2 - 1.0
     loss = RecordLoss(FactorisationLoss(), name="factorisation", lipschitz=lipschitz, curvature=smoothness)
     growth = KL.of_strong_convexity(FACTORISATION_MU[radius], gap=objective(start))
-    return ZooProblem(
+    return tilted_problem(
         name=f"factorisation(radius={radius:g}, d={d})",
-        problem=Problem(loss, growth=growth),
+        loss=loss,
+        growth=growth,
         start=start,
         region=f"|u - v| <= {radius:g}",
-        lipschitz=lipschitz,
-        smoothness=smoothness,
-        minimum=0.0,
         minimiser=factor,
-        row_bound=noise,
-        round=1,
+        noise=noise,
         objective=objective,
         gradient=gradient,
-        excess_of=objective,
-        records_of=antipodal_records(d, noise),
     )

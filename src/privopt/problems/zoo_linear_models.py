@@ -1,7 +1,9 @@
 """Linear models whose objective is the mean over a fixed table of records, repeated as often as wanted."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,9 +17,9 @@ from privopt.problems.glm import RecordLoss
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.zoo_problem import (
+    Records,
     Vector,
     ZooProblem,
-    repeated_records,
     require_dimension,
     require_positive,
     vector,
@@ -83,21 +85,17 @@ def least_squares(
         return features.T @ (features @ vector(params) - targets) / table
 
     growth = KL.of_strong_convexity(mu, gap=excess(np.zeros(d)))
-    return ZooProblem(
+    return _table_problem(
         name=f"least_squares(d={d}, rank={rank or d})",
         problem=Problem(losses.squared, growth=growth),
-        start=np.zeros(d),
         region=f"everywhere; gradients: |w - w*| <= {radius:.3g}",
         lipschitz=float(np.max(lengths * (lengths * radius + rests))),
         smoothness=1.0,
-        minimum=objective(minimiser),
         minimiser=minimiser,
-        row_bound=1.0,
-        round=table,
         objective=objective,
         gradient=gradient,
-        excess_of=excess,
-        records_of=repeated_records(features, targets),
+        excess=excess,
+        records=(features, targets),
     )
 
 
@@ -144,21 +142,16 @@ def leaky_link(
     # A residual is at most |x| |w - w*|, since the link is 1-Lipschitz.
     smoothness = 1.0 + truth_norm * (1.0 - leak) * STEEPEST_BEND
     loss = RecordLoss(LeakyLinkLoss(leak), name="leaky link", lipschitz=truth_norm, curvature=smoothness)
-    return ZooProblem(
+    return _table_problem(
         name=f"leaky_link(leak={leak:g}, d={d})",
         problem=Problem(loss, growth=KL.of_strong_convexity(leak**4 * least, gap=objective(np.zeros(d)))),
-        start=np.zeros(d),
         region=f"|w - w*| <= {truth_norm:g}; the growth everywhere",
         lipschitz=truth_norm,
         smoothness=smoothness,
-        minimum=0.0,
         minimiser=minimiser,
-        row_bound=1.0,
-        round=table,
         objective=objective,
         gradient=gradient,
-        excess_of=objective,
-        records_of=repeated_records(features, targets),
+        records=(features, targets),
     )
 
 
@@ -195,25 +188,16 @@ def separable_logistic(
     features = _stored(labels[:, None] * np.column_stack([along, across]))
     margin = float(np.min(labels * features[:, 0]))
 
-    def objective(params: ArrayLike) -> float:
-        return float(np.mean(np.logaddexp(0.0, -labels * (features @ vector(params)))))
-
     gamma = (1.0 + math.exp(-slack)) * math.log1p(math.exp(slack)) / margin
-    return ZooProblem(
+    return _table_problem(
         name=f"separable_logistic(d={d})",
         problem=Problem(losses.logistic, growth=KL(gamma=gamma, kappa=1.0, gap=math.log(2.0))),
-        start=np.zeros(d),
         region=f"y <x, w> >= {-slack:g} for every record",
         lipschitz=1.0,
         smoothness=0.25,
-        minimum=0.0,
-        minimiser=None,
-        row_bound=1.0,
-        round=table,
-        objective=objective,
-        gradient=lambda params: _logistic_gradient(features, labels, vector(params)),
-        excess_of=objective,
-        records_of=repeated_records(features, labels),
+        objective=partial(_logistic_objective, features, labels),
+        gradient=partial(_logistic_gradient, features, labels),
+        records=(features, labels),
     )
 
 
@@ -244,9 +228,6 @@ def ball_logistic(
             "take a larger radius, a larger table or another seed."
         )
 
-    def objective(params: ArrayLike) -> float:
-        return float(np.mean(np.logaddexp(0.0, -labels * (features @ vector(params)))))
-
     best = labels * (features @ minimiser)
 
     def excess(params: ArrayLike) -> float:
@@ -255,22 +236,69 @@ def ball_logistic(
         return float(np.mean(np.log1p(expit(-best) * np.expm1(-moved)) + expit(-best) * moved))
 
     growth = KL.of_strong_convexity(float(expit(radius) * expit(-radius)) * least, gap=excess(np.zeros(d)))
-    return ZooProblem(
+    return _table_problem(
         name=f"ball_logistic(radius={radius:g}, d={d})",
         problem=Problem(losses.logistic, constraint=L2Ball(radius), growth=growth),
-        start=np.zeros(d),
         region=f"|w| <= {radius:g}",
         lipschitz=1.0,
         smoothness=0.25,
-        minimum=objective(minimiser),
+        minimiser=minimiser,
+        objective=partial(_logistic_objective, features, labels),
+        gradient=partial(_logistic_gradient, features, labels),
+        excess=excess,
+        records=(features, labels),
+    )
+
+
+def _table_problem(
+    *,
+    name: str,
+    problem: Problem,
+    region: str,
+    lipschitz: float,
+    smoothness: float,
+    records: tuple[Vector, Vector],
+    objective: Callable[[ArrayLike], float],
+    gradient: Callable[[ArrayLike], Vector],
+    minimiser: Vector | None = None,
+    excess: Callable[[ArrayLike], float] | None = None,
+) -> ZooProblem:
+    """A problem over a table of features of norm at most 1 and their targets, from the start 0.
+
+    Where no excess is given, the least value of the objective is 0.
+    """
+    features, targets = records
+    return ZooProblem(
+        name=name,
+        problem=problem,
+        start=np.zeros(features.shape[1]),
+        region=region,
+        lipschitz=lipschitz,
+        smoothness=smoothness,
+        minimum=0.0 if excess is None or minimiser is None else objective(minimiser),
         minimiser=minimiser,
         row_bound=1.0,
-        round=table,
+        round=len(targets),
         objective=objective,
-        gradient=lambda params: _logistic_gradient(features, labels, vector(params)),
-        excess_of=excess,
-        records_of=repeated_records(features, labels),
+        gradient=gradient,
+        excess_of=objective if excess is None else excess,
+        records_of=_repeated_records(features, targets),
     )
+
+
+def _repeated_records(features: Vector, targets: Vector) -> Records:
+    """The same records over and over, so that the mean loss is that of one round."""
+
+    def records(n: int, seed: int) -> tuple[Vector, Vector]:
+        del seed
+        rounds, rest = divmod(n, len(targets))
+        if rest:
+            raise ValueError(
+                f"n must be a multiple of {len(targets)}, got {n}: the objective is the mean over so many records."
+            )
+        return np.tile(features, (rounds, 1)), np.tile(targets, rounds)
+
+    return records
 
 
 def _table(d: int, rank: int, table: int, condition: float, seed: int) -> tuple[Vector, float]:
@@ -300,8 +328,12 @@ def _leaky(predictions: Vector, leak: float) -> Vector:
     return leak * predictions + (1.0 - leak) * np.tanh(predictions)
 
 
-def _logistic_gradient(features: Vector, labels: Vector, params: Vector) -> Vector:
-    return features.T @ (-labels * expit(-labels * (features @ params))) / len(labels)
+def _logistic_objective(features: Vector, labels: Vector, params: ArrayLike) -> float:
+    return float(np.mean(np.logaddexp(0.0, -labels * (features @ vector(params)))))
+
+
+def _logistic_gradient(features: Vector, labels: Vector, params: ArrayLike) -> Vector:
+    return features.T @ (-labels * expit(-labels * (features @ vector(params)))) / len(labels)
 
 
 def _logistic_minimiser(features: Vector, labels: Vector) -> Vector:

@@ -10,32 +10,19 @@ from numpy.typing import ArrayLike
 
 from privopt.problems.glm import RecordLoss
 from privopt.problems.growth import KL
-from privopt.problems.problem import Problem
-from privopt.problems.zoo_problem import (
-    Vector,
-    ZooProblem,
-    antipodal_records,
-    require_dimension,
-    require_positive,
-    vector,
-)
+from privopt.problems.zoo_problem import Vector, ZooProblem, require_dimension, require_positive, vector
+from privopt.problems.zoo_tilted import TiltedLoss, power_of_root, tilted_problem
 
 
 @dataclass(frozen=True)
-class PowerLoss:
+class PowerLoss(TiltedLoss):
     """`|w|^p / p + <x, w>`, differentiable at 0 for p > 1."""
 
     p: float
 
-    def __call__(
-        self, params: Float[Array, " d"], features: Float[Array, " d"], target: Float[Array, ""]
-    ) -> Float[Array, ""]:
-        """The loss of one record; the target plays no part."""
-        del target
-        square = jnp.sum(params * params)
-        away = square > 0.0  # the derivative of a power below 2 is not finite at 0
-        power = jnp.where(away, jnp.where(away, square, 1.0) ** (self.p / 2.0), 0.0)
-        return power / self.p + jnp.sum(features * params)
+    def untilted(self, params: Float[Array, " d"]) -> Float[Array, ""]:
+        """Without the tilt of a record."""
+        return power_of_root(jnp.sum(params * params), self.p) / self.p
 
 
 def power(p: float = 2.0, d: int = 10, *, radius: float = 1.0, noise: float = 1.0) -> ZooProblem:
@@ -73,19 +60,14 @@ def power(p: float = 2.0, d: int = 10, *, radius: float = 1.0, noise: float = 1.
         norm = float(np.linalg.norm(point))
         return point * norm ** (p - 2.0) if norm > 0.0 else np.zeros_like(point)
 
-    return ZooProblem(
+    return tilted_problem(
         name=f"power(p={p:g}, d={d})",
-        problem=Problem(loss, growth=growth),
+        loss=loss,
+        growth=growth,
         start=np.full(d, radius / math.sqrt(d)),
         region=f"|w| <= {radius:g}",
-        lipschitz=lipschitz,
-        smoothness=smoothness,
-        minimum=0.0,
         minimiser=np.zeros(d),
-        row_bound=noise,
-        round=1,
+        noise=noise,
         objective=objective,
         gradient=gradient,
-        excess_of=objective,
-        records_of=antipodal_records(d, noise),
     )

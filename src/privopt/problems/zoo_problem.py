@@ -1,7 +1,7 @@
 """What a problem of the zoo is: an objective whose constants and minimum are known in closed form.
 
-Most of them have losses `f(w; x) = F(w) + <x, w>` with records x in antipodal pairs, so that the mean loss is F exactly
-whatever the records are, while every record still has a gradient of its own to hide.
+There are two kinds: a function that every record tilts (`zoo_tilted`), and linear models over a table of records that
+are repeated as often as wanted (`zoo_linear_models`).
 """
 
 from collections.abc import Callable
@@ -87,33 +87,6 @@ class ZooProblem:
         if n < 1:
             raise ValueError(f"n must be at least 1, got {n}: it is the number of records.")
         return self.records_of(n, seed)
-
-
-def antipodal_records(d: int, radius: float) -> Records:
-    """Pairs of opposite vectors of norm `radius` in d dimensions, and one zero record where n is odd."""
-
-    def records(n: int, seed: int) -> tuple[Vector, Vector]:
-        directions = np.random.default_rng(seed).standard_normal((n // 2, d))
-        lengths = np.linalg.norm(directions, axis=1, keepdims=True)
-        half = directions * (radius * (1.0 - 1e-7) / lengths)  # inside the bound in float32 too
-        return np.concatenate([half, -half, np.zeros((n % 2, d))]), np.zeros(n)
-
-    return records
-
-
-def repeated_records(features: Vector, targets: Vector) -> Records:
-    """The same records over and over, so that the mean loss is that of one round."""
-
-    def records(n: int, seed: int) -> tuple[Vector, Vector]:
-        del seed
-        rounds, rest = divmod(n, len(targets))
-        if rest:
-            raise ValueError(
-                f"n must be a multiple of {len(targets)}, got {n}: the objective is the mean over so many records."
-            )
-        return np.tile(features, (rounds, 1)), np.tile(targets, rounds)
-
-    return records
 
 
 def vector(params: ArrayLike) -> Vector:

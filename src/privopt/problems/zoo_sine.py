@@ -10,15 +10,8 @@ from numpy.typing import ArrayLike
 
 from privopt.problems.glm import RecordLoss
 from privopt.problems.growth import KL
-from privopt.problems.problem import Problem
-from privopt.problems.zoo_problem import (
-    Vector,
-    ZooProblem,
-    antipodal_records,
-    require_dimension,
-    require_positive,
-    vector,
-)
+from privopt.problems.zoo_problem import Vector, ZooProblem, require_dimension, require_positive, vector
+from privopt.problems.zoo_tilted import TiltedLoss, tilted_problem
 
 SINE_MU = (
     0.1755309858797317  # the least g'(w)^2 / (2 g(w)), g = w^2 + 3 sin(w)^2, attained at w = 2.2017091764
@@ -26,16 +19,13 @@ SINE_MU = (
 
 
 @dataclass(frozen=True)
-class SineLoss:
+class SineLoss(TiltedLoss):
     """`sum_j w_j^2 + 3 sin(w_j)^2 + <x, w>`."""
 
-    def __call__(
-        self, params: Float[Array, " d"], features: Float[Array, " d"], target: Float[Array, ""]
-    ) -> Float[Array, ""]:
-        """The loss of one record; the target plays no part."""
-        del target
+    def untilted(self, params: Float[Array, " d"]) -> Float[Array, ""]:
+        """Without the tilt of a record."""
         waves = jnp.sin(params)
-        return jnp.sum(params * params + 3.0 * waves * waves) + jnp.sum(features * params)
+        return jnp.sum(params * params + 3.0 * waves * waves)
 
 
 def sine(d: int = 10, *, radius: float = 3.0, noise: float = 1.0) -> ZooProblem:
@@ -67,19 +57,14 @@ def sine(d: int = 10, *, radius: float = 3.0, noise: float = 1.0) -> ZooProblem:
     lipschitz = math.sqrt(d) * (2.0 * radius + 3.0) + noise
     growth = KL.of_strong_convexity(SINE_MU, gap=objective(start))
     loss = RecordLoss(SineLoss(), name="sine", lipschitz=lipschitz, curvature=8.0)
-    return ZooProblem(
+    return tilted_problem(
         name=f"sine(d={d})",
-        problem=Problem(loss, growth=growth),
+        loss=loss,
+        growth=growth,
         start=start,
         region=f"|w_j| <= {radius:g}",
-        lipschitz=lipschitz,
-        smoothness=8.0,
-        minimum=0.0,
         minimiser=np.zeros(d),
-        row_bound=noise,
-        round=1,
+        noise=noise,
         objective=objective,
         gradient=gradient,
-        excess_of=objective,
-        records_of=antipodal_records(d, noise),
     )

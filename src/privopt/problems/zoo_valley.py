@@ -10,33 +10,21 @@ from numpy.typing import ArrayLike
 
 from privopt.problems.glm import RecordLoss
 from privopt.problems.growth import KL
-from privopt.problems.problem import Problem
-from privopt.problems.zoo_problem import (
-    Vector,
-    ZooProblem,
-    antipodal_records,
-    require_dimension,
-    require_positive,
-    vector,
-)
+from privopt.problems.zoo_problem import Vector, ZooProblem, require_dimension, require_positive, vector
+from privopt.problems.zoo_tilted import TiltedLoss, power_of_root, tilted_problem
 
 
 @dataclass(frozen=True)
-class ValleyLoss:
+class ValleyLoss(TiltedLoss):
     """`|w_1|^p / p + (h / 2) |w_rest|^2 + <x, w>`."""
 
     p: float
     curvature: float
 
-    def __call__(
-        self, params: Float[Array, " d"], features: Float[Array, " d"], target: Float[Array, ""]
-    ) -> Float[Array, ""]:
-        """The loss of one record; the target plays no part."""
-        del target
-        square, rest = params[0] ** 2, params[1:]
-        away = square > 0.0  # the derivative of a power is not finite at 0
-        power = jnp.where(away, jnp.where(away, square, 1.0) ** (self.p / 2.0), 0.0)
-        return power / self.p + 0.5 * self.curvature * jnp.sum(rest * rest) + jnp.sum(features * params)
+    def untilted(self, params: Float[Array, " d"]) -> Float[Array, ""]:
+        """Without the tilt of a record."""
+        along, rest = power_of_root(params[0] ** 2, self.p), params[1:]
+        return along / self.p + 0.5 * self.curvature * jnp.sum(rest * rest)
 
 
 def valley(
@@ -93,19 +81,14 @@ def valley(
     loss = RecordLoss(
         ValleyLoss(p, curvature), name=f"valley {p:g}", lipschitz=lipschitz, curvature=smoothness
     )
-    return ZooProblem(
+    return tilted_problem(
         name=f"valley(p={p:g}, d={d})",
-        problem=Problem(loss, growth=KL(gamma=gamma, kappa=kappa, gap=objective(start))),
+        loss=loss,
+        growth=KL(gamma=gamma, kappa=kappa, gap=objective(start)),
         start=start,
         region=f"|w_1| <= {length:g} and |w_rest| <= {width:g}",
-        lipschitz=lipschitz,
-        smoothness=smoothness,
-        minimum=0.0,
         minimiser=np.zeros(d),
-        row_bound=noise,
-        round=1,
+        noise=noise,
         objective=objective,
         gradient=gradient,
-        excess_of=objective,
-        records_of=antipodal_records(d, noise),
     )

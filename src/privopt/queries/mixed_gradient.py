@@ -104,9 +104,9 @@ class MixedGradient(RecordSum):
         loss = self.loss
         if not isinstance(loss, GLMLoss):
             return None
-        xp = _module(self.at, self.previous)
+        numbers = _array_module(self.at, self.previous)
         width = (public.d, loss.outputs)
-        points = xp.concatenate([xp.reshape(self.at, width), xp.reshape(self.previous, width)], axis=1)
+        ends = [numbers.reshape(end, width) for end in (self.at, self.previous)]
         gain = self.weight()
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
@@ -127,7 +127,7 @@ class MixedGradient(RecordSum):
                 gain=gain,
             )
         return RowForm(
-            points=points,
+            points=numbers.concatenate(ends, axis=1),
             coefficients=coefficients,
             outputs=loss.outputs,
             shape=tuple(jnp.shape(self.at)),
@@ -139,19 +139,19 @@ class MixedGradient(RecordSum):
     def _mixed(self, gradient: Scalar, change: Scalar) -> Scalar:
         """(1 - gain) * gradient + gain * change of non-negative numbers; one of weight 0 may be infinite."""
         gain = self.weight()
-        return _share(1.0 - gain, gradient) + _share(gain, change)
+        return _weighted(1.0 - gain, gradient) + _weighted(gain, change)
 
 
-def _share(weight: Scalar, bound: Scalar) -> Scalar:
+def _weighted(weight: Scalar, bound: Scalar) -> Scalar:
     """weight * bound, and 0 where the weight is, or where the bound is below 0."""
     if not isinstance(weight, jax.Array) and not isinstance(bound, jax.Array):
-        return (
-            float(weight) * max(float(bound), 0.0) if weight > 0.0 else 0.0
-        )  # max keeps a NaN that comes first
+        if not weight > 0.0:
+            return 0.0
+        return float(weight) * max(float(bound), 0.0)  # a bound that is not a number stays so: it comes first
     stated = jnp.maximum(jnp.asarray(bound, jnp.float64), 0.0)
     return jnp.where(weight > 0.0, weight * jnp.where(weight > 0.0, stated, 0.0), 0.0)
 
 
-def _module(*numbers: Any) -> Any:
+def _array_module(*arrays: Any) -> Any:
     """NumPy, which is cheaper to call, unless one of them is an array of JAX."""
-    return jnp if any(isinstance(number, jax.Array) for number in numbers) else np
+    return jnp if any(isinstance(array, jax.Array) for array in arrays) else np
