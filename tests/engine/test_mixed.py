@@ -1,6 +1,8 @@
 """The mixed pass: the same sum on every path, with and without the slopes kept from the pass before."""
 
 import dataclasses
+import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -192,3 +194,34 @@ def test_the_compiled_loops_sum_equals_the_engines(name: str) -> None:
         jax.tree.map(np.asarray, asked), np.append(drawn, [n, n]).astype(np.int32)
     )
     close(found, engine.clipped_sum(asked, drawn))
+
+
+def test_passes_at_the_same_time_get_their_own_slopes() -> None:
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(20_000, 4)) / 4.0
+    units = Units.from_arrays(rows, np.sign(rows[:, 0]), row_bound=1.0)
+    points = rng.normal(size=(6, 4))
+
+    def asked(a: int, b: int) -> MixedGradient:
+        return MixedGradient(
+            loss=losses.logistic, at=points[a], previous=points[b], clip=1.0, change_clip=0.3, gain=0.7
+        )
+
+    pairs = [(a, b) for a in range(6) for b in range(6)]
+    truth = {(a, b): InProcessEngine(units, threads=1).clipped_sum(asked(a, b)) for a, b in pairs}
+    shared, wrong = InProcessEngine(units, threads=1), []
+
+    def wander(seed: int) -> None:
+        steps = np.random.default_rng(seed).integers(6, size=120)
+        with double_precision():
+            for before, after in itertools.pairwise(steps):
+                found = shared.clipped_sum(asked(after, before))
+                if not np.array_equal(found, truth[after, before]):
+                    wrong.append((before, after))
+
+    threads = [threading.Thread(target=wander, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,6 +1,6 @@
 """Each record's slope at the last point of a mixed pass, kept behind the door for the next pass."""
 
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from privopt.engine.mixed_kernel import BOTH, CARRIED, SAME
 
 _NOTHING = np.empty(0)
+T = TypeVar("T")
 
 
 class SlopeMemory(NamedTuple):
@@ -42,13 +43,19 @@ class CarriedSlopes:
 
     It meets each point twice: the slopes that a pass computes at its own point are those at the earlier point of the
     next pass. They are used if that point and the formula are the same to the last bit, and the result is the same with
-    and without them.
+    and without them. A pass takes what it uses away and puts back what it made, each by one atomic step on a list: of
+    two passes at a time, one finds nothing and computes both slopes.
+
+    Privacy:
+        No sensitivity rests on this. A row's kept slope is a function of that row and public points, whichever they
+        are, and the change of a gradient is clipped after it is formed.
     """
 
     def __init__(self) -> None:
-        self._key: tuple[Any, ...] | None = None
-        self._private_slopes = _NOTHING
-        self._private_spare = _NOTHING
+        self._private_last: list[
+            tuple[tuple[Any, ...], NDArray[np.float64]]
+        ] = []  # at most one, with its key
+        self._private_spare: list[NDArray[np.float64]] = []
 
     def open(
         self, points: NDArray[np.float64], formula: tuple[Any, ...], rows: int, *, still: bool
@@ -61,20 +68,29 @@ class CarriedSlopes:
             rows: number of stored rows.
             still: whether the change counts for nothing: then the slopes at the point itself do for the earlier one.
         """
-        carried = self._key == (formula, points[1].tobytes()) and len(self._private_slopes) == rows
-        self._key = None  # until the pass is through
-        if len(self._private_spare) != rows:
-            self._private_spare = np.empty(rows)
+        key, private_slopes = _taken(self._private_last) or (None, _NOTHING)
+        private_room = _taken(self._private_spare)
+        if private_room is None or len(private_room) != rows:
+            private_room = np.empty(rows)
         if still or points[0].tobytes() == points[1].tobytes():
-            return SlopeMemory(SAME, _NOTHING, self._private_spare)
-        if carried:
-            return SlopeMemory(CARRIED, self._private_slopes, self._private_spare)
-        return SlopeMemory(BOTH, _NOTHING, self._private_spare)
+            return SlopeMemory(SAME, _NOTHING, private_room)
+        if key == (formula, points[1].tobytes()) and len(private_slopes) == rows:
+            return SlopeMemory(CARRIED, private_slopes, private_room)
+        return SlopeMemory(BOTH, _NOTHING, private_room)
 
-    def close(self, points: NDArray[np.float64], formula: tuple[Any, ...]) -> None:
-        """The pass is through: what it wrote are the slopes at its first point."""
-        self._private_slopes, self._private_spare = self._private_spare, self._private_slopes
-        self._key = (formula, points[0].tobytes())
+    def close(self, points: NDArray[np.float64], formula: tuple[Any, ...], memory: SlopeMemory) -> None:
+        """The pass is through: what it kept are the slopes at its first point."""
+        if len(memory.private_carried):
+            self._private_spare[:] = [memory.private_carried]
+        self._private_last[:] = [((formula, points[0].tobytes()), memory.private_kept)]
 
     def __repr__(self) -> str:
         return "CarriedSlopes(<private>)"
+
+
+def _taken(slot: list[T]) -> T | None:
+    """What is in a slot, which is empty from then on: for one taker only."""
+    try:
+        return slot.pop()
+    except IndexError:
+        return None

@@ -140,7 +140,7 @@ def kernel_sum(
     else:
         private_sum = _stored_sum(units, private_inverse_norms, index, count, work, memory, threads)
     if carried is not None:
-        carried.close(work.points, work.formula)
+        carried.close(work.points, work.formula, memory)
     return private_sum.T.reshape(form.shape)
 
 
