@@ -54,6 +54,10 @@ def verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
     for record in select(records, benchmark="speed", what="pass", threads=1):
         what = "gradient pass over NumPy's sum, one thread"
         yield Verdict(what, record["ratio"], f"at most {PASS_RATIO}", record["ratio"] <= PASS_RATIO)
+    for record in select(records, benchmark="speed", what="mixed step"):
+        threads = "thread" if record["threads"] == 1 else "threads"
+        what = f"mixed step over a gradient, {record['rows']} x {record['columns']}, {record['threads']} {threads}"
+        yield Verdict(what, record["ratio"], f"at most {record['limit']}", record["ratio"] <= record["limit"])
 
 
 def _against_peers(records: Sequence[Record]) -> Iterator[Verdict]:

@@ -173,7 +173,8 @@ def ratios(records: Sequence[Record], data: Collection[str], *, small: bool) -> 
 def verdicts(records: Sequence[Record]) -> Iterator[Verdict]:
     """Whether auto is ahead of the tuned baseline by what was asked for, in the mean and the geometric mean."""
     for small, bar in ((False, LARGE_BAR), (True, SMALL_BAR)):
-        for data, where in ((CONVEX, "logistic"), (set(DATA) - set(CONVEX), "not convex")):
+        groups = ((set(DATA), "all"), (CONVEX, "logistic"), (set(DATA) - set(CONVEX), "not convex"))
+        for data, where in groups:
             found = ratios(records, data, small=small)
             if not found:
                 continue

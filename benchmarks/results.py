@@ -11,7 +11,7 @@ Record = dict[str, Any]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 SCRATCH = RESULTS / "tmp"  # encoded data, optima and the results of quick runs; not under version control
-CELL = ("benchmark", "data", "method", "relation", "epsilon", "threads", "what")
+CELL = ("benchmark", "data", "method", "relation", "epsilon", "threads", "what", "rows")
 DIGITS = 6
 
 

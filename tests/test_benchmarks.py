@@ -117,7 +117,8 @@ def test_the_bars_of_the_kl_comparison_are_means_of_ratios() -> None:
             for epsilon, excess in ((0.5, 1.2), (1.0, 0.1), (2.0, 0.4))
         ),
     ]
-    large, large_geometric, small, small_geometric = kl.verdicts(records)
+    large, large_geometric, *convex, small, small_geometric = list(kl.verdicts(records))[:6]
+    assert [verdict.measured for verdict in convex[:2]] == [large.measured, large_geometric.measured]
     assert (large.measured, large.met) == (pytest.approx(0.25), True)
     assert large_geometric.measured == pytest.approx(0.2)
     assert (small.measured, small.met, small_geometric.met) == (pytest.approx(1.2), False, False)
