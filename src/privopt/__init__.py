@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from privopt.solvers.newton import DoubleNoiseNewton
     from privopt.solvers.objective_perturbation import ObjectivePerturbation
     from privopt.solvers.output_perturbation import OutputPerturbation
+    from privopt.solvers.public_clip import clip_from
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+    from privopt.solvers.stationary_selection import select_stationary
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
@@ -85,15 +87,19 @@ __all__ = [
     "Units",
     "Whitening",
     "__version__",
+    "clip_from",
     "constraints",
     "double_precision",
     "losses",
     "minimize",
     "plan",
     "regularisers",
+    "select_stationary",
 ]
 
 _HOME = {
+    "clip_from": "privopt.solvers.public_clip",
+    "select_stationary": "privopt.solvers.stationary_selection",
     "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
     "Account": "privopt.ledger.account",
     "AdaptiveGradientDescent": "privopt.solvers.adaptive_gradient_descent",

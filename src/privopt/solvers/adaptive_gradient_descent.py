@@ -237,8 +237,8 @@ class AdaptiveGradientDescent(Solver):
         found += faint_signal(problem, self.predicted_excess(problem, public, budget)[0])
         if not isinstance(problem.loss, GLMLoss):
             found += (
-                "step size and clip of a user-written loss are guesses from the row bound; better ones help: "
-                "`clip_from` finds a clip from made-up records.",
+                "step size and clip of a user-written loss, where not given, are guesses: `clip_from` "
+                "finds a better clip from made-up records.",
             )
         return found
 
@@ -261,7 +261,10 @@ class AdaptiveGradientDescent(Solver):
             course.flat.add(math.inf, start)
         chosen, norm = self._returned(door, problem, course)
         findings = {
-            "gradient_norm": Finding(norm, "estimate of the gradient's norm at the returned point"),
+            "gradient_norm": Finding(
+                norm,
+                "estimate of the gradient's norm at the point that was chosen, else at the last released one",
+            ),
             "steps_taken": Finding(course.steps, "steps that the budget bought"),
             "budget_used": Finding(course.used, "share of the filter's rho that was used"),
             "flattest_point": Finding(course.flat.least[1], "the iterate with the least estimated gradient"),

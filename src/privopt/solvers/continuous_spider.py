@@ -232,7 +232,7 @@ class ContinuousSpider(StepwiseSolver):
         if work < LEAST_WORK:
             found += (
                 f"curvature times horizon is {work:.3g}, below {LEAST_WORK:g}: noise decides before a running estimate "
-                "pays. Scheduled gradient descent is recommended for a budget this small.",
+                "pays. Gradient descent, scheduled or not, is recommended for a budget this small.",
             )
         smoothness = self.smoothness
         if smoothness is None:
@@ -245,8 +245,7 @@ class ContinuousSpider(StepwiseSolver):
             )
         if not isinstance(problem.loss, GLMLoss):
             found += (
-                "clip and curvature of a user-written loss are guesses where it does not state them: set them if you "
-                "know better.",
+                "clip and curvature of a user-written loss are guesses where neither it nor you state them.",
             )
         return found
 

@@ -237,7 +237,7 @@ def notices(
     found = large_delta(public, budget) + faint_signal(problem, excess)
     if not isinstance(problem.loss, GLMLoss):
         found += (
-            "step size and clip of a user-written loss are guesses from the row bound: set them if you know better.",
+            "step size and clip of a user-written loss, where not given, are guesses from the row bound.",
         )
     return found
 

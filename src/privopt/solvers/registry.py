@@ -110,7 +110,7 @@ def automatic(problem: Problem, public: Public, budget: Budget) -> Choice:
     if not isinstance(problem.loss, GLMLoss):
         return Choice(
             GradientDescent(),
-            "for a user-written loss it was the most accurate untuned solver, in the fewest passes",
+            "for user-written losses it was the most accurate on the whole with nothing given, in the fewest passes",
         )
     probed = CurvatureProbe(inner=GradientDescent())
     if problem.regulariser.is_smooth and probed.applicable(problem, public) is None:
