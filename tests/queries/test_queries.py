@@ -20,7 +20,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries.base import clip_to_ball
+from privopt.queries.base import clip_to_ball, query
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.replay import Audit
@@ -256,3 +256,18 @@ def test_a_balanced_clip_needs_a_loss_that_has_one():
     own = ClippedGradient(loss=losses.huber(0.5), at=np.zeros(2), clip=1.0, balanced=True)
     with pytest.raises(ValueError, match="no balanced clip"):
         own.row_form(Public(n=5, d=2))
+
+
+def test_what_is_compiled_for_one_query_never_serves_another_of_the_same_fields():
+    """A subclass that clips otherwise has the same leaves; JAX looks up compiled code by structure."""
+
+    @query
+    class Longer(ClippedGradient):
+        def clip_unit(self, private_vector):
+            return 2.0 * super().clip_unit(private_vector)
+
+    fields = {"loss": losses.logistic, "at": np.zeros(3), "clip": 1.0}
+    kinds = [jax.tree.structure(kind(**fields)) for kind in (ClippedGradient, GradientNorm, Longer)]
+    for position, kind in enumerate(kinds):
+        assert kind == jax.tree.structure(jax.tree.unflatten(kind, [0.0] * kind.num_leaves))
+        assert all(kind != other for other in kinds[position + 1 :])

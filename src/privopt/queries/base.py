@@ -14,8 +14,8 @@ contributes, how a unit's contribution is clipped, and what the sensitivity of t
 
 import abc
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import jax
@@ -37,8 +37,27 @@ SMALLEST_RADIUS, LARGEST_RADIUS = (
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False, field_specifiers=(field,))
 def query(cls: type[QueryType]) -> type[QueryType]:
-    """Make a class a frozen dataclass and a JAX pytree; fields marked by `static()` are not traced."""
-    return jax.tree_util.register_dataclass(dataclass(frozen=True, kw_only=True, eq=False)(cls))
+    """Make a class a frozen dataclass and a JAX pytree; fields marked by `static()` are not traced.
+
+    The class is part of what the pytree is compared by. JAX 0.10 finds two `register_dataclass` structures of different
+    classes equal where their fields are, and might run what was compiled for one query in place of another: one whose
+    clip differs, and so not what its sensitivity is stated for.
+    """
+    made: Any = dataclass(frozen=True, kw_only=True, eq=False)(cls)
+    traced = tuple(one.name for one in fields(made) if not one.metadata.get("static"))
+    fixed = tuple(one.name for one in fields(made) if one.metadata.get("static"))
+
+    def flatten(node: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return tuple(getattr(node, name) for name in traced), (
+            made,
+            *(getattr(node, name) for name in fixed),
+        )
+
+    def unflatten(kind: tuple[Any, ...], leaves: Iterable[Any]) -> Any:
+        return made(**dict(zip(traced, leaves, strict=True)), **dict(zip(fixed, kind[1:], strict=True)))
+
+    jax.tree_util.register_pytree_node(made, flatten, unflatten)
+    return made
 
 
 def static() -> Any:
