@@ -214,7 +214,7 @@ class Door(abc.ABC):
             name: who spends it.
             mechanism: noise multiplier z: the releases' costs 1 / (2 z_t^2) may add up to 1 / (2 z^2).
         Privacy:
-            See `Ledger.gaussian_filter`. Sums of floats may pass the cap by 1e-9 of it, and calibration leaves ten times
+            See `Ledger.gaussian_filter`. Sums of floats may pass the cap by 1e-9 of it. Calibration leaves ten times
             that; a multiplier given by hand leaves nothing.
         Raises:
             BudgetExceeded, PlanMismatch: nothing was spent.
