@@ -75,7 +75,7 @@ def test_the_true_lower_bound_holds_for_small_epsilon_and_delta_only():
 
 def test_indicators_say_what_they_are():
     public, budget = Public(n=100_000, d=10), Budget(0.5, 1e-6)
-    found = lower_bound_indicators(QUARTIC, public, budget, 2.0, 10, reach=3.0)
+    found = lower_bound_indicators(QUARTIC, public, budget, 2.0, 10, distance=3.0)
     assert set(found) == {"least_excess_rate", "convex_rate"}
     assert all("(rate, without constants)" in finding.meaning for finding in found.values())
     rho = 0.5 * gaussian_mu(0.5, 1e-6) ** 2
