@@ -14,6 +14,7 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan, compared, labelled
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss
@@ -117,23 +118,24 @@ def plan(
         records_per_unit=records_per_unit,
         outputs=problem.loss.outputs,
     )
-    default, reason = choose("auto" if solver is None else solver, problem, public, budget)
-    plans = [replace(default.plan(problem, public, budget), reason=reason)]
+    instance = Instance(problem, public, budget)
+    default, reason = choose("auto" if solver is None else solver, instance)
+    plans = [replace(default.plan(instance), reason=reason)]
     if solver is not None:
         return Plans(tuple(plans))
     refused: list[tuple[str, str]] = []
     for kind in SOLVERS.values():
         other = kind()
-        if other.name == default.name:
+        if other.title == default.title:
             continue
         obstacle = other.applicable(problem, public)
         try:
             if obstacle is None:
-                plans.append(other.plan(problem, public, budget))
+                plans.append(other.plan(instance))
         except NotPriceable as unpriced:
             obstacle = str(unpriced)
         if obstacle is not None:
-            refused.append((other.name, obstacle))
+            refused.append((other.title, obstacle))
     return Plans(tuple(plans), tuple(refused))
 
 
@@ -169,14 +171,15 @@ def minimize(
     with double_precision():
         problem, first = _as_problem(problem, start)
         public = units.public
-        chosen, reason = choose(solver, problem, public, budget)
-        configured = chosen.configure(problem, public, budget)
-        announced = replace(configured.plan(problem, public, budget), reason=reason)
+        instance = Instance(problem, public, budget)
+        chosen, reason = choose(solver, instance)
+        configured = chosen.configure(instance)
+        announced = replace(configured.plan(instance), reason=reason)
         noise = NoiseSource(random_state)
         ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
         if account is not None:
             account.spend(
-                configured.name,
+                configured.title,
                 announced.event,
                 budget.epsilon,
                 budget.delta,

@@ -30,7 +30,6 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
-from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
 from privopt.solvers.whitening import Whitening
 
 N, D = 40, 5
@@ -78,12 +77,12 @@ EVERY_CASE = (
     Case("gradient descent", GradientDescent(**_FULL), _LOGISTIC),
     Case(
         "gradient descent, l1, last",
-        GradientDescent(average="last", **_FULL),
+        GradientDescent(returns="last", **_FULL),
         Problem(losses.huber(0.5), L1(0.02)),
     ),
     Case(
         "gradient descent, ball, weighted",
-        GradientDescent(average="weighted", **_FULL),
+        GradientDescent(returns="weighted", **_FULL),
         Problem(losses.squared, NoRegulariser(), L2Ball(0.5)),
     ),
     Case("gradient descent, softmax", GradientDescent(**_FULL), Problem(losses.softmax(3), Ridge(0.1))),
@@ -124,7 +123,7 @@ EVERY_CASE = (
     ),
     Case(
         "gradient descent, geometric shares",
-        GradientDescent(shares="geometric", average="min_grad", **_FULL),
+        GradientDescent(shares="geometric", returns="flattest", **_FULL),
         _LOGISTIC,
     ),
     Case(
@@ -146,10 +145,10 @@ EVERY_CASE = (
         still=_NO_EPOCHS,
     ),
     Case("svrg, own loss", SVRG(**_EPOCHS_PRICED), Problem(losses.RecordLoss(own_loss)), still=_NO_EPOCHS),
-    Case("svrg, the paper's design", SVRG(design="paper", **_EPOCHS_PRICED), _LOGISTIC, still=_NO_EPOCHS),
+    Case("svrg, the paper's design", SVRG(variant="paper", **_EPOCHS_PRICED), _LOGISTIC, still=_NO_EPOCHS),
     Case("svrg, unstable", SVRG(), _LOGISTIC, still=_NO_EPOCHS),
     Case("svrg, whitened", Whitening(inner=SVRG(**_EPOCHS)), _LOGISTIC, still=None),
-    Case("svrg++", SVRGPlusPlus(**(_EPOCHS_PRICED | {"inner_steps": 1})), _LOGISTIC, still=_NO_EPOCHS),
+    Case("svrg++", SVRG.plus_plus(**(_EPOCHS_PRICED | {"inner_steps": 1})), _LOGISTIC, still=_NO_EPOCHS),
     Case("newton", DoubleNoiseNewton(steps=3, clip=0.4, damping=0.3), _LOGISTIC),
     Case(
         "newton, hessian",
@@ -258,7 +257,7 @@ EVERY_CASE = (
     ),
     Case(
         "adaptive gradient descent, the paper's",
-        AdaptiveGradientDescent(mode="paper", **_ADAPTIVE),
+        AdaptiveGradientDescent(variant="paper", **_ADAPTIVE),
         Problem(losses.logistic),
         still=_NO_STEPS,
     ),
@@ -277,7 +276,7 @@ EVERY_CASE = (
     ),
     Case(
         "kl spider, the paper's phases",
-        KLSpider(mode="paper", growth=KL(gamma=0.5, kappa=1.5), clip=0.4, most_steps=20),
+        KLSpider(variant="paper", growth=KL(gamma=0.5, kappa=1.5), clip=0.4, most_steps=20),
         Problem(losses.softmax(3)),
         still=_NO_PHASES,
     ),

@@ -41,7 +41,13 @@ _SHARP = KL(gamma=2.0, kappa=2.0, gap=0.7)
 # Every method for objectives with a KL condition, with all that could be derived given.
 METHODS = {
     "scheduled gradient descent": ScheduledGradientDescent(
-        steps=6, ratio=30.0, reach=10.0, noise_multiplier=2.0, smoothness=CURVATURE, contraction=0.5, **_GIVEN
+        steps=6,
+        ratio=30.0,
+        distance=10.0,
+        noise_multiplier=2.0,
+        smoothness=CURVATURE,
+        contraction=0.5,
+        **_GIVEN,
     ),
     "continuous spider": ContinuousSpider(
         steps=6, difference_clip=1.0, momentum=0.0, noise_multiplier=2.0, **_GIVEN
@@ -62,14 +68,14 @@ METHODS = {
         **_GIVEN,
     ),
     "adaptive gradient descent, the paper's": AdaptiveGradientDescent(
-        mode="paper", most_steps=4, noise_multiplier=0.05, **_GIVEN
+        variant="paper", most_steps=4, noise_multiplier=0.05, **_GIVEN
     ),
     "kl spider": KLSpider(growth=_SHARP, clip=1.0, curvature=CURVATURE, noise_multiplier=0.1, most_steps=30),
     "kl spider, no recycling": KLSpider(
         growth=_SHARP, clip=1.0, curvature=CURVATURE, noise_multiplier=0.1, most_steps=30, recycle=False
     ),
     "kl spider, the paper's": KLSpider(
-        mode="paper",
+        variant="paper",
         growth=KL(gamma=0.5, kappa=1.2),
         clip=1.0,
         curvature=CURVATURE,

@@ -24,6 +24,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -107,7 +108,7 @@ INNER = {
 def test_a_probe_of_the_curvature_and_what_follows_from_it(inner, relation):
     problem = Problem(losses.logistic)
     left, right = outlier_pair(relation)
-    probe = CurvatureProbe(inner=INNER[inner]).configure(problem, left.public, Budget(2.0, 1e-5))
+    probe = CurvatureProbe(inner=INNER[inner]).configure(Instance(problem, left.public, Budget(2.0, 1e-5)))
     coupling = couple(probe, problem, left, right)
     assert coupling.faults == []
     assert coupling.names[0][0] == "TopCurvature"

@@ -98,7 +98,7 @@ def printed_spend(seed=None, wanted=None, relation="replace-one"):
 def our_spend(seed=None, wanted=None, relation="replace-one"):
     """The same for the solver in the paper's mode, under a ledger that would let it spend more."""
     solver = AdaptiveGradientDescent(
-        mode="paper",
+        variant="paper",
         clip=BOWL.lipschitz,
         step_size=0.5,
         failure=BETA,

@@ -106,14 +106,14 @@ def test_the_printed_algorithm_costs_more_than_twice_its_budget(kappa, ratio, re
         assert max(ratio for _, ratio in audit.moves) == pytest.approx(1.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("mode", ["planned", "paper"])
+@pytest.mark.parametrize("variant", ["planned", "paper"])
 @pytest.mark.parametrize("recycle", [True, False])
-def test_the_library_reveals_at_most_its_budget_on_the_same_data(mode, recycle):
-    multiplier = 0.2 if mode == "planned" else 1e-4
+def test_the_library_reveals_at_most_its_budget_on_the_same_data(variant, recycle):
+    multiplier = 0.2 if variant == "planned" else 1e-4
     solver = KLSpider(
-        mode=mode,
+        variant=variant,
         recycle=recycle,
-        growth=KL(gamma=1.0, kappa=2.0, gap=1.0) if mode == "planned" else KL(gamma=0.5, kappa=1.2),
+        growth=KL(gamma=1.0, kappa=2.0, gap=1.0) if variant == "planned" else KL(gamma=0.5, kappa=1.2),
         clip=CLIP,
         curvature=CURVATURE,
         noise_multiplier=multiplier,

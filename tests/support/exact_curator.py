@@ -20,6 +20,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
@@ -164,7 +165,7 @@ def exact_run(solver, zoo, n, *, budget=None, noise=None, relation="replace-one"
     """
     public = public_of(zoo, n, relation)
     if solver.noise_multiplier is None:
-        solver = solver.configure(zoo.problem, public, budget)
+        solver = solver.configure(Instance(zoo.problem, public, budget))
     ledger = Ledger(Budget(1e9, 1e-6) if budget is None else budget, relation, plan=solver.event(public))
     source = NoiseSource(noise) if noise is None or isinstance(noise, int) else noise
     curator = exact_curator_on(zoo, n, ledger, noise=source, relation=relation, bind=bind)

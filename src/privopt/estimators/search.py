@@ -11,6 +11,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent, Parallel, leaf_counts, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan, data_bytes, pass_seconds
 from privopt.public import Public
 from privopt.solvers.base import Solver
@@ -29,8 +30,8 @@ class Candidate:
 
     def configured(self, public: Public, budget: Budget) -> Solver:
         """Its solver, configured for a fit that has the budget to itself."""
-        problem = self.setup.problem
-        return choose(self.solver, problem, public, budget).solver.configure(problem, public, budget)
+        instance = Instance(self.setup.problem, public, budget)
+        return choose(self.solver, instance).solver.configure(instance)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,7 @@ def plan_search(
                 "units_fitted_on": train,
                 "units_held_out": held_out,
                 "selection_share": share,
-                "solver": ", ".join(dict.fromkeys(solver.name for solver in fits)),
+                "solver": ", ".join(dict.fromkeys(solver.title for solver in fits)),
             }
             | ({} if scales is None else {"scale_budget": scales.share}),
             event=sequence(events(scale)),

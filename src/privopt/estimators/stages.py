@@ -18,6 +18,7 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -82,13 +83,14 @@ def plan_stages(setup: Setup, solver: Solver | str, *, n: int, by_user: bool, bu
     public, rest = setup.public(n, by_user=by_user), setup.scales.rest(budget)
     first = setup.scales.configured(budget)
     with double_precision():
-        chosen, reason = choose(solver, setup.problem, public, rest)
-        second = chosen.configure(setup.problem, public, rest)
+        instance = Instance(setup.problem, public, rest)
+        chosen, reason = choose(solver, instance)
+        second = chosen.configure(instance)
         scale = common_scale(
             lambda f: (first.scaled(f).event, second.scaled(f).event(public)), budget, public
         )
         first, second = first.scaled(scale), second.scaled(scale)
-        alone = replace(second.plan(setup.problem, public, rest), reason=reason)
+        alone = replace(second.plan(instance), reason=reason)
     return StagedPlan(
         setup=setup, scales=first, solver=second, plan=with_scales(alone, first, second.event(public), budget)
     )

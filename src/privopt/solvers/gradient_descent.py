@@ -88,7 +88,7 @@ class GradientDescent(StepwiseSolver):
     clip: float = derived(above=0)
     momentum: float = derived(at_least=0, below=1)
     balanced: bool = False
-    returns: Average | Literal["random", "flattest"] = derived()
+    returns: Average | Literal["random", "flattest"] | None = optional()
     shares: Shares = choice("equal")
     contraction: float | None = optional(above=0, at_most=1)
     smoothness: float | None = optional(above=0)
@@ -206,7 +206,7 @@ class GradientDescent(StepwiseSolver):
         if self.returns == "flattest":
             return np.ones(self.steps)
         precision = None if self.shares == "equal" else 1.0 / self._noise_factors() ** 2
-        return mixing_ratios(self.returns, self.steps, precision)
+        return mixing_ratios(self.returns or "weighted", self.steps, precision)
 
 
 @jax.jit

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from privopt.errors import NotPriceable
-from privopt.ledger.amounts import Budget
+from privopt.planning.instance import Instance
 from privopt.problems.constraints import L1Ball, Product, Simplex
-from privopt.problems.losses import GLMLoss, Poisson
+from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
-from privopt.public import Public
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.base import Solver
@@ -59,7 +58,7 @@ class Choice(NamedTuple):
     reason: str = ""
 
 
-def choose(solver: Solver | str, problem: Problem, public: Public, budget: Budget) -> Choice:
+def choose(solver: Solver | str, instance: Instance) -> Choice:
     """The solver meant by a name, an instance, or "auto", see `automatic`.
 
     Raises:
@@ -68,14 +67,14 @@ def choose(solver: Solver | str, problem: Problem, public: Public, budget: Budge
     if isinstance(solver, str) and solver != "auto" and solver not in SOLVERS:
         raise ValueError(f"solver must be 'auto', one of {sorted(SOLVERS)} or a Solver, got {solver!r}.")
     if solver == "auto":
-        choice = automatic(problem, public, budget)
+        choice = automatic(instance)
     else:
         choice = Choice(SOLVERS[solver]() if isinstance(solver, str) else solver)
-    choice.solver.check_applicable(problem, public)
+    choice.solver.check_applicable(instance.problem, instance.public)
     return choice
 
 
-def automatic(problem: Problem, public: Public, budget: Budget) -> Choice:
+def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
         no privacy                                                        gradient descent
@@ -96,18 +95,19 @@ def automatic(problem: Problem, public: Public, budget: Budget) -> Choice:
     wanted, and its running time depends on the data, so it is never chosen. Nor is KL Spider: its bound is proved, and
     its result is worse.
     """
-    if not budget.is_private:
+    problem, public = instance.problem, instance.public
+    if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     for solver, reason in _wanted(problem):
         if solver.applicable(problem, public) is None:
             return Choice(solver, reason)
     if not problem.regulariser.is_smooth and problem.regulariser.strong_convexity > 0:
         reduced = SVRG()
-        if reduced.applicable(problem, public) is None and _is_stable(reduced, problem, public, budget):
+        if reduced.applicable(problem, public) is None and _is_stable(reduced, instance):
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    if not isinstance(problem.loss, GLMLoss):
+    if instance.has_own_loss:
         return Choice(
             GradientDescent(),
             "for user-written losses it was the most accurate on the whole with nothing given, in the fewest passes",
@@ -134,9 +134,9 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
         yield AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
 
 
-def _is_stable(solver: SVRG, problem: Problem, public: Public, budget: Budget) -> bool:
+def _is_stable(solver: SVRG, instance: Instance) -> bool:
     """Whether variance reduction can be priced and would not fall back to gradient descent."""
     try:
-        return solver.configure(problem, public, budget).fallback is None
+        return solver.configure(instance).fallback is None
     except NotPriceable:
         return False
