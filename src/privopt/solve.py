@@ -7,12 +7,11 @@ from typing import Any
 import jax.numpy as jnp
 
 from privopt.curator.base import Observer
-from privopt.curator.local import LocalCurator
+from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.errors import NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
-from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan, compared, labelled
 from privopt.precision import double_precision
@@ -172,20 +171,17 @@ def minimize(
         chosen, reason = choose(solver, problem, public, budget)
         configured = chosen.configure(problem, public, budget)
         announced = replace(configured.plan(problem, public, budget), reason=reason)
-        noise = NoiseSource(random_state)
-        ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
-        if account is not None:
-            account.spend(
-                configured.name,
-                announced.event,
-                budget.epsilon,
-                budget.delta,
-                relation=public.relation,
-                unit=public.unit,
-                seeded=noise.seeded,
-            )
-        curator = LocalCurator(units, ledger, noise=noise, observer=observer)
-        result = configured.solve(curator, problem, first)
+        run = Run(
+            configured.name,
+            announced.event,
+            budget,
+            public,
+            noise=NoiseSource(random_state),
+            account=account,
+            observer=observer,
+            seeded=units.seeded,
+        )
+        result = configured.solve(run.curator(units), problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)
 
 

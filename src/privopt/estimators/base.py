@@ -29,7 +29,6 @@ from privopt.estimators.fitting import (
     units_in,
     with_penalty,
 )
-from privopt.estimators.holdout import Score
 from privopt.estimators.penalties import PRIVATE, Penalty, strengths
 from privopt.estimators.scaling import TargetScaling
 from privopt.estimators.search import Candidate, SearchPlan, plan_search
@@ -42,6 +41,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
 from privopt.problems.losses import GLMLoss
 from privopt.public import Relation
+from privopt.queries.holdout_scores import Score
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
 from privopt.solve import minimize

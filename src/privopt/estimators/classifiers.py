@@ -11,11 +11,11 @@ from sklearn.base import ClassifierMixin
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.holdout import Accuracy, Score
 from privopt.estimators.scaling import RowLengths, TargetScaling
 from privopt.estimators.setup import Setup
 from privopt.problems import losses
 from privopt.problems.losses import GLMLoss
+from privopt.queries.holdout_scores import Accuracy, Score
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
 
 from privopt.estimators import arguments
-from privopt.estimators.holdout import Score
 from privopt.estimators.penalties import PenaltyArguments, default_strength
 from privopt.estimators.scale_estimation import ScaleEstimation, scale_estimation
 from privopt.estimators.scaling import FeatureScaling
@@ -27,6 +26,7 @@ from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import Relation
+from privopt.queries.holdout_scores import Score
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result

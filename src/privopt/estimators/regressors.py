@@ -12,12 +12,12 @@ from sklearn.metrics import d2_pinball_score, d2_tweedie_score
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.holdout import BoundedLoss, Score
 from privopt.estimators.penalties import Penalty
 from privopt.estimators.scaling import TargetScaling
 from privopt.estimators.setup import Setup
 from privopt.problems import losses
 from privopt.problems.losses import GLMLoss
+from privopt.queries.holdout_scores import BoundedLoss, Score
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

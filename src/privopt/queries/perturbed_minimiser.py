@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
-from privopt.problems.huberised_objective import HuberisedObjective
 from privopt.problems.problem import Problem
+from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, query, static
 

@@ -20,8 +20,8 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.objective_perturbation import objective_event
 from privopt.planning import descent_defaults, huberised, notices
 from privopt.planning.coordinates import Coordinates
-from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
+from privopt.proofs.huberised_objective import own_ridge
 from privopt.public import Public
 from privopt.queries.perturbed_minimiser import LARGEST_NORMAL, PerturbedMinimiser, volume_shift
 from privopt.result import Outcome, Status

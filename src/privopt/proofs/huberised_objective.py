@@ -16,15 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.problems.certified_minimiser import (
-    DENSE_DIMENSION,
-    Composite,
-    certified_minimiser,
-    is_smooth,
-    reachable,
-)
 from privopt.problems.constraints import Box, Constraint, L1Ball, L2Ball, Product, Simplex, Unconstrained
-from privopt.problems.huberised_sum import HuberisedSum, gradient_rounding
 from privopt.problems.losses import Huber, Logistic, Poisson, Quantile, ScalarLoss, SmoothedHinge, Squared
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import (
@@ -35,6 +27,14 @@ from privopt.problems.regularisers import (
     Ridge,
     SeparableRegulariser,
 )
+from privopt.proofs.certified_minimiser import (
+    DENSE_DIMENSION,
+    Composite,
+    certified_minimiser,
+    is_smooth,
+    reachable,
+)
+from privopt.proofs.huberised_sum import HuberisedSum, gradient_rounding
 
 Vector = NDArray[np.float64]
 LOSSES = (Logistic, Squared, Huber, SmoothedHinge, Quantile, Poisson)
