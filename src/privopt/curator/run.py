@@ -16,6 +16,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.dominating import dominating
 from privopt.ledger.events import Event
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 
@@ -64,7 +65,7 @@ class Run:
                 seeded=self.seeded,
             )
 
-    def curator(self, units: Units, ledger: Ledger | None = None) -> LocalCurator:
+    def curator(self, units: Units, ledger: Payer | None = None) -> LocalCurator:
         """A curator of some units, on this run's ledger or a part of it."""
         return LocalCurator(
             units,
@@ -74,7 +75,7 @@ class Run:
             observer=self._observer,
         )
 
-    def part(self, name: str, event: Event) -> Ledger:
+    def part(self, name: str, event: Event) -> Payer:
         """A piece of the declared plan, for a stage of the run."""
         return self.ledger.sub_ledger(name, plan=event)
 
@@ -108,7 +109,7 @@ class Part:
     """One of the disjoint parts of a run's units: the same units for every way of storing them."""
 
     run: Run
-    ledger: Ledger
+    ledger: Payer
     private_positions: NDArray[np.int64]
     size: int
 
