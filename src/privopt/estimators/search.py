@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from privopt.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
 from privopt.estimators.scale_estimation import ScaleEstimation
 from privopt.estimators.setup import Setup
 from privopt.estimators.stages import common_scale
@@ -11,7 +12,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent, Parallel, leaf_counts, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.plans import Plan, data_bytes, pass_seconds
+from privopt.plans import Plan
 from privopt.public import Public
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
@@ -123,6 +124,18 @@ def plan_search(
         + max((solver.passes() for solver in refits), default=0.0)
         + (first is not None)
     )
+    outputs = candidates[0].setup.problem.loss.outputs
+    around = loading_seconds(whole[0]) + pass_seconds(whole[0], outputs)
+    if first is not None:
+        around += estimation_seconds(whole[0])
+    fitting = [
+        solver.seconds(one.setup.problem, public)
+        for solver, one, public in zip(fits, candidates, parts, strict=True)
+    ]
+    refitting = [
+        solver.seconds(one.setup.problem, public)
+        for solver, one, public in zip(refits, candidates, whole, strict=False)
+    ]
     return SearchPlan(
         candidates=tuple(candidates),
         scales=None if first is None else first.scaled(scale),
@@ -150,7 +163,7 @@ def plan_search(
             + max((solver.releases() for solver in refits), default=0),
             passes=passes,
             memory_bytes=2 * data_bytes(whole[0]),
-            seconds=passes * pass_seconds(whole[0], candidates[0].setup.problem.loss.outputs),
+            seconds=around + sum(fitting) + max(refitting, default=0.0),
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
         ),
     )

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from privopt.curator import Curator, Observer
 from privopt.data import Units
+from privopt.effort import estimation_seconds
 from privopt.estimators.scale_estimation import Bounds, ScaleEstimation
 from privopt.estimators.setup import Setup
 from privopt.ledger.account import Account
@@ -111,6 +112,7 @@ def with_scales(plan: Plan, scales: ScaleEstimation | None, event: Event, budget
         budget=budget,
         releases=plan.releases + 1,
         passes=plan.passes + 1,
+        seconds=plan.seconds + estimation_seconds(plan.public),
     )
 
 
@@ -122,7 +124,7 @@ class StagedRun:
         noise: secret randomness.
         account: pays for the whole plan now, if there is one.
         name: what the account calls the fit.
-        observer: called with (name, count) after releases.
+        observer: called with (name, count) after releases and (what, 0) before a long stage.
     Raises:
         BudgetExceeded: the account cannot pay; nothing was released.
     """

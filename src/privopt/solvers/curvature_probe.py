@@ -18,6 +18,7 @@ from typing import Self
 from jaxtyping import Array
 
 from privopt.curator import Door
+from privopt.effort import second_moment_seconds
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, Sequence
@@ -166,6 +167,10 @@ class CurvatureProbe(Solver):
     def passes(self) -> float:
         """The probe and at most as many as without it."""
         return 1.0 + required(self.planned, "planned").passes()
+
+    def matrix_seconds(self, public: Public) -> float:
+        """The second moment for the probe, and the inner solver's."""
+        return second_moment_seconds(public) + required(self.planned, "planned").matrix_seconds(public)
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The inner solver's, as if the probe found nothing."""

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from privopt.curator import Door
+from privopt.effort import second_moment_seconds
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Repeated
 from privopt.ledger.gaussian_dp import gaussian_mu
@@ -109,6 +110,10 @@ class DoubleNoiseNewton(Solver):
     def passes(self) -> float:
         """Two a step."""
         return 2.0 * required(self.steps, "steps")
+
+    def matrix_seconds(self, public: Public) -> float:
+        """A Hessian a step."""
+        return required(self.steps, "steps") * second_moment_seconds(public)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """It needs a smooth scalar loss, a ridge or no penalty, and all of space."""

@@ -15,6 +15,7 @@ from typing import Self
 from jaxtyping import Array
 
 from privopt.curator import Door
+from privopt.effort import mapping_seconds, second_moment_seconds
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
@@ -117,6 +118,10 @@ class Whitening(Solver):
     def passes(self) -> float:
         """The second moment, the map of the rows, and the inner solver's."""
         return 2.0 + self.inner.passes()
+
+    def matrix_seconds(self, public: Public) -> float:
+        """The second moment, its eigenvectors and the map of the rows, beside the inner solver's."""
+        return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """Fitted to measurements for logistic and softmax regression; else what noise leaves at the rule's clip."""
