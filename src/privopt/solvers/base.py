@@ -135,6 +135,7 @@ class Solver(abc.ABC):
             Parameters in the original coordinates, how the run ended, and what it found (in the other coordinates).
         """
         inner = self.in_coordinates(coordinates)
+        door.announce("change of coordinates")
         view = door.view(coordinates.matrix, coordinates.longest_row(door.public.row_bound))
         outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
         findings = {

@@ -189,6 +189,7 @@ class CurvatureProbe(Solver):
         public = door.public
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         query = TopCurvature(row_bound=public.row_bound)
+        door.announce("second moment of the rows")
         released = door.release(query, noise)
         stddev = noise.noise_multiplier * float(query.sensitivity(public))
         largest = practical.smoothness(problem, public)

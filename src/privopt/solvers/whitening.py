@@ -143,6 +143,7 @@ class Whitening(Solver):
     def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
         public = door.public
+        door.announce("second moment of the rows")
         moment = door.release(
             SecondMoment(row_bound=public.row_bound),
             Gaussian(required(self.noise_multiplier, "noise_multiplier")),
