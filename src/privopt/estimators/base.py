@@ -178,6 +178,10 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """How well a prediction fits one record, for a charged selection."""
 
     @abc.abstractmethod
+    def _score_means(self) -> str:
+        """What `X @ coef_ + intercept_` of the fitted model is, in a few words."""
+
+    @abc.abstractmethod
     def _declared_target(self) -> str:
         """What was declared public about the target, in a sentence."""
 
