@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from privopt.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
 from privopt.estimators.scale_estimation import ScaleEstimation
 from privopt.estimators.setup import Setup
 from privopt.estimators.stages import common_scale
@@ -12,7 +11,8 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent, Parallel, leaf_counts, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.plans import Plan
+from privopt.planning.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
+from privopt.planning.plan import Plan
 from privopt.public import Public
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
