@@ -1,5 +1,6 @@
 """The command line on small tables: round trips, what is printed, and one sentence for every mistake."""
 
+import io
 import json
 import re
 import subprocess
@@ -14,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
+from rich.console import Console
 from typer.testing import CliRunner
 
+from privopt import LogisticRegression
 from privopt.cli import app
 from privopt.commands import fitting, screen
 from privopt.commands.model_directory import SavedModel
@@ -543,6 +546,38 @@ def test_a_bar_counts_releases() -> None:
         observer("ClippedGradient", 2)
         observer("ClippedGradient", 3)
     assert "5/5 releases" in captured.get()
+
+
+def test_a_bar_says_what_is_prepared_and_runs_to_and_fro_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, width=100)
+    with screen.release_bar(terminal, "fitting", 5) as observer:
+        for name, count in (("rows", 0), ("second moment", 1), ("coordinates", 0), ("gradient", 2)):
+            observer(name, count)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
+    said = ("preparing: rows", "preparing: coordinates", "3/3 releases")
+    places = [text.find(words) for words in said]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_a_fit_tells_its_observer_what_it_prepares_whatever_the_rows() -> None:
+    generator = np.random.default_rng(0)
+    features, labels = generator.uniform(-1, 1, (400, 3)), generator.integers(0, 2, 400)
+    model = LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-1, 1), classes=(0, 1))
+    heard = []
+    for rows in (features, np.full_like(features, np.nan)):
+        calls: list[tuple[str, int]] = []
+        model.fit(rows, labels, observer=lambda *call, calls=calls: calls.append(call))
+        heard.append(calls)
+    assert heard[0] == heard[1]
+    assert [name for name, count in heard[0] if count == 0] == [
+        "rows",
+        "second moment of the rows",
+        "change of coordinates",
+    ]
+    assert sum(count for _, count in heard[0]) == model.plan_.releases
 
 
 def test_the_installed_command_fails_with_one_line_on_stderr(folder: Path) -> None:

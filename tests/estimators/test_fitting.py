@@ -373,3 +373,17 @@ def test_nothing_of_the_data_stays_in_a_fitted_model() -> None:
 
     assert all(array.size <= WIDTH for array in arrays(model))
     assert not {"curator", "units", "result", "transcript"} & {name.strip("_") for name in vars(model)}
+
+
+@pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
+def test_the_report_says_what_the_coefficients_are_and_what_became_of_long_rows(kind: Any) -> None:
+    X, y = toy_data(kind)
+    for options in ({}, {"row_bound": 1.5}):
+        model = configured(kind, **options).fit(X, y)
+        divided = hasattr(model, "classes_") and not options
+        told = model.privacy_.model.meaning
+        assert ("divided by the length of the record's scaled row" in told) == divided
+        assert told.endswith("Columns are in the units that they were given in.")
+        said = " ".join(model.privacy_.to_dict()["utility_assumptions"])
+        assert ("Every row was divided by its length" in said) == divided
+        assert ("are shortened to it" in said) != divided

@@ -28,11 +28,12 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
     plan = planning.announce(
         terminal, task, estimator, n, how_n, title="Plan, made before any record is read"
     )
-    private_table = read_table(table, task.schema, columns=task.columns)
-    private_features = task.encoder.fit(private_table).transform(private_table)
-    private_target = read_target(private_table, task.schema, task.target.column)
-    groups = None if options.group is None else group_codes(private_table, options.group)
     with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as observer:
+        observer("table", 0)
+        private_table = read_table(table, task.schema, columns=task.columns)
+        private_features = task.encoder.fit(private_table).transform(private_table)
+        private_target = read_target(private_table, task.schema, task.target.column)
+        groups = None if options.group is None else group_codes(private_table, options.group)
         estimator.fit(private_features, private_target, groups=groups, observer=observer)
     saved = model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
     saved.write(directory)

@@ -35,6 +35,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public, Relation
 
 _LARGEST_BOUND = 1e30  # float32 ends at 3e38
+_MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused
 _DENSE_VIEW_BYTES = 2**29  # a mapped sparse matrix up to this size is stored dense
 
 
@@ -215,13 +216,18 @@ class Units:
         private_rows = aligned_zeros(rows if dense else 0, width, dtype)
         private_norms = np.zeros(rows)
         step, whole = block_length(width + self.public.d, lines=PRODUCT_ROWS), whole_tiles(matrix)
-        for start in range(0, rows, step):
-            part = slice(start, start + step)
-            private_block, private_norms[part], _ = clip_rows(
-                map_rows(private_source, part, whole)[:, :width], row_bound, dtype
-            )
-            if dense:
-                private_rows[part] = private_block
+        product = max(
+            step, _MAPPED_AT_ONCE // step * step
+        )  # of one product; clipped in parts that stay in the cache
+        for first in range(0, rows, product):
+            private_products = map_rows(private_source, slice(first, first + product), whole)[:, :width]
+            for start in range(0, len(private_products), step):
+                part = slice(first + start, min(first + start + step, rows))
+                private_block, private_norms[part], _ = clip_rows(
+                    private_products[start : start + step], row_bound, dtype
+                )
+                if dense:
+                    private_rows[part] = private_block
         if not dense:
             private_norms = np.minimum(private_norms * MAPPED_NORM_SLACK, row_bound)
         public = dataclasses.replace(self.public, d=width, row_bound=row_bound, sparse=False)

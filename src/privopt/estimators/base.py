@@ -178,6 +178,10 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """How well a prediction fits one record, for a charged selection."""
 
     @abc.abstractmethod
+    def _score_means(self) -> str:
+        """What `X @ coef_ + intercept_` of the fitted model is, in a few words."""
+
+    @abc.abstractmethod
     def _declared_target(self) -> str:
         """What was declared public about the target, in a sentence."""
 
@@ -190,12 +194,15 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             X: (rows, d) numbers, dense or sparse (kept sparse).
             y: (rows,) labels or numbers.
             groups: (rows,) user keys; then all records of a user are protected together.
-            observer: called with (name, count) after releases, for progress bars.
+            observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage
+                that may take a while, such as "rows".
         Raises:
             ValueError, TypeError: a privacy argument is missing, or an argument has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; no data have been read.
         """
         budget = checked_budget(self, getattr(X, "shape", (None,))[0] if groups is None else None)
+        if observer is not None:
+            observer("rows", 0)
         private_features, private_targets = checked_arrays(self, X, y)
         shape = Shape(
             width=private_features.shape[1],

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 UNIT = "unit"
 INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature
+GIVEN = "Columns are in the units that they were given in."
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
 
 
@@ -289,9 +290,33 @@ def set_report(
             features=getattr(model, "feature_names_in_", None),
             intercept=model.intercept_ if model.fit_intercept else None,
             classes=None if setup.labels is None else list(setup.labels),
+            meaning=meaning(model),
         ),
+        divided_rows=setup.unit_rows,
         selection=selection,
     )
+
+
+def meaning(model: "PrivateLinearModel", columns: str = GIVEN) -> str:
+    """What a fitted model's coefficients are, in sentences.
+
+    Args:
+        model: the fitted model.
+        columns: in which units the columns are, in a sentence.
+    """
+    if _divided(model):
+        what = (
+            "A coefficient says what one unit of its column adds to a record's score; the score is then divided by the "
+            f"length of the record's scaled row, which makes it {model._score_means()}."
+        )
+    else:
+        what = f"A coefficient says what one unit of its column adds to {model._score_means()}."
+    return f"{what} {columns}"
+
+
+def _divided(model: "PrivateLinearModel") -> bool:
+    """Whether a fitted model's rows were divided by their lengths."""
+    return getattr(model, "row_lengths_", None) is not None
 
 
 def in_search() -> bool:

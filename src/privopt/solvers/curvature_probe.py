@@ -24,6 +24,7 @@ from privopt.ledger.events import Event, Sequence
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import descent_defaults
+from privopt.planning.effort import second_moment_seconds
 from privopt.planning.plan import Finding
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -167,6 +168,10 @@ class CurvatureProbe(Solver):
         """The probe and at most as many as without it."""
         return 1.0 + required(self.planned, "planned").passes()
 
+    def matrix_seconds(self, public: Public) -> float:
+        """The second moment for the probe, and the inner solver's."""
+        return second_moment_seconds(public) + required(self.planned, "planned").matrix_seconds(public)
+
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The inner solver's, as if the probe found nothing."""
         return required(self.planned, "planned").predicted_excess(problem, public, self._rest())
@@ -184,6 +189,7 @@ class CurvatureProbe(Solver):
         public = curator.public
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         query = TopCurvature(row_bound=public.row_bound)
+        curator.announce("second moment of the rows")
         released = curator.release(query, noise)
         stddev = noise.noise_multiplier * float(query.sensitivity(public))
         largest = descent_defaults.smoothness(problem, public)
