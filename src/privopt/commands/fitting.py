@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from scipy.sparse import issparse
 
@@ -10,7 +11,7 @@ from privopt.commands.mistakes import Mistake
 from privopt.commands.task import Options, Task
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
-from privopt.tables import group_codes, read_table, read_target, row_count, table_columns
+from privopt.tables import read_table, read_target, row_count, table_columns, user_keys
 
 
 def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) -> None:
@@ -31,7 +32,7 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
     private_table = read_table(table, task.schema, columns=task.columns)
     private_features = task.encoder.fit(private_table).transform(private_table)
     private_target = read_target(private_table, task.schema, task.target.column)
-    groups = None if options.group is None else group_codes(private_table, options.group)
+    groups = None if options.group is None else user_keys(private_table, options.group)
     with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as observer:
         estimator.fit(private_features, private_target, groups=groups, observer=observer)
     saved = model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
@@ -77,8 +78,8 @@ def _units(table: Path, task: Task) -> tuple[int, str]:
     if group is None:
         n, how = row_count(table), "the table's rows"
     else:
-        public_users = group_codes(read_table(table, task.schema, columns=[group]), group)
-        n, how = int(public_users.max(initial=-1)) + 1, f"counted in {group!r}"
+        public_keys = user_keys(read_table(table, task.schema, columns=[group]), group)
+        n, how = len(np.unique(public_keys[~np.isnan(public_keys)])), f"counted in {group!r}"
     if n < 2:
         raise Mistake(
             f"the table {str(table)!r} has {n} {task.unit}s: a private mean needs at least 2, and useful ones many."

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from privopt.commands.mistakes import Mistake, check_delta, check_epsilon
+from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
 from privopt.estimators.classifiers import LinearSVC, LogisticRegression
 from privopt.estimators.regressors import (
     HuberRegressor,
@@ -168,7 +168,8 @@ class Task:
 
     def plan(self, estimator: Estimator, n: int) -> Plan:
         """What fitting that model would cost and achieve."""
-        return estimator.plan(n_features=self.encoder.n_features_out_, n=n, by_user=self.unit == "user")
+        with public_arguments():
+            return estimator.plan(n_features=self.encoder.n_features_out_, n=n, by_user=self.unit == "user")
 
 
 def _model_for(name: str | None, target: TargetEncoding) -> ModelKind:
