@@ -37,7 +37,7 @@ from privopt.solvers.adaptive_theory import AdaptiveDescentFacts
 from privopt.solvers.base import Solver, required
 from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.norm_tracking import NormTracker, Vector
-from privopt.solvers.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.solvers.notices import NOISE_IS_OFF, large_delta
 from privopt.solvers.stationary_selection import MOST_CANDIDATES, FlattestPoints, select_stationary
 
 FLOOR = 0.3  # of the noise of one gradient bought with the whole budget: no norm below it can be told from 0
@@ -234,7 +234,6 @@ class AdaptiveGradientDescent(Solver):
         if not budget.is_private:
             return (NOISE_IS_OFF,)
         found = large_delta(public, budget)
-        found += faint_signal(problem, self.predicted_excess(problem, public, budget)[0])
         if not isinstance(problem.loss, GLMLoss):
             found += (
                 "step size and clip of a user-written loss, where not given, are guesses: `clip_from` "

@@ -22,6 +22,7 @@ from privopt.public import Public
 from privopt.result import Outcome, Result
 from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.indicators import common_indicators
+from privopt.solvers.notices import faint_signal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +174,7 @@ class Solver(abc.ABC):
                 **common_indicators(problem, public, budget),
                 **solver.indicators(problem, public, budget),
             },
-            notices=solver.notices(problem, public, budget),
+            notices=solver.notices(problem, public, budget) + faint_signal(problem, excess),
         )
 
     def solve(self, door: Door, problem: Problem, start: Array | None = None) -> Result:

@@ -35,7 +35,7 @@ from privopt.solvers.base import required
 from privopt.solvers.continuous_spider_settings import SpiderFacts
 from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.gradient_certificate import EstimateError, certificate, mixed
-from privopt.solvers.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.solvers.notices import NOISE_IS_OFF, large_delta
 from privopt.solvers.stepwise import StepwiseSolver
 
 Gain = Literal["optimal", "average"]
@@ -225,8 +225,7 @@ class ContinuousSpider(StepwiseSolver):
         """A budget that is too small for this method, a step size that is too large, guessed lengths."""
         if not budget.is_private:
             return (NOISE_IS_OFF,)
-        excess, _ = self.predicted_excess(problem, public, budget)
-        found = large_delta(public, budget) + faint_signal(problem, excess)
+        found = large_delta(public, budget)
         facts = self.facts(problem, public, budget)
         work = facts.curvature * facts.horizon
         if work < LEAST_WORK:

@@ -240,7 +240,7 @@ class GradientDescent(StepwiseSolver):
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """See `practical.notices`; and a step size that is too large."""
-        found = practical.notices(problem, public, budget, steps=self.steps, clip=self.clip)
+        found = practical.notices(problem, public, budget)
         smoothness = self.smoothness
         if smoothness is None:
             smoothness = practical.smoothness(problem, public) + problem.regulariser.smoothness

@@ -126,7 +126,7 @@ class DoubleNoiseNewton(Solver):
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """That this method is an experiment."""
-        common = practical.notices(problem, public, budget, steps=self.steps, clip=self.clip)
+        common = practical.notices(problem, public, budget)
         return (
             *common,
             "this method is experimental: whitened gradient descent was far more accurate in our tests.",

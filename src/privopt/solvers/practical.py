@@ -41,7 +41,7 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.sampling import FixedSize, Poisson
 from privopt.solvers.bounds import accelerated_bound
-from privopt.solvers.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.solvers.notices import NOISE_IS_OFF, large_delta
 
 NOISELESS_STEPS = 5_000  # with the noise off every step helps
 FEWEST_STEPS, MOST_STEPS = 3, 150
@@ -227,14 +227,11 @@ def predicted_excess(
     return excess, f"an upper estimate for an optimum within {distance:.3g} of zero"
 
 
-def notices(
-    problem: Problem, public: Public, budget: Budget, *, steps: int | None, clip: float | None
-) -> tuple[str, ...]:
+def notices(problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
     """What a user should be told, from public quantities."""
     if math.isinf(budget.epsilon):
         return (NOISE_IS_OFF,)
-    excess, _ = predicted_excess(problem, public, budget, steps=steps or 1, clip=clip)
-    found = large_delta(public, budget) + faint_signal(problem, excess)
+    found = large_delta(public, budget)
     if not isinstance(problem.loss, GLMLoss):
         found += (
             "step size and clip of a user-written loss, where not given, are guesses from the row bound.",
