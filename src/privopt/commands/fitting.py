@@ -14,7 +14,7 @@ from privopt.commands.mistakes import Mistake
 from privopt.commands.options import Options
 from privopt.commands.task import Estimator, Task
 from privopt.errors import PrivoptError
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
 from privopt.tables import read_table, read_target, row_count, table_columns, user_keys

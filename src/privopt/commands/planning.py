@@ -12,7 +12,7 @@ from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta
 from privopt.commands.options import Options
 from privopt.commands.task import Estimator, Task
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.report.words import number, several, several_or
 from privopt.solvers.registry import SOLVERS

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sklearn.base import is_classifier
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
-from privopt import cells
+from privopt.data import cells
 from privopt.errors import ArgumentError
 from privopt.estimators import arguments
 from privopt.estimators.holdout import Score
@@ -27,7 +27,7 @@ from privopt.estimators.scale_estimation import ScaleEstimation, scale_estimatio
 from privopt.estimators.scaling import FeatureScaling
 from privopt.estimators.setup import Setup
 from privopt.ledger.amounts import Budget
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import Relation
 from privopt.report.model import ModelSummary
@@ -96,16 +96,11 @@ def checked_features(model: "PrivateLinearModel", X: Any, *, least: int, reset: 
             f"Expected 2D array, got {private_features.ndim}D array instead: X has shape {private_features.shape}. "
             "Reshape your data to (rows, features): X[:, None] for a single feature, X[None, :] for a single row."
         )
+    options: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": False, "dtype": None}
     private_features = check_array(
-        private_features,
-        accept_sparse="csr",
-        ensure_all_finite=False,
-        ensure_min_samples=least,
-        dtype=None,
-        estimator=model,
-        input_name="X",
+        private_features, **options, ensure_min_samples=least, estimator=model, input_name="X"
     )
-    private_named = X if isinstance(X, pd.DataFrame) else private_features
+    private_named: Any = X if isinstance(X, pd.DataFrame) else private_features
     validate_data(model, private_named, reset=reset, skip_check_array=True)
     return private_features
 

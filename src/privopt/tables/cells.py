@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from privopt import cells
+from privopt.data import cells
 from privopt.tables.errors import TableError
 from privopt.tables.schema import ColumnSpec
 
