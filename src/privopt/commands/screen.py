@@ -17,6 +17,7 @@ NOT_PRIVATE_SEED = (
     "NOT PRIVATE: the noise comes from --seed {seed}; whoever knows or guesses it can subtract the noise. Use a seed "
     "to test, never for a model that leaves your hands."
 )
+NOTHING_SPENT = "Nothing was spent: no release was made."
 NOT_PRIVATE_EPSILON = "NOT PRIVATE: epsilon is infinite, so nothing is clipped and no noise is added."
 
 
@@ -49,6 +50,14 @@ def price_row(plan: Plan, how_delta: str = "") -> str:
         return "epsilon is infinite: no privacy"
     remark = f" ({how_delta})" if how_delta else ""
     return f"epsilon {number(plan.epsilon)} at delta {number(plan.budget.delta, 3)}{remark}"
+
+
+def spent(plan: Plan, made: int) -> str:
+    """What a fit that was stopped has cost."""
+    return (
+        f"Stopped after {made:,} of {several(plan.releases, 'release')}. Fitting had begun: count its whole price as "
+        f"spent on these data, {price_row(plan)}."
+    )
 
 
 def effort_row(plan: Plan, *, sparse: bool = False) -> str:

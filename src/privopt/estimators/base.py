@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.data.users import Weighting
-from privopt.estimators import arguments
 from privopt.estimators.fitting import (
     Shape,
     checked_arrays,
     checked_budget,
+    checked_features,
     declarations,
     in_search,
     set_parameters,
@@ -333,8 +333,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     def _checked_features(self, X: Any) -> Any:
         """Features to predict from, checked by shape and type only."""
         check_is_fitted(self)
-        arguments.refuse_non_numeric(X)
-        return validate_data(self, X, accept_sparse="csr", ensure_all_finite=False, reset=False, dtype=None)
+        return checked_features(self, X, least=0, reset=False)
 
     def _linear(self, features: Any) -> NDArray[np.float64]:
         """`features @ coef_.T + intercept_`."""

@@ -17,6 +17,7 @@ from privopt.ledger.events import Event, leaf_counts
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.effort import RELEASE_SECONDS, data_bytes, loading_seconds, pass_seconds
 from privopt.planning.indicators import common_indicators
+from privopt.planning.notices import faint_signal
 from privopt.planning.plan import Bound, Finding, Plan
 from privopt.precision import double_precision
 from privopt.problems.glm import GLMLoss
@@ -185,7 +186,7 @@ class Solver(abc.ABC):
                 **common_indicators(problem, public, budget),
                 **solver.indicators(problem, public, budget),
             },
-            notices=solver.notices(problem, public, budget),
+            notices=solver.notices(problem, public, budget) + faint_signal(problem, excess),
         )
 
     def solve(self, curator: Curator, problem: Problem, start: Array | None = None) -> Result:

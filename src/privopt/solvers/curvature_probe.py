@@ -21,7 +21,7 @@ from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, Sequence
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
+from privopt.ledger.gaussian_dp import gaussian_budget, gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.effort import second_moment_seconds
@@ -210,6 +210,4 @@ class CurvatureProbe(Solver):
         delta = required(self.delta, "delta")
         if remainder == 0.0:
             return Budget(math.inf, delta)
-        mu = 1.0 / remainder
-        delta = min(delta, gaussian_delta(mu, mu))
-        return Budget(gaussian_epsilon(mu, delta), delta)
+        return gaussian_budget(1.0 / remainder, delta)

@@ -132,7 +132,7 @@ class DoubleNoiseNewton(Solver):
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """That this method is an experiment."""
-        common = descent_defaults.notices(problem, public, budget, steps=self.steps, clip=self.clip)
+        common = descent_defaults.notices(problem, public, budget)
         return (
             *common,
             "this method is experimental: whitened gradient descent was far more accurate in our tests.",
