@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.engine.rows import (
+    LEAST_PEAK,
     MAPPED_NORM_SLACK,
     PRODUCT_ROWS,
     MappedRows,
@@ -35,6 +36,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public, Relation
 
 _LARGEST_BOUND = 1e30  # float32 ends at 3e38
+_SMALLEST_BOUND = 1e-18  # a row of this norm has entries of `LEAST_PEAK`, however many columns there are
 _DENSE_VIEW_BYTES = 2**29  # a mapped sparse matrix up to this size is stored dense
 
 
@@ -113,7 +115,8 @@ class Units:
                 more than seven digits; the privacy is the same.
         Privacy:
             A row depends on its own record alone: clipped to `row_bound` as it is stored, or zero and absent
-            if a feature or the target is NaN or infinite or the label is not among `classes`. A user owns their rows,
+            if a feature or the target is NaN or infinite or the label is not among `classes`; one without an entry of
+            size `LEAST_PEAK` is a zero row that is present (see `clip_rows`). A user owns their rows,
             their number and the weight computed from it. That keys are complete, and with replace-one the number of
             units, are the caller's declarations.
         Raises:
@@ -223,7 +226,7 @@ class Units:
             if dense:
                 private_rows[part] = private_block
         if not dense:
-            private_norms = np.minimum(private_norms * MAPPED_NORM_SLACK, row_bound)
+            private_norms = np.minimum(np.maximum(private_norms, LEAST_PEAK) * MAPPED_NORM_SLACK, row_bound)
         public = dataclasses.replace(self.public, d=width, row_bound=row_bound, sparse=False)
         return dataclasses.replace(
             self,
@@ -272,8 +275,11 @@ def _check_row_bound(row_bound: Any) -> float:
         )
     if isinstance(row_bound, bool) or not isinstance(row_bound, int | float | np.floating | np.integer):
         raise TypeError(f"row_bound must be a number, got {type(row_bound).__name__}.")
-    if not 0 < row_bound <= _LARGEST_BOUND:
-        raise ValueError(f"row_bound must be positive and at most {_LARGEST_BOUND:g}, got {row_bound!r}.")
+    if not _SMALLEST_BOUND <= row_bound <= _LARGEST_BOUND:
+        raise ValueError(
+            f"row_bound must be positive, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}, got {row_bound!r}: give the "
+            "features in another unit."
+        )
     return float(row_bound)
 
 
@@ -287,9 +293,10 @@ def _check_intercept(intercept: float | None, dtype: np.dtype[Stored]) -> float 
     """The constant as it will be stored."""
     if intercept is None:
         return None
-    if isinstance(intercept, bool) or not 0 < abs(intercept) <= _LARGEST_BOUND:
+    if isinstance(intercept, bool) or not _SMALLEST_BOUND <= abs(intercept) <= _LARGEST_BOUND:
         raise ValueError(
-            f"intercept must be a finite number other than 0, the value of the constant column, got {intercept!r}."
+            f"intercept must be a finite number other than 0, the value of the constant column, got {intercept!r}: its "
+            f"size lies between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}."
         )
     return float(dtype.type(intercept))
 

@@ -154,7 +154,7 @@ class InProcessEngine:
     def _inverse_norms(self, norm: str) -> NDArray[np.float64]:
         """1 / norm, rounded down; 1 for zero rows, whose contribution is zero whatever their coefficient."""
         if norm not in self._private_inverses:
-            private_norms = self._norms(norm)
+            private_norms = self._norms(norm)  # 0 or at least LEAST_PEAK
             zero = private_norms == 0
             private_inverses = (1.0 / np.where(zero, 1.0, private_norms)) * (1.0 - 2.0**-52)
             self._private_inverses[norm] = np.where(zero, 1.0, private_inverses)

@@ -166,13 +166,20 @@ def _sparse_blocks(private_features: Any, length: int) -> list[Any] | None:
 
 
 def _norms(private_block: Any, matrix: NDArray[np.float64] | None) -> Vector:
-    """The norms of `B^T a`, rounded up."""
+    """The norms of `B^T a`, rounded up.
+
+    No square underflows beside the slack: a stored row is zero or has an entry of 1e-24 (`clip_rows`), and B is
+    divided by its largest entry first.
+    """
     private_lengths = np.sqrt(np.asarray((private_block * private_block).sum(axis=1), np.float64).reshape(-1))
     if matrix is None:
         return private_lengths * (1.0 + 1e-12)
-    private_mapped = np.asarray(private_block @ matrix, np.float64)
-    slack = 8.0 * (len(matrix) + 8) * _UNIT_ROUNDOFF * float(np.linalg.norm(matrix))
-    return np.sqrt(np.sum(private_mapped**2, axis=1)) * (1.0 + 1e-12) + slack * private_lengths
+    largest = float(np.max(np.abs(matrix)))
+    unit = matrix / (largest or 1.0)
+    private_mapped = np.asarray(private_block @ unit, np.float64)
+    slack = 8.0 * (len(unit) + 8) * _UNIT_ROUNDOFF * float(np.linalg.norm(unit))
+    private_unit_norms = np.sqrt(np.sum(private_mapped**2, axis=1)) * (1.0 + 1e-12) + slack * private_lengths
+    return largest * private_unit_norms
 
 
 def _weighted_gram(private_block: Any, private_weights: Vector) -> NDArray[np.float64]:
