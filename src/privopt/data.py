@@ -2,7 +2,7 @@
 
 A `Units` holds rows clipped to a public norm, targets mapped to a public domain and, for user-level privacy, which rows
 a user owns. Whatever is wrong with one record's *values* makes that record count as zero; nothing raises, warns or
-changes shape because of them.
+changes shape because of them. Only a sparse matrix whose arrays describe none is refused, see `engine.sparse_format`.
 """
 
 import dataclasses
@@ -30,6 +30,7 @@ from privopt.engine.rows import (
     map_rows,
     whole_tiles,
 )
+from privopt.engine.sparse_format import checked_csr
 from privopt.engine.storage import finite_rows, gather_rows, store_rows
 from privopt.engine.users import Weighting, choose_records, offsets, user_weights, within
 from privopt.mechanisms.noise import NoiseSource
@@ -120,8 +121,8 @@ class Units:
             their number and the weight computed from it. That keys are complete, and with replace-one the number of
             units, are the caller's declarations.
         Raises:
-            TypeError, ValueError: shapes, types, bounds or keys are wrong; checked before any feature or target is
-                looked at.
+            TypeError, ValueError: shapes, types, bounds or keys are wrong, or a sparse matrix is none (see
+                `checked_csr`); checked before any feature or target is looked at.
         """
         relation = Relation.parse(relation)
         features = _check_features(features)
@@ -240,17 +241,10 @@ class Units:
 
 
 def _check_features(features: Any) -> Any:
-    """A numeric matrix: an array, or a canonical CSR matrix. Looks at type and shape only."""
+    """A numeric matrix: an array, or a canonical CSR matrix. Looks at type, shape and sparse indices only."""
     if sparse.issparse(features):
         _check_numeric(features.dtype, "features")
-        if features.ndim != 2:
-            raise ValueError(f"features must have shape (rows, d), got {features.shape}.")
-        with np.errstate(all="ignore"):
-            private_csr = sparse.csr_array(features)
-            if not private_csr.has_canonical_format:
-                private_csr = private_csr.copy()
-                private_csr.sum_duplicates()
-        return private_csr
+        return checked_csr(features)
     array = np.asarray(features)
     if array.ndim != 2:
         raise ValueError(f"features must have shape (rows, d), got {array.shape}: give one row a record.")

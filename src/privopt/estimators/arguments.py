@@ -11,6 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.engine.sparse_format import checked_csr
 from privopt.ledger.amounts import Budget
 
 FROM_Y = "from_y"
@@ -170,6 +171,15 @@ def refuse_non_numeric(X: Any) -> None:
                 f"X has dtype {kind}, which is not a numeric type: convert it, and encode other columns first, by "
                 "public rules (TabularEncoder)."
             )
+
+
+def readable(X: Any) -> Any:
+    """X; a sparse matrix as CSR whose arrays compiled code may read, see `checked_csr`.
+
+    Raises:
+        ValueError: the arrays of a sparse matrix do not describe one.
+    """
+    return checked_csr(X) if sparse.issparse(X) else X
 
 
 def as_range(name: str, bounds: Any) -> tuple[float, float]:

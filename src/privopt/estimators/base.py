@@ -327,6 +327,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """Features to predict from, checked by shape and type only."""
         check_is_fitted(self)
         arguments.refuse_non_numeric(X)
+        X = arguments.readable(X)
         return validate_data(self, X, accept_sparse="csr", ensure_all_finite=False, reset=False, dtype=None)
 
     def _linear(self, features: Any) -> NDArray[np.float64]:

@@ -73,7 +73,12 @@ def checked_arrays(model: "PrivateLinearModel", X: Any, y: Any) -> tuple[Any, ND
     # Under add-or-remove-one the number of rows is private: even none is a data set.
     least = 1 if Relation.parse(model.relation) is Relation.REPLACE_ONE else 0
     private_features = validate_data(
-        model, X, accept_sparse="csr", ensure_all_finite=False, ensure_min_samples=least, dtype=None
+        model,
+        arguments.readable(X),
+        accept_sparse="csr",
+        ensure_all_finite=False,
+        ensure_min_samples=least,
+        dtype=None,
     )
     private_targets = column_or_1d(y, warn=True)
     check_consistent_length(private_features, private_targets)
