@@ -271,8 +271,8 @@ def _check_row_bound(row_bound: Any) -> float:
         raise TypeError(f"row_bound must be a number, got {type(row_bound).__name__}.")
     if not _SMALLEST_BOUND <= row_bound <= _LARGEST_BOUND:
         raise ValueError(
-            f"row_bound must be positive, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}, got {row_bound!r}: give the "
-            "features in another unit."
+            f"row_bound must be positive, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}, got {row_bound!r}: give "
+            "the features in another unit."
         )
     return float(row_bound)
 

@@ -101,7 +101,8 @@ def ratio(query, pair, of=value):
     """Distance moved over the stated sensitivity; infinite where something is not finite."""
     door = Curator(pair[0], Ledger(Budget(1.0, 1e-6), pair[0].public.relation))
     stated = float(door._sensitivity(query, EveryUnit()))
-    left, right = (of(query, units) for units in pair)
+    with np.errstate(all="raise"):  # as a user may have set it
+        left, right = (of(query, units) for units in pair)
     moved = distance(left, right, query.norm)
     if not np.isfinite(moved):
         return np.inf
@@ -162,7 +163,7 @@ def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 @pytest.mark.parametrize("name", EVERY_QUERY)
 def test_no_query_moves_further_than_it_states_on_many_hostile_rows(name, relation):
-    found = largest_ratios([name], ["dense", "csr", "dense users", "csr users"], range(100), [relation])
+    found = largest_ratios([name], ["dense", "csr", "dense users", "csr users"], range(50), [relation])
     assert found[name] <= SLACK
 
 
@@ -172,4 +173,4 @@ def test_no_query_moves_further_than_it_states_on_many_hostile_rows(name, relati
     "name", [name for name, query in EVERY_QUERY.items() if isinstance(query, MeanQuery)]
 )
 def test_no_other_path_of_the_engine_moves_a_query_further(name, path):
-    assert largest_ratios([name], ["dense"], range(100), of=path)[name] <= SLACK
+    assert largest_ratios([name], ["dense"], range(50), of=path)[name] <= SLACK

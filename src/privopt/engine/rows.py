@@ -223,7 +223,7 @@ def row_norms(private_rows: NDArray[Stored]) -> NDArray[np.float64]:
 
 
 def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
-    """The l_inf norms of stored rows, exact."""
+    """The l_inf norms of stored rows: exact, and those of mapped rows in every version, see `MappedRows`."""
     count = row_count(private_rows)
     private_peaks = np.zeros(count)
     if isinstance(private_rows, sparse.csr_array):
@@ -234,6 +234,8 @@ def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
     for start in range(0, count, step):
         private_block = take_rows(private_rows, slice(start, start + step))
         private_peaks[start : start + step] = np.max(np.abs(private_block), axis=1, initial=0.0)
+    if isinstance(private_rows, MappedRows):
+        return np.maximum(private_peaks, LEAST_PEAK) * MAPPED_NORM_SLACK
     return private_peaks
 
 

@@ -59,11 +59,12 @@ class HuberisedSum:
         margin = isinstance(loss, Logistic | SmoothedHinge)
         self._private_targets = np.clip(private_targets, -1.0, 1.0) if margin else private_targets
         private_norms = np.zeros(self._rows)
-        for place, private_block in self._blocks():
-            private_norms[place] = _norms(private_block, matrix)
-        private_some = private_norms > 0
         aim = clip * _INWARDS
-        self._private_caps = np.where(private_some, aim / np.where(private_some, private_norms, 1.0), 0.0)
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            for place, private_block in self._blocks():
+                private_norms[place] = _norms(private_block, matrix)
+            private_some = private_norms > 0
+            self._private_caps = np.where(private_some, aim / np.where(private_some, private_norms, 1.0), 0.0)
 
     @property
     def rows(self) -> int:
@@ -73,7 +74,10 @@ class HuberisedSum:
     def gradient(self, at: Vector) -> Vector:
         """The gradient of the sum."""
         private_slopes, _ = self._derivatives(at)
-        private_parts = [private_block.T @ private_slopes[place] for place, private_block in self._blocks()]
+        with np.errstate(all="ignore"):
+            private_parts = [
+                private_block.T @ private_slopes[place] for place, private_block in self._blocks()
+            ]
         if not private_parts:  # a block that nobody was drawn into
             return np.zeros(self._width)
         return _pairwise(np.stack(private_parts))
