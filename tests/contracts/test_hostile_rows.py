@@ -9,15 +9,15 @@ import pytest
 from scipy import sparse
 from tests.contracts.queries import EVERY_QUERY, ROW_BOUND, D, concrete_queries
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import distance
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine, traced_sum
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit
 from privopt.precision import double_precision
 from privopt.queries.base import ArgminQuery, MeanQuery, RecordsQuery
-from privopt.replay import distance
-from privopt.sampling import EveryUnit
 
 N = 5
 SLACK = 1.0 + 1e-12
@@ -88,7 +88,7 @@ def hostile_pair(rng, relation, storage, layout):
 def value(query, units):
     """What is released but for the noise; the implied noise at a fixed point where the noise is inside an objective."""
     engine = InProcessEngine(units)
-    door = Curator(units, Ledger(Budget(1.0, 1e-6), units.public.relation), engine=engine)
+    door = LocalCurator(units, Ledger(Budget(1.0, 1e-6), units.public.relation), engine=engine)
     if isinstance(query, ArgminQuery):
         point = np.linspace(-1.0, 2.0, D)
         return np.asarray(
@@ -99,7 +99,7 @@ def value(query, units):
 
 def ratio(query, pair, of=value):
     """Distance moved over the stated sensitivity; infinite where something is not finite."""
-    door = Curator(pair[0], Ledger(Budget(1.0, 1e-6), pair[0].public.relation))
+    door = LocalCurator(pair[0], Ledger(Budget(1.0, 1e-6), pair[0].public.relation))
     stated = float(door._sensitivity(query, EveryUnit()))
     with np.errstate(all="raise"):  # as a user may have set it
         left, right = (of(query, units) for units in pair)

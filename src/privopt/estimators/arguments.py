@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.engine.sparse_format import checked_csr
+from privopt.data.sparse_format import checked_csr
 from privopt.ledger.amounts import Budget
 
 FROM_Y = "from_y"

@@ -7,7 +7,7 @@ contributes, how a unit's contribution is clipped, and what the sensitivity of t
     Query
     ├── RecordSum          mean over units of clip(average over the unit's records)
     ├── UnitSum            mean over units of clip(a function of all the unit's records)
-    ├── StatisticOfHeld    a function of per-unit vectors that stay behind the door
+    ├── StatisticOfHeld    a function of per-unit vectors that stay with the curator
     ├── RecordsQuery       a function of all the records at once
     └── ArgminQuery        a minimiser whose noise sits inside the objective
 """
@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.problems.norms import scale_of
 from privopt.public import Public, Relation
-from privopt.sampling import EveryUnit, Sampling, expected_units
 
 Scalar = Any  # a Python float, or a traced zero-dimensional float64 array inside a compiled loop
 Norm = Literal["l2", "linf"]
@@ -125,7 +125,7 @@ def clip_rows_to_ball(
         The norm of outer(a, s) is |a| |s|, Frobenius for l2 and largest entry for l_inf; `private_norms` are rounded
         up and the radius is moved inwards by 1e-9, more than the float64 norm of s can be off by. A coefficient that is
         too long becomes `(s / scale) (radius / (|s / scale| |a|))`: every number in it is normal, since a stored row is
-        zero or no shorter than `engine.rows.LEAST_PEAK`, so nothing is rounded more coarsely than float64 states.
+        zero or no shorter than `data.rows.LEAST_PEAK`, so nothing is rounded more coarsely than float64 states.
     """
     private_finite = jnp.all(jnp.isfinite(private_coefficients), axis=1)
     private_kept = jnp.where(private_finite[:, None], private_coefficients, 0.0)
@@ -283,7 +283,7 @@ def acute_factor(public: Public, sampling: Sampling) -> float:
 
 
 class StatisticOfHeld(Query):
-    """A statistic of per-unit vectors held behind the door (see `Curator.hold`); the class argues its sensitivity."""
+    """A statistic of vectors held by the curator (`LocalCurator.hold`); the class argues its sensitivity."""
 
     held: Any
 
@@ -295,7 +295,7 @@ class StatisticOfHeld(Query):
 class RecordsQuery(Query):
     """A function of all the records at once, such as the end of an optimisation; the class argues its sensitivity.
 
-    It sees records, not which user owns them: the door refuses it where a unit is a user.
+    It sees records, not which user owns them: the curator refuses it where a unit is a user.
     """
 
     @abc.abstractmethod

@@ -1,0 +1,254 @@
+"""Feature rows: clipped to a public norm, stored as float32 or float64 with norms that are never too small."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
+LEAST_PEAK = 1e-24  # a row with no entry of this size is stored as zero
+_NORM_ERROR = 2.0**-53
+_LARGEST_SQUARE = 1e280  # a sum of squares up to here did not overflow
+MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
+
+PRODUCT_ROWS, PRODUCT_COLUMNS = 64, 32  # multiples of the tiles of the usual BLAS
+
+Positions: TypeAlias = slice | NDArray[np.int64]
+Storage: TypeAlias = Literal["float32", "float64"]
+Stored: TypeAlias = np.float32 | np.float64
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MappedRows:
+    """The rows `B^T a`, each clipped to `bound`, of rows a too wide to store mapped: computed a block at a time.
+
+    A row may come out one rounding apart when it is computed within another block; the norms stored for these
+    rows are larger by `MAPPED_NORM_SLACK` (up to `bound`), at least `LEAST_PEAK`, and hold for each of its versions.
+
+    Attributes:
+        private_source: the rows a, CSR or mapped themselves.
+        matrix: B (d, k), public.
+        bound: largest l2 norm of a mapped row.
+    """
+
+    private_source: "Rows"
+    matrix: NDArray[np.float64]
+    bound: float
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return row_count(self.private_source), self.matrix.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[Stored]:
+        """The format of a mapped row: its source's."""
+        return self.private_source.dtype
+
+    def take(self, positions: Positions) -> NDArray[Stored]:
+        """The mapped rows at `positions`."""
+        return clip_rows(map_rows(self.private_source, positions, self.matrix), self.bound, self.dtype)[0]
+
+    def __repr__(self) -> str:
+        return f"MappedRows(<private>, k={self.matrix.shape[1]})"
+
+
+Rows: TypeAlias = NDArray[Stored] | sparse.csr_array | MappedRows
+
+
+def row_count(private_rows: Rows) -> int:
+    """How many rows there are."""
+    shape: Any = private_rows.shape
+    return int(shape[0])
+
+
+def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
+    """Some rows, dense. Never ask for all of a sparse matrix at once."""
+    if isinstance(private_rows, MappedRows):
+        return private_rows.take(positions)
+    if isinstance(private_rows, np.ndarray):
+        return private_rows[positions]
+    return np.asarray(private_rows[positions].toarray())
+
+
+def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`B^T a` for some rows a, in float64; a sparse row is not made dense first."""
+    if isinstance(private_rows, sparse.csr_array):
+        return np.asarray(private_rows[positions] @ matrix, np.float64)
+    return dense_product(take_rows(private_rows, positions), matrix)
+
+
+def dense_product(private_block: NDArray[Any], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`private_block @ matrix` in float64, without a warning.
+
+    Privacy:
+        Both are filled up with zeros, the block to a multiple of `PRODUCT_ROWS` rows, the matrix of `PRODUCT_COLUMNS`
+        columns: BLAS rounds what lies beyond its whole tiles differently, so one unit's arrival would change the
+        rounding of those it moves there.
+    """
+    count, width = private_block.shape
+    private_full = np.zeros((-(-count // PRODUCT_ROWS) * PRODUCT_ROWS, width))
+    private_full[:count] = private_block
+    with np.errstate(all="ignore"):  # a warning must not depend on the data
+        return (private_full @ whole_tiles(matrix))[:count, : matrix.shape[1]]
+
+
+def whole_tiles(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The matrix with zero columns up to a multiple of `PRODUCT_COLUMNS`; itself if it has as many."""
+    missing = -matrix.shape[1] % PRODUCT_COLUMNS
+    return np.pad(matrix, ((0, 0), (0, missing))) if missing else matrix
+
+
+def block_length(width: int, *, lines: int = 1) -> int:
+    """How many rows of `width` entries make a block of `BLOCK_ENTRIES` at most: a multiple of `lines`, not zero."""
+    return max(1, BLOCK_ENTRIES // max(width, 1) // lines) * lines
+
+
+def clip_rows(
+    private_block: NDArray[np.float64], bound: float, dtype: Any = np.float32
+) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
+    """Clip rows to a public norm and round them to `dtype`, so that the *stored* row obeys the bound.
+
+    Args:
+        private_block: rows in float64, any values; overwritten.
+        bound: largest l2 norm of a stored row.
+        dtype: float32 or float64.
+    Returns:
+        (stored rows, their l2 norms rounded up, which rows were finite). Other rows are stored as zero.
+    Privacy:
+        One row's result depends on that row alone. A row beyond the bound is scaled a little inside it and rounded
+        towards zero, which never lengthens it. Norms are those of the stored values times
+        1 + (d + 8) 2^-53, more than their float64 evaluation can be short.
+        A row whose largest entry is below `LEAST_PEAK` is stored as zero, in either format. So a stored row is zero or
+        has a square between 1e-48 and the bound's: beside it, squares that underflow (below 1e-307) are less than
+        1e-250 of the whole for any number of columns, 1 / |a| and 1 / |a|^2 are finite, and plain float64 arithmetic on
+        stored rows is as accurate as the sum above supposes, wherever a norm is taken of them again. The least float32
+        that is not subnormal is 1e-14 of `LEAST_PEAK`: whether a processor takes subnormal numbers for zero does not
+        show. Bounds of rows are 1e-18 and more (`data.units`), so no clipped row falls below.
+    Raises:
+        Nothing, and warns of nothing: the input is private.
+    """
+    with np.errstate(all="ignore"):
+        private_squares = np.einsum("ij,ij->i", private_block, private_block)
+        width = private_block.shape[1]
+        within = min(bound * bound * (1.0 - (width + 16) * 2 * _NORM_ERROR), _LARGEST_SQUARE)
+        least = 1.01 * width * LEAST_PEAK**2  # a longer row has an entry of that size
+        private_plain = (private_squares >= least) & (private_squares <= within)
+        private_rows = private_block.astype(dtype)
+        private_norms = row_norms(private_rows)
+        private_finite = np.ones(len(private_block), np.bool_)
+        private_rest = np.flatnonzero(~(private_plain & (private_norms <= bound)))
+        if len(private_rest):  # the same result for every row, in more steps
+            private_rows[private_rest], private_norms[private_rest], private_finite[private_rest] = (
+                _clip_any_rows(private_block[private_rest], bound, dtype)
+            )
+    return private_rows, private_norms, private_finite
+
+
+def _clip_any_rows(
+    private_block: NDArray[np.float64], bound: float, dtype: Any
+) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
+    """`clip_rows` for rows of any length."""
+    inwards = _inwards(dtype, private_block.shape[1])
+    private_peak = np.max(np.abs(private_block), axis=1, initial=0.0)
+    private_finite = np.isfinite(private_peak)
+    private_kept = private_finite & (private_peak >= LEAST_PEAK)
+    private_block[~private_kept] = 0.0
+    private_scale = np.where(private_kept, private_peak, 1.0)
+    # Scaled by the largest entry first: the squares can neither overflow nor vanish.
+    private_unit = private_block / private_scale[:, None]
+    private_length = np.sqrt(np.einsum("ij,ij->i", private_unit, private_unit))
+    private_over = private_length * private_scale > bound
+    private_shrink = inwards * bound / np.where(private_length > 0, private_length, 1.0)
+    private_block[private_over] = (private_unit * private_shrink[:, None])[private_over]
+    private_rows = private_block.astype(dtype)
+    private_norms = row_norms(private_rows)
+    again = private_over | ~(private_norms <= bound)
+    private_block[again & ~private_over] *= inwards
+    private_rows[again] = _towards_zero(private_block[again], dtype)
+    private_norms[again] = row_norms(private_rows[again])
+    return private_rows, private_norms, private_finite
+
+
+def _inwards(dtype: Any, width: int) -> float:
+    """A clipped row stays this far inside, more than the rounding of its entries and of its norm can add."""
+    return 1.0 - (2.0**-22 if dtype == np.float32 else (width + 16) * 2.0**-51)
+
+
+def clip_sparse_rows(
+    private_values: NDArray[np.float64],
+    private_lengths: NDArray[np.int64],
+    bound: float,
+    width: int,
+    dtype: Any = np.float32,
+) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
+    """`clip_rows` for the stored values of consecutive CSR rows of `width`, `private_lengths` of them a row."""
+    count, inwards = len(private_lengths), _inwards(dtype, width)
+    row = np.repeat(np.arange(count), private_lengths)
+
+    def squares(private_entries: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(
+            np.bincount(row, weights=private_entries * private_entries, minlength=count), np.float64
+        )
+
+    with np.errstate(all="ignore"):
+        private_peak = np.zeros(count)
+        np.maximum.at(private_peak, row, np.abs(private_values))
+        private_finite = np.isfinite(private_peak)
+        private_kept = private_finite & (private_peak >= LEAST_PEAK)
+        private_values = np.where(private_kept[row], private_values, 0.0)
+        private_scale = np.where(private_kept, private_peak, 1.0)
+        private_unit = private_values / private_scale[row]
+        private_length = np.sqrt(squares(private_unit))
+        private_over = private_length * private_scale > bound
+        private_shrink = inwards * bound / np.where(private_length > 0, private_length, 1.0)
+        private_values = np.where(private_over[row], private_unit * private_shrink[row], private_values)
+        private_stored = private_values.astype(dtype)
+        rounding = 1.0 + (private_lengths + 8) * _NORM_ERROR
+        private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
+        again = private_over | ~(private_norms <= bound)
+        private_values = np.where((again & ~private_over)[row], private_values * inwards, private_values)
+        private_stored = np.where(again[row], _towards_zero(private_values, dtype), private_stored)
+        private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
+    return private_stored, np.asarray(private_norms, np.float64), private_finite
+
+
+def row_norms(private_rows: NDArray[Stored]) -> NDArray[np.float64]:
+    """The l2 norms of stored rows, in float64, rounded up; see `clip_rows` why no square underflows."""
+    private_wide = private_rows.astype(np.float64, copy=False)
+    private_squares = np.einsum("ij,ij->i", private_wide, private_wide)
+    return np.sqrt(private_squares) * (1.0 + (private_rows.shape[1] + 8) * _NORM_ERROR)
+
+
+def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
+    """The l_inf norms of stored rows: exact, and those of mapped rows in every version, see `MappedRows`."""
+    count = row_count(private_rows)
+    private_peaks = np.zeros(count)
+    if isinstance(private_rows, sparse.csr_array):
+        row = np.repeat(np.arange(count), np.diff(private_rows.indptr))
+        np.maximum.at(private_peaks, row, np.abs(private_rows.data).astype(np.float64))
+        return private_peaks
+    step = block_length(int(private_rows.shape[1]))
+    for start in range(0, count, step):
+        private_block = take_rows(private_rows, slice(start, start + step))
+        private_peaks[start : start + step] = np.max(np.abs(private_block), axis=1, initial=0.0)
+    if isinstance(private_rows, MappedRows):
+        return np.maximum(private_peaks, LEAST_PEAK) * MAPPED_NORM_SLACK
+    return private_peaks
+
+
+def aligned_zeros(rows: int, width: int, dtype: Any = np.float32) -> NDArray[Stored]:
+    """A zero matrix that starts on a 64-byte boundary, so that JAX can use it without a copy."""
+    size = np.dtype(dtype).itemsize
+    private_buffer = np.zeros(rows * width + 64 // size, dtype)
+    offset = (-private_buffer.ctypes.data % 64) // size
+    return private_buffer[offset : offset + rows * width].reshape(rows, width)
+
+
+def _towards_zero(private_values: NDArray[np.float64], dtype: Any) -> NDArray[Stored]:
+    """Round towards zero."""
+    private_stored = private_values.astype(dtype)
+    too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)
+    return np.where(too_long, np.nextafter(private_stored, np.zeros((), dtype)), private_stored)
