@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.sparse_format import checked_csr
 from privopt.errors import ArgumentError, ArgumentTypeError
 
 Floats = NDArray[np.float64]
@@ -48,15 +49,15 @@ def numbers(private_cells: Iterable[Any]) -> Floats:
 
 
 def matrix(features: Any) -> Any:
-    """Features as an array or a sparse matrix of the type that they declare; a list is read cell by cell.
+    """Features as an array or a canonical CSR matrix of the type that they declare; a list is read cell by cell.
 
     Raises:
         TypeError, ValueError: they declare a type that is none of real numbers, such as objects, texts or complex
-            numbers.
+            numbers, or the arrays of a sparse matrix do not describe one.
     """
     if sparse.issparse(features):
         _check_numeric(features.dtype, "features")
-        return features
+        return checked_csr(features)
     if isinstance(features, pd.DataFrame):
         return _frame(features)
     if _declares_type(features):

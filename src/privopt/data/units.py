@@ -2,7 +2,7 @@
 
 A `Units` holds rows clipped to a public norm, targets mapped to a public domain and, for user-level privacy, which rows
 a user owns. Whatever is wrong with one record's *values* makes that record count as zero; nothing raises, warns or
-changes shape because of them.
+changes shape because of them. Only a sparse matrix whose arrays describe none is refused, see `data.sparse_format`.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ from scipy import sparse
 
 from privopt.data import cells
 from privopt.data.rows import (
+    LEAST_PEAK,
     MAPPED_NORM_SLACK,
     PRODUCT_ROWS,
     MappedRows,
@@ -37,6 +38,7 @@ from privopt.public import Public, Relation
 
 _LARGEST_BOUND = 1e30  # float32 ends at 3e38
 _MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused
+_SMALLEST_BOUND = 1e-18  # a row of this norm has entries of `LEAST_PEAK`, however many columns there are
 _DENSE_VIEW_BYTES = 2**29  # a mapped sparse matrix up to this size is stored dense
 
 
@@ -117,13 +119,14 @@ class Units:
                 more than seven digits; the privacy is the same.
         Privacy:
             A row depends on its own record alone: clipped to `row_bound` as it is stored, or zero and absent
-            if a feature or the target is NaN or infinite or the label is not among `classes`. A user owns their rows,
-            their number and the weight computed from it; a row without a key is nobody's and is dropped, so that it
-            moves nothing. That equal keys mean one user, and with replace-one the number of units (of different
-            keys), are the caller's declarations.
+            if a feature or the target is NaN or infinite or the label is not among `classes`; one without an entry of
+            size `LEAST_PEAK` is a zero row that is present (see `clip_rows`). A user owns their rows, their number and
+            the weight computed from it; a row without a key is nobody's and is dropped, so that it moves nothing. That
+            equal keys mean one user, and with replace-one the number of units (of different keys), are the caller's
+            declarations.
         Raises:
-            TypeError, ValueError: shapes, types, bounds or keys are wrong; checked before any feature or target is
-                looked at.
+            TypeError, ValueError: shapes, types, bounds or keys are wrong, or a sparse matrix is none (see
+                `checked_csr`); checked before any feature or target is looked at.
         """
         relation = Relation.parse(relation)
         features = _check_features(features)
@@ -233,7 +236,7 @@ class Units:
                 if dense:
                     private_rows[part] = private_block
         if not dense:
-            private_norms = np.minimum(private_norms * MAPPED_NORM_SLACK, row_bound)
+            private_norms = np.minimum(np.maximum(private_norms, LEAST_PEAK) * MAPPED_NORM_SLACK, row_bound)
         public = dataclasses.replace(self.public, d=width, row_bound=row_bound, sparse=False)
         return dataclasses.replace(
             self,
@@ -247,17 +250,10 @@ class Units:
 
 
 def _check_features(features: Any) -> Any:
-    """A numeric matrix: an array, or a canonical CSR matrix. Looks at type and shape only."""
+    """A numeric matrix: an array, or a canonical CSR matrix. Looks at type, shape and sparse indices only."""
     features = cells.matrix(features)
     if sparse.issparse(features):
-        if features.ndim != 2:
-            raise ValueError(f"features must have shape (rows, d), got {features.shape}.")
-        with np.errstate(all="ignore"):
-            private_csr = sparse.csr_array(features)
-            if not private_csr.has_canonical_format:
-                private_csr = private_csr.copy()
-                private_csr.sum_duplicates()
-        return private_csr
+        return features
     if features.ndim != 2:
         raise ValueError(f"features must have shape (rows, d), got {features.shape}: give one row a record.")
     if features.shape[1] < 1:
@@ -273,8 +269,11 @@ def _check_row_bound(row_bound: Any) -> float:
         )
     if isinstance(row_bound, bool) or not isinstance(row_bound, int | float | np.floating | np.integer):
         raise TypeError(f"row_bound must be a number, got {type(row_bound).__name__}.")
-    if not 0 < row_bound <= _LARGEST_BOUND:
-        raise ValueError(f"row_bound must be positive and at most {_LARGEST_BOUND:g}, got {row_bound!r}.")
+    if not _SMALLEST_BOUND <= row_bound <= _LARGEST_BOUND:
+        raise ValueError(
+            f"row_bound must be positive, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}, got {row_bound!r}: give "
+            "the features in another unit."
+        )
     return float(row_bound)
 
 
@@ -288,9 +287,10 @@ def _check_intercept(intercept: float | None, dtype: np.dtype[Stored]) -> float 
     """The constant as it will be stored."""
     if intercept is None:
         return None
-    if isinstance(intercept, bool) or not 0 < abs(intercept) <= _LARGEST_BOUND:
+    if isinstance(intercept, bool) or not _SMALLEST_BOUND <= abs(intercept) <= _LARGEST_BOUND:
         raise ValueError(
-            f"intercept must be a finite number other than 0, the value of the constant column, got {intercept!r}."
+            f"intercept must be a finite number other than 0, the value of the constant column, got {intercept!r}: its "
+            f"size lies between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}."
         )
     return float(dtype.type(intercept))
 
