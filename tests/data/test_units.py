@@ -346,7 +346,7 @@ def test_sparse_rows_are_never_made_dense() -> None:
     import resource
     import numpy as np
     from scipy import sparse
-    from privopt.data import Units
+    from privopt.data.units import Units
     from privopt.engine.in_process import InProcessEngine
     from privopt.problems import losses
     from privopt.queries.gradient import ClippedGradient
