@@ -158,7 +158,7 @@ def minimize(
         start: public or released starting point; required for a function.
         account: a budget shared with other solves; charged for the whole plan before the data is read.
         random_state: a seed: reproducible, and *not private*.
-        observer: called with (name, count) after releases.
+        observer: called with (name, count) after releases and (what, 0) before a long stage.
     Returns:
         The released parameters, status, transcript, and the plan that was announced.
     Raises:

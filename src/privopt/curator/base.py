@@ -119,6 +119,10 @@ class Curator(abc.ABC):
             self._record(slot.name, slot.mechanism, event, slot.sampling, moved, values)
         return state
 
+    def announce(self, stage: str) -> None:
+        """Tell the observer what begins now and may take a while: (stage, 0). Nothing is charged or released."""
+        self._observe(stage, 0)
+
     def affords(self, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> bool:
         """Whether a release by `mechanism` would be granted now."""
         return self.ledger.affords(sampling.event(mechanism.event()))

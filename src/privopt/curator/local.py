@@ -43,7 +43,8 @@ class LocalCurator(Curator):
         units: the data.
         ledger: the budget; built from a plan, or a filter (see `ledger.ledger`).
         noise: secret randomness; default: fresh, from the operating system.
-        observer: called with (name, count) after releases, for progress bars; sees nothing private.
+        observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage that
+            may take a while; sees nothing private.
     """
 
     def __init__(

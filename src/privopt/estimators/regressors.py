@@ -54,6 +54,9 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
         worst = loss.value(jnp.zeros(2), jnp.asarray(setup.targets.ends))
         return BoundedLoss(loss=loss, cap=float(jnp.max(worst)))
 
+    def _score_means(self) -> str:
+        return "the prediction, in units of the target"
+
     def _declared_target(self) -> str:
         low, high = self.target_bounds or (math.nan, math.nan)
         return f"Target bounds, given by the user: {low:g} to {high:g}; targets outside were moved to the nearer end."
@@ -230,6 +233,9 @@ class PoissonRegressor(PrivateRegressor):
         assert isinstance(loss, losses.Poisson)
         assert setup.targets is not None
         return BoundedLoss(loss=loss, cap=1.0 + math.log1p(setup.targets.ends[1]))
+
+    def _score_means(self) -> str:
+        return "the natural logarithm of the predicted rate"
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The rate `exp(X @ coef_ + intercept_)`, at most `max_rate`."""

@@ -12,7 +12,8 @@ from privopt.ledger.dominating import comparable, dominating
 from privopt.ledger.events import Event, Parallel, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning.plan import Plan, data_bytes, pass_seconds
+from privopt.planning.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
+from privopt.planning.plan import Plan
 from privopt.public import Public
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
@@ -124,6 +125,18 @@ def plan_search(
         + max((solver.passes() for solver in refits), default=0.0)
         + (first is not None)
     )
+    outputs = candidates[0].setup.problem.loss.outputs
+    around = loading_seconds(whole[0]) + pass_seconds(whole[0], outputs)
+    if first is not None:
+        around += estimation_seconds(whole[0])
+    fitting = [
+        solver.seconds(one.setup.problem, public)
+        for solver, one, public in zip(fits, candidates, parts, strict=True)
+    ]
+    refitting = [
+        solver.seconds(one.setup.problem, public)
+        for solver, one, public in zip(refits, candidates, whole, strict=False)
+    ]
     return SearchPlan(
         candidates=tuple(candidates),
         scales=None if first is None else first.scaled(scale),
@@ -151,7 +164,7 @@ def plan_search(
             + max((solver.releases() for solver in refits), default=0),
             passes=passes,
             memory_bytes=2 * data_bytes(whole[0]),
-            seconds=passes * pass_seconds(whole[0], candidates[0].setup.problem.loss.outputs),
+            seconds=around + sum(fitting) + max(refitting, default=0.0),
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
         ),
     )

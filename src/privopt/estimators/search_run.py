@@ -123,7 +123,7 @@ def run_search(
         records: the data.
         account: pays for the whole plan before anything is released.
         name: what the account calls the search.
-        observer: called with (name, count) after releases.
+        observer: called with (name, count) after releases and (what, 0) before a long stage.
     Raises:
         BudgetExceeded: the account cannot pay; nothing was released.
     """

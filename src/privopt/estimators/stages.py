@@ -16,6 +16,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.effort import estimation_seconds
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -110,6 +111,7 @@ def with_scales(plan: Plan, scales: ScaleEstimation | None, event: Event, budget
         budget=budget,
         releases=plan.releases + 1,
         passes=plan.passes + 1,
+        seconds=plan.seconds + estimation_seconds(plan.public),
     )
 
 

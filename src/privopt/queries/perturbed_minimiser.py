@@ -142,8 +142,9 @@ class PerturbedMinimiser(ArgminQuery):
         """The v-noise whose minimiser is `solution`, up to the subgradients of r, which no record enters."""
         objective, solution = self.objective(public), np.asarray(solution, np.float64)
         private_sum = objective.over(private_features, private_targets).gradient(solution)
-        private_noise = -(private_sum + objective.ridge_gradient(solution))
-        return private_noise if objective.matrix is None else objective.matrix.T @ private_noise
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            private_noise = -(private_sum + objective.ridge_gradient(solution))
+            return private_noise if objective.matrix is None else objective.matrix.T @ private_noise
 
 
 def volume_shift(objective: HuberisedObjective) -> float:

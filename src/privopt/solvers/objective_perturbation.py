@@ -145,8 +145,7 @@ class ObjectivePerturbation(Solver):
         found = huberised.added_ridge(problem, public, ridge, needed_by="objective perturbation")
         if not budget.is_private:
             return (*found, notices.NOISE_IS_OFF)
-        excess, _ = self.predicted_excess(problem, public, budget)
-        found += notices.large_delta(public, budget) + notices.faint_signal(problem, excess)
+        found += notices.large_delta(public, budget)
         if required(self.output_share, "output_share") >= LARGEST_SHARE:
             found += (
                 "the ridge is so small for this many units that rounding limits the accuracy of the minimiser, and "
