@@ -7,6 +7,7 @@ runs against several doors: `Curator` (this file) answers from data, `replay.Rep
 Every request is priced first and looked at second: see `door.Door`.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt import loops
+from privopt.blocks import block_assignment
 from privopt.data import Units
 from privopt.door import Door, Observer
 from privopt.engine.in_process import InProcessEngine
@@ -81,7 +83,16 @@ class Curator(Door):
         door._private_held = self._private_held
         return door
 
+    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Ledger]) -> list[Door]:
+        room = self._private_units.positions
+        parts = block_assignment(self.public, sizes, self._noise.units_generator, positions=room)
+        return [
+            self._some_units(private_positions, size, ledger)
+            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+        ]
+
     def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> "Curator":
+        """A door on the units at some positions."""
         private_units = self._private_units.subset(private_positions, size)
         return self._child(private_units, InProcessEngine(private_units), ledger)
 
@@ -90,9 +101,6 @@ class Curator(Door):
         door = self._child(engine.units, engine, self.ledger)
         door._private_held = self._private_held
         return door
-
-    def _unit_generator(self) -> np.random.Generator:
-        return self._noise.units_generator
 
     def _child(self, private_units: Units, engine: InProcessEngine, ledger: Ledger) -> "Curator":
         return Curator(

@@ -14,7 +14,7 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt import loops
-from privopt.blocks import Block, Lineage, block_assignment, share_units
+from privopt.blocks import Block, Lineage, block_sizes, share_units
 from privopt.engine.rounding import rounding_bound
 from privopt.handles import Held, Stream
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
@@ -233,15 +233,13 @@ class Door(abc.ABC):
         Args:
             sizes: how many blocks of equal size, or the public size of each, see `blocks.block_assignment`.
         """
-        parts = block_assignment(self.public, sizes, self._unit_generator())
-        ledgers = self.ledger.parallel(len(parts))
+        public_sizes = block_sizes(self.public, sizes)
+        ledgers = self.ledger.parallel(len(public_sizes))
         cut = self.transcript.next_cut()
-        doors: list[Door] = []
-        for index, ((private_positions, size), ledger) in enumerate(zip(parts, ledgers, strict=True)):
-            door = self._some_units(private_positions, size, ledger)
-            door.lineage = (*self.lineage, Block(cut, index, len(parts)))
+        doors = self._disjoint_units(public_sizes, ledgers)
+        for index, door in enumerate(doors):
+            door.lineage = (*self.lineage, Block(cut, index, len(doors)))
             door.under = self.under
-            doors.append(door)
         return doors
 
     def view(self, row_map: Array | NDArray[np.float64], row_bound: float) -> "Door":
@@ -263,16 +261,12 @@ class Door(abc.ABC):
         """A door on the same units with another ledger."""
 
     @abc.abstractmethod
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> "Door":
-        """A door on the units at some positions."""
+    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Ledger]) -> list["Door"]:
+        """Doors on disjoint blocks of the units, of these public sizes, each with its ledger."""
 
     @abc.abstractmethod
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "Door":
         """A door on the same units with mapped rows."""
-
-    @abc.abstractmethod
-    def _unit_generator(self) -> np.random.Generator:
-        """Where the assignment to blocks comes from."""
 
     @abc.abstractmethod
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any: ...

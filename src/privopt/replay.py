@@ -6,7 +6,7 @@
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,16 +71,15 @@ class _Dataless(Door):
     def _same_units(self, ledger: Ledger) -> Door:
         return self._child(self.public, ledger)
 
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> Door:
-        del private_positions  # of nobody: only the public sizes are known here
-        return self._child(replace(self.public, n=size), ledger)
+    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Ledger]) -> list[Door]:
+        return [
+            self._child(replace(self.public, n=size), ledger)
+            for size, ledger in zip(sizes, ledgers, strict=True)
+        ]
 
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Door:
         public = replace(self.public, d=row_map.shape[1], row_bound=row_bound, sparse=False)
         return self._child(public, self.ledger)
-
-    def _unit_generator(self) -> np.random.Generator:
-        return np.random.default_rng(0)
 
     def _child(self, public: Public, ledger: Ledger) -> Door:
         raise TypeError(f"{type(self).__name__} has no children.")

@@ -45,7 +45,7 @@ class SearchRun:
         self._train_ledger, self._held_ledger = run.ledger.parallel(2, "training and holdout part")
         sizes = (search.train, search.held_out)
         (self._private_train, _), (self._private_held, _) = block_assignment(
-            public, sizes, run.noise.units_generator
+            public, sizes, run.noise.units_generator, positions=public.n
         )
 
     def fit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
