@@ -65,7 +65,8 @@ class Curator(Door):
             )
         self._noise = NoiseSource() if noise is None else noise
         if transcript is None:
-            transcript = Transcript(units.public.relation, seeded=self._noise.seeded or units.seeded)
+            transcript = Transcript(units.public.relation)
+        transcript.seeded = transcript.seeded or self._noise.seeded or units.seeded
         ledger.seeded = ledger.seeded or transcript.seeded
         super().__init__(units.public, ledger, transcript, observer)
         self._private_units = units

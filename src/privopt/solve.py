@@ -172,7 +172,8 @@ def minimize(
         configured = chosen.configure(problem, public, budget)
         announced = replace(configured.plan(problem, public, budget), reason=reason)
         noise = NoiseSource(random_state)
-        ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
+        seeded = noise.seeded or units.seeded
+        ledger = Ledger(budget, public.relation, plan=announced.event, seeded=seeded)
         if account is not None:
             account.spend(
                 configured.name,
@@ -181,7 +182,7 @@ def minimize(
                 budget.delta,
                 relation=public.relation,
                 unit=public.unit,
-                seeded=noise.seeded,
+                seeded=seeded,
             )
         curator = Curator(units, ledger, noise=noise, observer=observer)
         result = configured.solve(curator, problem, first)

@@ -30,6 +30,7 @@ from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.sampling import FixedSize, Poisson
 from privopt.solve import minimize
+from privopt.transcript import Transcript
 
 N, D = 40, 3
 
@@ -212,6 +213,31 @@ def test_a_seed_marks_everything_it_touches():
     )  # secret noise, but a known choice of records
     assert door.transcript.seeded
     assert door.ledger.seeded
+
+
+def test_a_known_choice_of_records_marks_a_run_with_secret_noise_everywhere():
+    chosen = units(groups=np.arange(N) // 8, max_records_per_user=2, noise=NoiseSource(3))
+    account = Account(9.0, 1e-5)
+    result = minimize(losses.logistic, chosen, budget=Budget(1.0, 1e-7), account=account)
+    assert "not private" in account.to_dict()["mark"]
+    assert result.transcript.seeded
+    assert not result.report.is_private
+    whole = Ledger(Budget(1.0, 1e-6), "replace-one", composition="zcdp")
+    transcript = Transcript(chosen.public.relation)
+    Curator(chosen, whole.sub_ledger("part", share=0.5), transcript=transcript)
+    assert transcript.seeded  # one that was opened for doors on other data
+    assert whole.seeded
+    assert "mark" in whole.to_dict()
+
+
+def test_a_choice_of_records_by_a_generator_of_ones_own_is_marked_as_not_secret():
+    class Own:
+        units_generator = np.random.default_rng(0)
+
+    groups = np.arange(N) // 8
+    assert units(groups=groups, max_records_per_user=2, noise=Own()).seeded
+    assert not units(groups=groups, max_records_per_user=2, noise=NoiseSource()).seeded
+    assert not units(groups=groups, max_records_per_user=2).seeded
 
 
 # Numbers at the ends of their range ----------------------------------------------------------------------------------

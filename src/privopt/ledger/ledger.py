@@ -65,7 +65,8 @@ class Ledger(Uncopied):
         composition: "plan" with a plan; without one the currency of the filter, "gaussian", "zcdp" (the default) or
             "basic".
         bad_event_delta: part of delta set aside for bad events (a plan may hold them as `DeltaEvent`s instead).
-        seeded: the noise comes from a seed, so nothing here is private; reports say so.
+        seeded: the noise, or a draw of units or of their records, comes from a seed, so nothing here is private; reports
+            say so. A part or a block that is marked marks the whole ledger.
 
     Raises:
         BudgetExceeded: the plan costs more than the budget.
@@ -95,9 +96,8 @@ class Ledger(Uncopied):
         self.composition: Composition = composition
         self.plan = plan
         self.bad_event_delta = float(bad_event_delta)
-        self.seeded = bool(seeded)
         self.entries: list[Entry] = []
-        self._root, self._till = self, Till()
+        self._root, self._till, self._seeded = self, Till(), bool(seeded)
         # Pays the same as this one; None for a block of a declared plan, which was paid for when it was drawn.
         self._above: Ledger | None = None
         self._blocks: Blocks | None = None  # set where the ledger above pays only for the dearest of several
@@ -245,6 +245,15 @@ class Ledger(Uncopied):
         self.entries.append(Filtered(name, event, part.entries))
         return part
 
+    @property
+    def seeded(self) -> bool:
+        """Whether anything that was paid from the whole ledger rests on a seed."""
+        return self._root._seeded
+
+    @seeded.setter
+    def seeded(self, mark: bool) -> None:
+        self._root._seeded = bool(mark)
+
     # Reading -----------------------------------------------------------------------------------------------------
 
     def epsilon(self, delta: float | None = None) -> float:
@@ -377,7 +386,7 @@ class Ledger(Uncopied):
         """An empty ledger with the same guarantee, for a part or a block."""
         ledger = object.__new__(Ledger)
         ledger.budget, ledger.relation, ledger.composition = self.budget, self.relation, self.composition
-        ledger.plan, ledger.bad_event_delta, ledger.seeded = None, self.bad_event_delta, self.seeded
+        ledger.plan, ledger.bad_event_delta = None, self.bad_event_delta
         ledger.entries, ledger._root, ledger._above, ledger._blocks = [], self._root, None, None
         ledger._spent, ledger._lost, ledger._cap, ledger._declared = Cost(0.0), 0.0, None, declared
         return ledger
