@@ -80,8 +80,7 @@ class Transcript:
 
     Attributes:
         relation: the neighbouring relation that the sensitivities refer to.
-        seeded: whether the noise, or the choice of units or of their records, was drawn from a seed, which makes the run
-            not private.
+        seeded: whether the noise, or the choice of units or records, was drawn from a seed: the run is not private.
         keep_bytes: released values are kept up to this size in total; larger ones are dropped, prices are not.
     """
 

@@ -256,7 +256,8 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
         Point(
             "Choices made by looking at the data",
             "Bounds, levels, scaling, features or settings that were learned or picked on the same data outside this "
-            "run reveal something about it, and so do test scores computed on it.",
+            "run reveal something about it, and so do test scores computed on it. This report cannot know of them: it "
+            "recognises the searches of scikit-learn that docs/sharp-edges.md lists, and no loop of your own.",
         ),
         Point(
             "What was declared public",
