@@ -20,9 +20,9 @@ from privopt.blocks import block_assignment
 from privopt.data import Units
 from privopt.door import Door, Observer
 from privopt.engine.in_process import InProcessEngine
-from privopt.handles import Held, Stream
+from privopt.handles import Held, Stream, StreamRequest
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.base import Mechanism, StreamMechanism
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import (
     ArgminQuery,
@@ -143,28 +143,17 @@ class Curator(Door):
         private_value = self._private_value(query, sampling, self._draw(sampling))
         return mechanism.release(self._noise, private_value, float(sensitivity))
 
-    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         del name
-        self._streams[key] = mechanism.open(self._noise, shape)
+        return mechanism.open(self._noise, shape)
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Door,
-        public_arguments: dict[str, Any],
-    ) -> Any:
-        ask = getattr(mechanism, method)
-        if query is None:
-            return ask(self._streams[key], self._noise, **public_arguments)
-        assert isinstance(source, Curator)
-        private_value = source._private_value(query, EveryUnit(), None)
-        return ask(
-            self._streams[key], self._noise, private_value, float(sensitivity or 0.0), **public_arguments
-        )
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        ask = getattr(request.mechanism, request.name)
+        if request.query is None:
+            return ask(state, self._noise, **request.arguments)
+        assert isinstance(request.source, Curator)
+        private_value = request.source._private_value(request.query, EveryUnit(), None)
+        return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]

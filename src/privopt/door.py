@@ -6,6 +6,7 @@ the answers come from is said by the subclasses in `curator.py` and `replay.py`.
 
 import abc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 from privopt import loops
 from privopt.blocks import Block, Lineage, block_sizes, share_units
 from privopt.engine.rounding import rounding_bound
-from privopt.handles import Held, Stream
+from privopt.handles import Held, OpenStream, Stream, StreamRequest
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.base import Mechanism, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.laplace import Laplace
 from privopt.precision import require_double_precision
@@ -53,8 +54,7 @@ class Door(abc.ABC):
         self.ledger = ledger
         self.transcript = transcript
         self._observer = observer
-        self._streams: dict[int, Any] = {}
-        self._entered: dict[int, list[Lineage]] = {}
+        self._streams: dict[int, OpenStream] = {}
 
     def release(self, query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
         """Release one noised value.
@@ -128,50 +128,48 @@ class Door(abc.ABC):
 
         Args:
             name: what the transcript calls it.
-            mechanism: opens the state; its own methods are asked through the handle.
+            mechanism: opens the state; its `requests` are asked through the handle.
             shape: shape of one item.
         Raises:
             BudgetExceeded, PlanMismatch: nothing was read or spent.
         """
         event = mechanism.event()
         self.ledger.charge(name, event)
-        key = len(self.transcript)
-        self._entered[key] = []
-        self._open_stream(name, key, mechanism, shape)
+        key = self.transcript.next_stream()
+        self._streams[key] = OpenStream(self._open_stream(name, mechanism, shape))
         self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
         return Stream(self, mechanism, key)
 
-    def ask_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        source: "Door",
-        public_arguments: dict[str, Any],
-    ) -> Any:
+    def ask_stream(self, request: StreamRequest) -> Any:
         """Feed or draw from an open stream; see `Stream.ask`. Free: the stream was charged when it opened."""
-        sensitivity = None
-        if query is not None:
-            loops.require_fit(query, mechanism, EveryUnit(), source.public)
-            self._enter(key, mechanism, source)
-            sensitivity = source._sensitivity(query, EveryUnit())
-        released = self._answer_stream(key, mechanism, method, query, sensitivity, source, public_arguments)
-        name = f"{type(mechanism).__name__}.{method}"
+        request.require_declared()
+        stream, mechanism, query, source = (
+            self._streams[request.key],
+            request.mechanism,
+            request.query,
+            request.source,
+        )
+        with stream.turn:
+            if query is not None:
+                loops.require_fit(query, mechanism, EveryUnit(), source.public)
+                sensitivity = source._sensitivity(query, EveryUnit())
+                noisy = mechanism.event() != NonPrivateEvent()
+                request = replace(request, sensitivity=checked_sensitivity(sensitivity, noisy=noisy))
+                self._enter(stream, mechanism, source)
+            released = self._answer_stream(request, stream.state)
         if released is not None:
-            self._record(
-                name, mechanism, NoEvent(), EveryUnit(), [sensitivity or 0.0], np.asarray(released)[None]
-            )
+            values = np.asarray(released)[None]
+            self._record(request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values)
         return released
 
-    def _enter(self, key: int, mechanism: StreamMechanism, source: "Door") -> None:
+    def _enter(self, stream: OpenStream, mechanism: StreamMechanism, source: "Door") -> None:
         """Refuse an item that would put a unit into more items than the stream was charged for.
 
         Privacy:
             A unit's items lie in parts of the data that share it, so all of them are among those that may share a unit
             with the last one; if the mechanism admits that set it admits the unit's.
         """
-        entered = self._entered[key]
+        entered = stream.entered
         if source.transcript is not self.transcript or source.lineage[: len(self.lineage)] != self.lineage:
             raise ValueError(
                 "a stream is fed from the door that opened it, or from a block of that door's units: no other door's "
@@ -273,20 +271,13 @@ class Door(abc.ABC):
 
     @abc.abstractmethod
     def _open_stream(
-        self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]
-    ) -> None: ...
+        self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]
+    ) -> HiddenState | None:
+        """The hidden state of a stream that was paid for; None where there is none to keep."""
 
     @abc.abstractmethod
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: "Door",
-        public_arguments: dict[str, Any],
-    ) -> Any: ...
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        """What the mechanism answers from this hidden state."""
 
     @abc.abstractmethod
     def _iterate_compiled(

@@ -20,10 +20,10 @@ from privopt.data import Units
 from privopt.door import Door
 from privopt.engine.in_process import InProcessEngine, traced_shapes
 from privopt.errors import ReplayMismatch
-from privopt.handles import Held
+from privopt.handles import Held, StreamRequest
 from privopt.ledger.events import Event
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.base import Mechanism, StreamMechanism
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
@@ -138,24 +138,15 @@ class Replay(_Dataless):
         self._loop = [iter(self._next(slot.name)) for slot in slots]
         return super()._iterate_eagerly(step, state, times, slots)
 
-    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
-        del key, mechanism, shape
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+        del mechanism, shape
         self._next(name)
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Door,
-        public_arguments: dict[str, Any],
-    ) -> Any:
-        del key, query, sensitivity, source, public_arguments
-        if method in mechanism.silent:
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        del state
+        if not request.mechanism.request(request.name).releases:
             return None
-        return self._next(f"{type(mechanism).__name__}.{method}")[0]
+        return self._next(request.label)[0]
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
@@ -213,28 +204,19 @@ class DryRun(_Dataless):
             return np.zeros((), np.int64)  # the first candidate
         return np.zeros(query.shape(self.public))
 
-    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         del name
-        self._streams[key] = mechanism.open(self._rehearsal, shape)
+        return mechanism.open(self._rehearsal, shape)
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Door,
-        public_arguments: dict[str, Any],
-    ) -> Any:
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
         """Zeros for an answer about data; what is drawn from the hidden state is drawn from one that was fed zeros."""
-        ask, state = getattr(mechanism, method), self._streams[key]
-        if query is None:
-            return ask(state, self._rehearsal, **public_arguments)
-        zeros = np.zeros(query.shape(source.public))
-        if method not in mechanism.silent:
+        ask, declared = getattr(request.mechanism, request.name), request.mechanism.request(request.name)
+        if request.query is None:
+            return ask(state, self._rehearsal, **request.arguments)
+        zeros = np.zeros(request.query.shape(request.source.public))
+        if declared.releases:
             return zeros
-        return ask(state, self._rehearsal, zeros, float(sensitivity or 0.0), **public_arguments)
+        return ask(state, self._rehearsal, zeros, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
@@ -347,21 +329,12 @@ class Audit(Curator):
             self._compare(query, sampling, draw, private_value, float(sensitivity))
         return released
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Door,
-        public_arguments: dict[str, Any],
-    ) -> Any:
-        if query is not None:
-            assert isinstance(source, Audit)
-            private_value = source._private_value(query, EveryUnit(), None)
-            source._compare(query, EveryUnit(), None, private_value, float(sensitivity or 0.0))
-        return super()._answer_stream(key, mechanism, method, query, sensitivity, source, public_arguments)
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        if request.query is not None:
+            assert isinstance(request.source, Audit)
+            private_value = request.source._private_value(request.query, EveryUnit(), None)
+            request.source._compare(request.query, EveryUnit(), None, private_value, request.sensitivity)
+        return super()._answer_stream(request, state)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]

@@ -65,8 +65,8 @@ class Ledger(Uncopied):
         composition: "plan" with a plan; without one the currency of the filter, "gaussian", "zcdp" (the default) or
             "basic".
         bad_event_delta: part of delta set aside for bad events (a plan may hold them as `DeltaEvent`s instead).
-        seeded: the noise, or a draw of units or of their records, comes from a seed, so nothing here is private; reports
-            say so. A part or a block that is marked marks the whole ledger.
+        seeded: the noise, or a draw of units or records, comes from a seed, so nothing here is private; reports say so.
+            A part or a block that is marked marks the whole ledger.
 
     Raises:
         BudgetExceeded: the plan costs more than the budget.
@@ -131,8 +131,9 @@ class Ledger(Uncopied):
             NotPriceable: the filter's currency cannot price them.
         """
         whole = repeat(event, count)
-        self._pay(name, whole, self._price(whole))
-        add_charge(self.entries, name, event, count)
+        with self._root._till:
+            self._pay(name, whole, self._price(whole))
+            add_charge(self.entries, name, event, count)
 
     def affords(self, event: Event, count: int = 1) -> bool:
         """Whether `charge` would accept these releases. Adaptive solvers ask this before each step.
@@ -160,8 +161,9 @@ class Ledger(Uncopied):
             BudgetExceeded: it would cost more than is left.
             ValueError: this is no basic filter, or the block costs more than `epsilon` at `delta`.
         """
-        self._pay(name, event, self._block_cost(name, event, epsilon, delta))
-        add_charge(self.entries, name, event, 1)
+        with self._root._till:
+            self._pay(name, event, self._block_cost(name, event, epsilon, delta))
+            add_charge(self.entries, name, event, 1)
 
     def affords_block(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether `spend` would accept this block."""

@@ -31,9 +31,9 @@ def banners(report: "PrivacyReport") -> list[Point]:
         found.append(
             Point(
                 "Seeded: not private",
-                "The noise, or the choice of the records that count, was drawn from a seed, so that it can be repeated. "
-                "Whoever knows or guesses the seed can subtract the noise and see the exact answers, or knows whose "
-                "records were used. The numbers below are what the same run would "
+                "The noise, or the choice of the records that count, was drawn from a seed, so that it can be "
+                "repeated. Whoever knows or guesses the seed can subtract the noise and see the exact answers, or "
+                "knows whose records were used. The numbers below are what the same run would "
                 "promise with secret noise. Do not publish this result; run it again without a seed.",
             )
         )
