@@ -4,8 +4,8 @@ import enum
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from privopt.plans import Finding, Plan
-from privopt.transcript import Transcript
+from privopt.curator.transcript import Transcript
+from privopt.planning.plan import Finding, Plan
 
 
 class Status(enum.Enum):

@@ -6,14 +6,15 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from privopt.curator import Curator, Observer
-from privopt.data import Units
+from privopt.curator.base import Observer
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.errors import NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plans import Plan, compared, labelled
+from privopt.planning.plan import Plan, compared, labelled
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -184,7 +185,7 @@ def minimize(
                 unit=public.unit,
                 seeded=seeded,
             )
-        curator = Curator(units, ledger, noise=noise, observer=observer)
+        curator = LocalCurator(units, ledger, noise=noise, observer=observer)
         result = configured.solve(curator, problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)
 

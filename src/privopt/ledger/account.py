@@ -122,7 +122,8 @@ class Account:
             else:
                 self._ledger.charge(name, event)
             self._unit = self._unit if unit is None else unit
-            self._ledger.seeded = self._ledger.seeded or seeded
+            if seeded:
+                self._ledger.mark_seeded()
 
     def affords(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether `spend` would accept this fit."""

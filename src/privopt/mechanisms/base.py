@@ -32,7 +32,8 @@ class Mechanism(abc.ABC):
     sensitivity cannot be served: `release` refuses it, and `combine`, which cannot raise, gives NaN for any data.
 
     Attributes:
-        norm: the norm of the sensitivity that the noise is scaled by: "l1", "l2" or "range". The door refuses a query
+        norm: the norm of the sensitivity that the noise is scaled by: "l1", "l2" or "range". The curator refuses a
+        query
             that states another one.
     """
 
@@ -74,7 +75,9 @@ class HiddenState:
         return "<private>"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError("the hidden state of a stream cannot be pickled or copied: it stays behind the door.")
+        raise TypeError(
+            "the hidden state of a stream cannot be pickled or copied: it stays with the curator."
+        )
 
     def __copy__(self) -> NoReturn:
         self.__reduce_ex__(4)
@@ -105,7 +108,7 @@ class StreamMechanism(abc.ABC):
     `method(state, noise, **public)` when not. It returns what is released, or None if nothing is.
 
     Attributes:
-        requests: the methods that a solver may ask for, by name. No other method is reached through the door.
+        requests: the methods that a solver may ask for, by name. No other method is reached through a curator.
         norm: the norm of an item's sensitivity; see `Mechanism`.
     """
 

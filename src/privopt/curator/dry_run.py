@@ -1,0 +1,58 @@
+"""Answers zeros: which releases a solver asks for, from public quantities only."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator import loops
+from privopt.curator.base import Curator
+from privopt.curator.dataless import Dataless, Unlimited
+from privopt.curator.handles import StreamRequest
+from privopt.curator.transcript import Transcript
+from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import Sampling
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
+from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.mechanisms.noise import NoiseSource
+from privopt.public import Public
+from privopt.queries.base import Query, Scalar
+
+
+class DryRun(Dataless):
+    """Answers zeros: which releases a solver with a fixed plan asks for, from public quantities only."""
+
+    def __init__(self, public: Public) -> None:
+        super().__init__(public, Unlimited(), Transcript(public.relation))
+        self._rehearsal = NoiseSource(seed=0)
+
+    def _child(self, public: Public, ledger: Ledger) -> Curator:
+        del ledger
+        child = DryRun(public)
+        child.transcript = self.transcript
+        return child
+
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        del sensitivity, sampling
+        if isinstance(mechanism, ExponentialMechanism):
+            return np.zeros((), np.int64)  # the first candidate
+        return np.zeros(query.shape(self.public))
+
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
+        del name
+        return mechanism.open(self._rehearsal, shape)
+
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        """Zeros for an answer about data; what is drawn from the hidden state is drawn from one that was fed zeros."""
+        ask, declared = getattr(request.mechanism, request.name), request.mechanism.request(request.name)
+        if request.query is None:
+            return ask(state, self._rehearsal, **request.arguments)
+        zeros = np.zeros(request.query.shape(request.source.public))
+        if declared.releases:
+            return zeros
+        return ask(state, self._rehearsal, zeros, request.sensitivity, **request.arguments)
+
+    def _iterate_compiled(
+        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        return self._iterate_eagerly(step, state, times, slots)
