@@ -29,7 +29,7 @@ from privopt.mechanisms.vertex_sampler import VertexSampler
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Relation
-from privopt.queries.base import MeanQuery
+from privopt.queries.base import query
 from privopt.queries.gradient import ClippedGradient
 
 N, D = 40, 3
@@ -52,11 +52,15 @@ def gradient():
     return ClippedGradient(loss=losses.squared, at=jnp.zeros(D), clip=0.5)
 
 
-class Unread(ClippedGradient):
-    """Fails if it is computed."""
+@pytest.fixture
+def unread(monkeypatch):
+    """A query, and a failure if it is computed."""
 
-    def row_form(self, public):
+    def read(self, query, sampling, private_draw):
         raise AssertionError("the data were read.")
+
+    monkeypatch.setattr(LocalCurator, "_private_value", read)
+    return gradient()
 
 
 class Kept(HiddenState):
@@ -124,11 +128,10 @@ def test_a_mechanism_that_declares_no_request_answers_none():
         stream.ask("private_sum")
 
 
-def test_a_request_is_refused_before_anything_is_read_or_entered():
+def test_a_request_is_refused_before_anything_is_read_or_entered(unread, monkeypatch):
     curator = door()
     stream = curator.stream("sums", SUMS, (D,))
-    unread = Unread(loss=losses.squared, at=jnp.zeros(D), clip=0.5)
-    for name, query, arguments, match in (
+    for name, fed, arguments, match in (
         ("draw", unread, {}, "PrefixSum cannot be asked for 'draw': it answers 'add'"),
         ("add", None, {}, "PrefixSum.add is fed the value of a query: give one"),
         (
@@ -139,7 +142,7 @@ def test_a_request_is_refused_before_anything_is_read_or_entered():
         ),
     ):
         with pytest.raises(ValueError, match=match):
-            stream.ask(name, query, **arguments)
+            stream.ask(name, fed, **arguments)
     assert curator._streams[stream._key].entered == []
     sampler = VertexSampler.weighted_average(
         step_weights=[1.0], inverse_temperatures=[1.0, 1.0], draws=1, half_range=1.0, sensitivities=0.1
@@ -148,6 +151,7 @@ def test_a_request_is_refused_before_anything_is_read_or_entered():
     with pytest.raises(ValueError, match="takes no query: leave it out"):
         vertices.ask("draw", unread)
     assert vertices.ask("draw").shape == (1,)
+    monkeypatch.undo()
     assert stream.ask("add", gradient(), item_index=0).shape == (D,)
 
 
@@ -218,9 +222,10 @@ def test_numbers_of_cuts_filters_and_streams_are_never_given_twice():
 
 
 @pytest.mark.parametrize("bad", [np.nan, -1.0, np.inf])
-def test_an_item_of_a_sensitivity_that_no_noise_fits_is_refused_before_it_is_read(bad):
-    class Wrong(Unread):
-        sensitivity_argument = "none: it is wrong on purpose."
+def test_an_item_of_a_sensitivity_that_no_noise_fits_is_refused_before_it_is_read(bad, unread):
+    @query
+    class Wrong(ClippedGradient):
+        sensitivity_argument = "None: it is wrong on purpose."
 
         def sensitivity(self, public, sampling=None):
             return bad
@@ -228,8 +233,8 @@ def test_an_item_of_a_sensitivity_that_no_noise_fits_is_refused_before_it_is_rea
     curator = door()
     stream = curator.stream("sums", SUMS, (D,))
     with pytest.raises(ValueError, match="the sensitivity"):
-        stream.ask("add", Wrong(loss=losses.squared, at=jnp.zeros(D), clip=0.5))
-    assert issubclass(Wrong, MeanQuery)
+        stream.ask("add", Wrong(loss=unread.loss, at=unread.at, clip=0.5))
+    assert curator._streams[stream._key].entered == []
 
 
 def test_a_program_over_streams_replays():

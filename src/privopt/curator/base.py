@@ -29,6 +29,7 @@ from privopt.mechanisms.laplace import Laplace
 from privopt.precision import require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.safeguards import stated_sensitivity
 
 Observer = Callable[[str, int], None]
 
@@ -319,11 +320,11 @@ class Curator(abc.ABC):
 
     def _sensitivity(self, query: Query, sampling: Sampling) -> Scalar:
         """The query's sensitivity plus what float64 rounding of the sum can add on both data sets."""
-        sensitivity = query.sensitivity(self.public, sampling)
-        if isinstance(query, MeanQuery):
-            units = expected_units(sampling, self.public.n)
-            sensitivity = sensitivity + 2.0 * rounding_bound(query.radius(), self.public.n) / units
-        return sensitivity
+        if not isinstance(query, MeanQuery):
+            return query.sensitivity(self.public, sampling)
+        units = expected_units(sampling, self.public.n)
+        sensitivity = stated_sensitivity(query, self.public, sampling)
+        return sensitivity + 2.0 * rounding_bound(query.radius(), self.public.n) / units
 
     def _record(
         self,

@@ -13,7 +13,8 @@ from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributi
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.precision import double_precision
 from privopt.public import Public
-from privopt.queries.base import MeanQuery, RecordSum
+from privopt.queries.base import MeanQuery
+from privopt.queries.safeguards import row_form_of
 
 
 class TracedRows(NamedTuple):
@@ -130,7 +131,7 @@ def _sum_at(
 def _block_sum(
     query: MeanQuery, public: Public, private_part: TracedRows, private_mask: Bool[Array, " b"]
 ) -> Float[Array, "..."]:
-    form = query.row_form(public) if isinstance(query, RecordSum) else None
+    form = row_form_of(query, public)
     if form is not None:
         private_rows = private_part.private_features.astype(jnp.float64)
         return row_form_sum(

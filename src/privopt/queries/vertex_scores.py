@@ -39,6 +39,7 @@ class VertexScores(RecordSum):
     """
 
     norm: ClassVar[str] = "range"
+    radius_norm: ClassVar[str] = "linf"
 
     loss: GLMLoss | RecordLoss = static()
     at: Float[Array, " *shape"]
