@@ -34,6 +34,7 @@ from privopt.queries.base import (
     Scalar,
     StatisticOfHeld,
 )
+from privopt.queries.effects import require_pure
 
 __all__ = ["Curator", "Held", "LocalCurator", "Observer", "Stream"]
 
@@ -76,6 +77,7 @@ class LocalCurator(Curator):
 
     def hold(self, query: MeanQuery) -> Held:
         """Compute each unit's clipped contribution and keep it. Free: nothing is released."""
+        require_pure(query, self.public)
         handle = Held(len(self._private_held))
         self._private_held[handle] = self._engine.gather(query)
         return handle

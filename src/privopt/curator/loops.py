@@ -26,6 +26,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, MeanQuery, Query, RecordsQuery, RecordSum
+from privopt.queries.effects import require_pure
 from privopt.queries.safeguards import argues_its_sensitivity
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
@@ -56,6 +57,7 @@ def require_fit(
             charged for a sample, the sample is one of another number of units, or the query cannot tell which records a
             user owns.
     """
+    require_pure(query, public)
     if query.norm != mechanism.norm and query.shape(public) != ():
         raise ValueError(
             f"{query.name} states its sensitivity in the {query.norm} norm, but {type(mechanism).__name__} scales "
