@@ -1,5 +1,6 @@
 """Streams: what may be asked of them, and that no two share a state or a turn."""
 
+import os
 import sys
 import threading
 import time
@@ -207,6 +208,14 @@ def test_two_threads_that_ask_one_stream_take_turns():
         list(pool.map(ask, range(8)))
     assert max(mechanism.most) == 1
     assert len(mechanism.most) == 8
+
+
+def test_a_forked_child_is_not_answered_from_a_copy_of_the_noise(monkeypatch):
+    stream = door().stream("sums", SUMS, (D,))
+    parent = os.getpid()
+    monkeypatch.setattr(os, "getpid", lambda: parent + 1)
+    with pytest.raises(RuntimeError, match="opened in another process"):
+        stream.ask("add", gradient())
 
 
 def test_numbers_of_cuts_filters_and_streams_are_never_given_twice():

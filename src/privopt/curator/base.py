@@ -150,7 +150,7 @@ class Curator(abc.ABC):
             request.query,
             request.source,
         )
-        with stream.turn:
+        with stream:
             if query is not None:
                 loops.require_fit(query, mechanism, EveryUnit(), source.public)
                 sensitivity = source._sensitivity(query, EveryUnit())

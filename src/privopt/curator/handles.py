@@ -1,5 +1,6 @@
 """What a solver holds of secret state: handles that name it and contain nothing."""
 
+import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,20 +75,36 @@ class StreamRequest:
 
 
 class OpenStream(HiddenState):
-    """A stream as its curator keeps it: the hidden state, the parts of the data that entered it, and whose turn it is.
+    """A stream as its curator keeps it: the hidden state, and the parts of the data that entered it.
+
+    It is entered, by `with`, while a request is answered: an answer reads the state and changes it, so threads take
+    turns.
 
     Attributes:
         state: the mechanism's; None at a curator without data.
         entered: the lineage of each item that was fed in, in order.
-        turn: held while a request is answered, since an answer reads the state and changes it.
+    Privacy:
+        A forked child has a copy of the state, the noise included. What both released from it would share that noise,
+        so only the process that opened the stream is answered.
     """
 
-    __slots__ = ("entered", "state", "turn")
+    __slots__ = ("_process", "_turn", "entered", "state")
 
     def __init__(self, state: HiddenState | None) -> None:
         self.state = state
         self.entered: list[Lineage] = []
-        self.turn = threading.Lock()
+        self._turn, self._process = threading.Lock(), os.getpid()
+
+    def __enter__(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this stream was opened in another process, and its noise must not be used twice: ask in the process "
+                "that opened it, or open, and pay for, another."
+            )
+        self._turn.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._turn.release()
 
 
 @dataclass(frozen=True)
