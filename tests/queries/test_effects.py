@@ -176,3 +176,13 @@ def test_a_loss_that_only_computes_is_taken_and_traced_once(monkeypatch):
     assert traced == ["the loss 'own'", "ClippedGradient"]
     where.release(ClippedGradient(loss=losses.squared, at=jnp.ones(D), clip=1.0), NOISE)
     assert len(traced) == 2  # the library's own are not traced
+
+
+def test_a_class_that_was_not_decorated_is_told_so():
+    class Bare(ClippedGradient):
+        pass
+
+    where = curator()
+    with pytest.raises(TypeError, match="Bare is unknown to JAX: put `@query` above its class"):
+        where.release(Bare(loss=losses.squared, at=jnp.ones(D), clip=1.0), NOISE)
+    assert where.ledger.spent == 0.0

@@ -1,7 +1,7 @@
 """Refuses losses and queries that would do more with a record than compute: print it, call the host, store it."""
 
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import Field, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from typing import Any
@@ -27,9 +27,10 @@ def require_pure(query: Query, public: Public) -> None:
 
     Raises:
         ValueError: a record would leave the program other than through the sum.
+        TypeError: the class was not decorated by `query`.
     """
     if isinstance(query, MeanQuery):
-        statics = tuple(getattr(query, one.name) for one in fields(query) if one.metadata.get("static"))
+        statics = tuple(getattr(query, one.name) for one in _fields_of(query) if one.metadata.get("static"))
         if not _is_ours(type(query), statics):
             _trace(query, public)
 
@@ -60,11 +61,15 @@ _traced: set[Any] = set()
 
 def _trace(query: MeanQuery, public: Public) -> None:
     """Trace what one unit contributes, and what becomes of the mean."""
+    if jax.tree_util.all_leaves([query]):
+        raise TypeError(
+            f"{query.name} is unknown to JAX: put `@query` above its class, as above every subclass."
+        )
     leaves, structure = jax.tree.flatten(query)
     key = (type(query), structure, tuple(jnp.shape(leaf) for leaf in leaves), public)
     if key in _traced:
         return
-    for one in fields(query):
+    for one in _fields_of(query):
         loss, at = getattr(query, one.name), getattr(query, "at", None)
         if isinstance(loss, RecordLoss) and at is not None:
             require_pure_loss(loss, jnp.shape(at), public)
@@ -90,6 +95,10 @@ def _contribution(query: MeanQuery, *, public: Public) -> Any:
         coefficients = form.coefficients(rows, jnp.zeros(1), jnp.zeros(1))
         return coefficients, query.finish(query.clip_unit(query.without_bad(vector)))
     return query.finish(query.clip_unit(query.without_bad(vector)))
+
+
+def _fields_of(query: Any) -> tuple[Field[Any], ...]:
+    return fields(query) if is_dataclass(query) else ()
 
 
 def _require_no_effects(traced: core.ClosedJaxpr, what: str) -> None:
