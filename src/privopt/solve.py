@@ -18,6 +18,7 @@ from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
+from privopt.queries.effects import require_pure_loss
 from privopt.result import Result
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
@@ -162,7 +163,7 @@ def minimize(
     Returns:
         The released parameters, status, transcript, and the plan that was announced.
     Raises:
-        ValueError, TypeError: an argument is not usable.
+        ValueError, TypeError: an argument is not usable, or the loss has effects such as a callback.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
     with double_precision():
@@ -171,6 +172,7 @@ def minimize(
         chosen, reason = choose(solver, problem, public, budget)
         configured = chosen.configure(problem, public, budget)
         announced = replace(configured.plan(problem, public, budget), reason=reason)
+        require_pure_loss(problem.loss, problem.parameter_shape(public), public)
         run = Run(
             configured.name,
             announced.event,

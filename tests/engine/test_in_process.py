@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -308,6 +308,8 @@ def test_the_softmax_kernel_equals_the_general_path(layout: str) -> None:
 @query
 class LargestEntryGradient(ClippedGradient):
     """A gradient clipped in the l_inf norm."""
+
+    radius_norm: ClassVar[str] = "linf"
 
     kind: Any = static()
 

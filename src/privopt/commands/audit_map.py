@@ -201,13 +201,23 @@ def _span(node: ast.stmt) -> set[int]:
 
 def _lines_of_code(source: str, tree: ast.Module) -> set[int]:
     """The lines that hold code: no comments, empty lines or docstrings."""
-    silent = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    silent = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type not in silent:
             lines |= set(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node) is not None:
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
             lines -= _span(node.body[0])
     return lines
 

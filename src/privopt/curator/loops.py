@@ -26,6 +26,8 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, MeanQuery, Query, RecordsQuery, RecordSum
+from privopt.queries.effects import require_pure
+from privopt.queries.safeguards import argues_its_sensitivity
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
 
@@ -51,9 +53,11 @@ def require_fit(
 
     Raises:
         ValueError: the query states its sensitivity in another norm than the mechanism scales its noise by (for one
-            number all norms are the same), it is computed on every unit and would be charged for a sample, the sample
-            is one of another number of units, or the query cannot tell which records a user owns.
+            number all norms are the same), its contributions have effects, it is computed on every unit and would be
+            charged for a sample, the sample is one of another number of units, or the query cannot tell which records a
+            user owns.
     """
+    require_pure(query, public)
     if query.norm != mechanism.norm and query.shape(public) != ():
         raise ValueError(
             f"{query.name} states its sensitivity in the {query.norm} norm, but {type(mechanism).__name__} scales "
@@ -136,13 +140,19 @@ def probe(step: Step, state: Any, public: Public) -> list[Slot]:
 
 
 def compiles(slots: list[Slot], public: Public) -> bool:
-    """Whether a step runs compiled: sampled means over dense records. Anything else is faster, or only, eager."""
+    """Whether a step runs compiled: sampled means over dense records. Anything else is faster, or only, eager.
+
+    A sensitivity that nobody argues for is compared with the radius at every step, which needs numbers.
+    """
     return (
         bool(slots)
         and not public.sparse
         and public.unit == "record"
         and all(
-            issubclass(slot.kind, RecordSum) and not isinstance(slot.sampling, EveryUnit) for slot in slots
+            issubclass(slot.kind, RecordSum)
+            and argues_its_sensitivity(slot.kind)
+            and not isinstance(slot.sampling, EveryUnit)
+            for slot in slots
         )
     )
 

@@ -63,8 +63,8 @@ class Units:
         private_present: (rows,) whether the record counts; an absent one has a zero row.
         private_offsets: (units + 1,) user j owns rows offsets[j] to offsets[j + 1]; None when a unit is a record.
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
-        seeded: whether the choice of users' records came from a seed, which makes every run on them not private: who
-            else is kept then depends on how many records a user has.
+        seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
+            It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
 
     With records as units no shape depends on private data. With users the number of units is public, but the number of
     rows is not: it stays with the curator and shows in memory and running time only.
@@ -167,7 +167,7 @@ class Units:
             private_present=np.ones(len(private_order), np.bool_),
             private_offsets=private_offsets,
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
-            seeded=isinstance(noise, NoiseSource) and noise.seeded,
+            seeded=noise is not None and not (isinstance(noise, NoiseSource) and not noise.seeded),
         )
 
     @property

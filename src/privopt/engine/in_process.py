@@ -28,6 +28,7 @@ from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.safeguards import row_form_of
 from privopt.queries.second_moment import WeightedSecondMoment
 
 __all__ = ["InProcessEngine", "traced_arrays", "traced_shapes", "traced_sum"]
@@ -72,7 +73,7 @@ class InProcessEngine:
     def _summed(self, query: MeanQuery, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """By the fastest of the paths that compute the query."""
         public = self.units.public
-        form = query.row_form(public) if isinstance(query, RecordSum) else None
+        form = row_form_of(query, public)
         # A user's average has no scalar clip in the l_inf norm.
         if form is None or (form.norm != "l2" and public.unit == "user"):
             return self._chunked_sum(query, private_draw, by_rows=False)

@@ -23,7 +23,6 @@ from privopt.estimators.fitting import (
     checked_budget,
     checked_features,
     declarations,
-    in_search,
     set_parameters,
     set_report,
     units_in,
@@ -33,6 +32,7 @@ from privopt.estimators.penalties import PRIVATE, Penalty, strengths
 from privopt.estimators.scaling import TargetScaling
 from privopt.estimators.search import Candidate, SearchPlan, plan_search
 from privopt.estimators.search_run import Scorer, run_search, told_strength
+from privopt.estimators.searched import SEARCHED, in_search
 from privopt.estimators.setup import Setup
 from privopt.estimators.stages import Records, fit_in_stages, plan_stages
 from privopt.ledger.account import Account
@@ -49,11 +49,6 @@ from privopt.solve import plan as plans_for
 from privopt.solvers.base import Solver
 
 HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
-SEARCHED = Selection(
-    sentence="Selection not private: chosen on raw validation scores. The model was fitted inside scikit-learn's "
-    "GridSearchCV or RandomizedSearchCV, which no budget paid for; PrivateSearchCV pays for the choice.",
-    private=False,
-)
 
 
 class Fitted(NamedTuple):

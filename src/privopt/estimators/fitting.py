@@ -6,7 +6,6 @@ The functions here ask a model for its arguments and hooks, and are the only one
 # pyright: reportPrivateUsage=none
 # A model's hooks are hidden from its users, not from these functions.
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -340,13 +339,3 @@ def meaning(model: "PrivateLinearModel", columns: str = GIVEN) -> str:
 def _divided(model: "PrivateLinearModel") -> bool:
     """Whether a fitted model's rows were divided by their lengths."""
     return getattr(model, "row_lengths_", None) is not None
-
-
-def in_search() -> bool:
-    """Whether a fit was called by scikit-learn's GridSearchCV, RandomizedSearchCV or a halving search."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("sklearn.model_selection._search"):
-            return True
-        frame = frame.f_back
-    return False

@@ -82,3 +82,8 @@ class Budget:
         if not self.is_private:
             return "epsilon = infinity (not private)"
         return f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else ", delta = 0")
+
+
+def or_nan(rho: float | None) -> float:
+    """A cost in rho as a number: NaN where there is none."""
+    return math.nan if rho is None else rho

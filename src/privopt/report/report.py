@@ -57,7 +57,7 @@ class PrivacyReport:
         relation: the neighbouring relation.
         event: everything that was released, priced as one: the plan where there is one, else the transcript.
         delta: the delta of the guarantee.
-        seeded: whether the noise came from a seed, which makes the run not private.
+        seeded: whether the noise or a choice of records came from a seed, which makes the run not private.
         status: how the run ended, in a sentence.
         releases: the releases, grouped by kind.
         plan: what was announced before the data were read.
