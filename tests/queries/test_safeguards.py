@@ -11,7 +11,6 @@ from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
-from privopt.estimators.holdout import HoldoutScores
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Repeated
 from privopt.ledger.ledger import Ledger
@@ -26,6 +25,7 @@ from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.hessian import NewtonDirection
+from privopt.queries.holdout_scores import HoldoutScores
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature

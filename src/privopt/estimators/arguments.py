@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import sparse
 
 from privopt.ledger.amounts import Budget
 
@@ -133,10 +132,11 @@ def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
     present = public_targets[~np.asarray(pd.isna(public_targets))]
     try:
         labels = np.unique(present)
-    except TypeError:
+    except Exception:  # whatever labels that cannot be compared raise
         raise ValueError(
             "Unknown label type: the labels in y have several types; give classes=[...] instead of 'from_y'."
         ) from None
+    labels = np.asarray(labels.tolist())
     if labels.dtype.kind == "f" and np.any(labels != np.floor(labels)):
         raise ValueError(
             "Unknown label type: classes='from_y' was given a continuous target. Use a regressor, or give the labels "
@@ -148,28 +148,6 @@ def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
             "needs two: give all labels that may occur as classes=[...]."
         )
     return labels
-
-
-def refuse_non_numeric(X: Any) -> None:
-    """Refuse columns that do not hold numbers, by their type alone, so that no value gets into a message.
-
-    Raises:
-        TypeError: some column is no column of numbers.
-    """
-    if isinstance(X, pd.DataFrame):
-        odd = [str(name) for name, dtype in X.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
-        if odd:
-            raise TypeError(
-                f"the columns {', '.join(odd)} do not hold numbers: encode them first, by public rules "
-                "(TabularEncoder)."
-            )
-    elif not sparse.issparse(X):
-        kind = np.asarray(X).dtype
-        if kind.kind not in "biufc":
-            raise TypeError(
-                f"X has dtype {kind}, which is not a numeric type: convert it, and encode other columns first, by "
-                "public rules (TabularEncoder)."
-            )
 
 
 def as_range(name: str, bounds: Any) -> tuple[float, float]:
