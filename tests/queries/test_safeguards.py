@@ -26,6 +26,7 @@ from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.hessian import NewtonDirection
+from privopt.queries.holdout_scores import HoldoutScores
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
