@@ -12,7 +12,7 @@ from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributi
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.engine.rows import aligned_zeros
 from privopt.precision import double_precision
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, RecordSum
 
 
@@ -26,7 +26,7 @@ class TracedRows(NamedTuple):
 
 
 def traced_arrays(units: Units) -> TracedRows:
-    """The stored rows as JAX arrays; the feature matrix is not copied.
+    """The stored rows as JAX arrays; the feature matrix is not copied. Of no records, one that is absent.
 
     Raises:
         ValueError: the rows are sparse, or units are users; such loops run eagerly.
@@ -36,6 +36,8 @@ def traced_arrays(units: Units) -> TracedRows:
         raise ValueError(
             "a compiled loop needs dense records, one a unit: run this loop with `release` instead."
         )
+    if units.private_count == 0:
+        return _absent(1, units.public.d)
     with double_precision():
         return TracedRows(
             jax.device_put(private_features, may_alias=True),  # stored aligned, and never written again
@@ -46,13 +48,20 @@ def traced_arrays(units: Units) -> TracedRows:
 
 
 def traced_shapes(public: Public) -> TracedRows:
-    """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data."""
+    """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data.
+
+    Under add-or-remove-one nothing public says how many records there are, and n may be far more: one stands for all.
+    """
+    return _absent(public.n if public.relation is Relation.REPLACE_ONE else 1, public.d)
+
+
+def _absent(rows: int, width: int) -> TracedRows:
     with double_precision():
         return TracedRows(
-            jnp.asarray(aligned_zeros(public.n, public.d)),
-            jnp.zeros(public.n, jnp.float64),
-            jnp.zeros(public.n, jnp.float64),
-            jnp.zeros(public.n, jnp.bool_),
+            jnp.asarray(aligned_zeros(rows, width)),
+            jnp.zeros(rows, jnp.float64),
+            jnp.zeros(rows, jnp.float64),
+            jnp.zeros(rows, jnp.bool_),
         )
 
 
