@@ -13,7 +13,8 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plans import Plan, compared, labelled
+from privopt.notebook import card, table
+from privopt.plans import COMPARED, Plan, compared, comparison, labelled
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -72,6 +73,12 @@ class Plans:
             lines += ["", "Not applicable:"]
             lines += [line for name, reason in self.refused for line in labelled([(f"{name}:", reason)])]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        others = table(["other solvers", *COMPARED], [comparison(other) for other in self.plans[1:]])
+        refused = card("Not applicable", self.refused)
+        parts = [self.default._repr_html_(), others * (len(self.plans) > 1), refused * bool(self.refused)]
+        return "".join(parts)
 
 
 def plan(
