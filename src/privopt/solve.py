@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
-
 from privopt.curator import Curator, Observer
 from privopt.data import Units
 from privopt.errors import NotPriceable
@@ -20,6 +18,7 @@ from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 from privopt.result import Result
+from privopt.solve_arguments import check_arguments, check_loss, flat_start, posed_problem
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
 
@@ -112,7 +111,7 @@ def plan(
     Raises:
         ValueError: an argument is out of its range.
     """
-    problem = _problem_of(problem, start)
+    problem = posed_problem(problem, start)
     budget = Budget(epsilon, delta)
     public = Public(
         n=n,
@@ -123,6 +122,7 @@ def plan(
         records_per_unit=records_per_unit,
         outputs=problem.loss.outputs,
     )
+    check_loss(problem, public)
     default, reason = choose("auto" if solver is None else solver, problem, public, budget)
     plans = [replace(default.plan(problem, public, budget), reason=reason)]
     if solver is not None:
@@ -172,9 +172,12 @@ def minimize(
         ValueError, TypeError: an argument is not usable.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
+    check_arguments(units, budget, account, observer)
     with double_precision():
-        problem, first = _as_problem(problem, start)
         public = units.public
+        problem = posed_problem(problem, start)
+        first = flat_start(problem, start, public)
+        check_loss(problem, public)
         chosen, reason = choose(solver, problem, public, budget)
         configured = chosen.configure(problem, public, budget)
         announced = replace(configured.plan(problem, public, budget), reason=reason)
@@ -193,26 +196,3 @@ def minimize(
         curator = Curator(units, ledger, noise=noise, observer=observer)
         result = configured.solve(curator, problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)
-
-
-def _as_problem(problem: Loss, start: Any) -> tuple[Problem, Any]:
-    """The problem, and the start as its flat or shaped array."""
-    posed = _problem_of(problem, start)
-    return posed, None if start is None else jnp.asarray(posed.ravel(start))
-
-
-def _problem_of(problem: Loss, start: Any) -> Problem:
-    """The problem that a loss, a problem or a function of parameters like `start` poses.
-
-    Raises:
-        ValueError: the start of a function is missing.
-    """
-    if isinstance(problem, Problem):
-        return problem
-    if isinstance(problem, GLMLoss):
-        return Problem(problem)
-    if start is None:
-        raise ValueError(
-            "give `start`: the parameters at which your loss function begins; their shapes define it."
-        )
-    return Problem.from_pytree(problem, start)

@@ -40,11 +40,14 @@ ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row lon
 
 
 def checked_budget(model: "PrivateLinearModel", rows: int | None) -> Budget:
-    """The model's budget; `rows`, if public, is named in the advice on delta.
+    """The model's budget, its arguments once checked; `rows`, if public, is named in the advice on delta.
 
     Raises:
-        ValueError, TypeError: epsilon, delta or, under add-or-remove-one, n is missing; or the account was lost.
+        ValueError, TypeError: an argument is out of its range; epsilon, delta or, under add-or-remove-one, n is
+            missing; or the account was lost.
     """
+    arguments.check_model(model)
+    arguments.check_groups_of_features(model)
     relation = Relation.parse(model.relation)
     if relation is Relation.ADD_OR_REMOVE_ONE and model.n is None:
         raise ValueError(
@@ -69,7 +72,7 @@ def checked_arrays(model: "PrivateLinearModel", X: Any, y: Any) -> tuple[Any, ND
     name = type(model).__name__
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    arguments.refuse_non_numeric(X)
+    arguments.refuse_other_than_rows(X)
     # Under add-or-remove-one the number of rows is private: even none is a data set.
     least = 1 if Relation.parse(model.relation) is Relation.REPLACE_ONE else 0
     private_features = validate_data(
@@ -198,8 +201,7 @@ def _scaling(
     scaling = FeatureScaling.of(given, width, centered=model.fit_intercept, keep_zero=is_sparse, name=name)
     if known:
         return scaling, None
-    share = arguments.number("scale_budget", model.scale_budget)
-    return scaling, scale_estimation(given, share, width, keep_zero=is_sparse)
+    return scaling, scale_estimation(given, model.scale_budget, width, keep_zero=is_sparse)
 
 
 def penalty_of(model: "PrivateLinearModel") -> PenaltyArguments:
