@@ -28,7 +28,7 @@ from scipy.special import expit, ndtr
 
 from benchmarks.datasets import load
 from benchmarks.optimum import unit_rows
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.losses import RecordLoss

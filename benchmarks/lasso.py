@@ -32,8 +32,8 @@ from scipy.special import expit
 
 from benchmarks.datasets import load
 from benchmarks.results import Record, select
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
@@ -189,8 +189,8 @@ def solve(problem: SparseProblem, solver: Solver, budget: Budget, seed: int) -> 
     ledger = Ledger(
         budget, problem.units.public.relation, plan=solver.event(problem.units.public), seeded=True
     )
-    door = Curator(problem.units, ledger, noise=NoiseSource(seed))
-    return np.asarray(solver.solve(door, problem.problem).params)
+    curator = LocalCurator(problem.units, ledger, noise=NoiseSource(seed))
+    return np.asarray(solver.solve(curator, problem.problem).params)
 
 
 def recovered(params: NDArray[np.float64], support: NDArray[np.int64]) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.encoded import encode, open_encoded
 from benchmarks.optimum import mean_loss, minimised, unit_rows
 from benchmarks.results import Record, machine, select
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.errors import NotPriceable
 from privopt.ledger.amounts import Budget
 from privopt.problems import losses

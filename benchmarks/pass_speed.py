@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses

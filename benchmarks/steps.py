@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from benchmarks.datasets import load
 from benchmarks.optimum import TINY_PENALTY, mean_loss, minimised, unit_rows
 from benchmarks.results import Record, machine, select
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.planning.whitening import default_ridge
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.solve import minimize
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.whitening import Whitening
-from privopt.solvers.whitening_rule import default_ridge
 
 TABLES = ("adult", "compas", "german", "randhie", "w8a", "kdd99", "covertype", "fars", "mnist")
 TARGETS = {"randhie": "binexp"}

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.plans import Finding
+from privopt.planning.plan import Finding
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.problems import losses

@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from privopt.data import Units
+    from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.regressors import (
         HuberRegressor,
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privopt.estimators.selection import PrivateSearchCV
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
+    from privopt.planning.public_clip import clip_from
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
     from privopt.problems.growth import KL
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from privopt.solvers.newton import DoubleNoiseNewton
     from privopt.solvers.objective_perturbation import ObjectivePerturbation
     from privopt.solvers.output_perturbation import OutputPerturbation
-    from privopt.solvers.public_clip import clip_from
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.stationary_selection import select_stationary
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
@@ -98,7 +98,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "clip_from": "privopt.solvers.public_clip",
+    "clip_from": "privopt.planning.public_clip",
     "select_stationary": "privopt.solvers.stationary_selection",
     "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
     "Account": "privopt.ledger.account",
@@ -132,7 +132,7 @@ _HOME = {
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
     "TabularEncoder": "privopt.tables.encoder",
-    "Units": "privopt.data",
+    "Units": "privopt.data.units",
     "Whitening": "privopt.solvers.whitening",
     "constraints": "privopt.problems",
     "double_precision": "privopt.precision",

@@ -19,7 +19,7 @@ from privopt.estimators.regressors import PoissonRegressor
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
 from privopt.ledger.events import sequence
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.report.model import ModelSummary
 from privopt.report.page import save_combined

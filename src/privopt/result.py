@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from privopt.curator.transcript import Transcript
 from privopt.notebook import card
-from privopt.plans import Finding, Plan, figure
-from privopt.transcript import Transcript
+from privopt.planning.plan import Finding, Plan, figure
 
 
 class Status(enum.Enum):

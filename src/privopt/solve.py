@@ -4,15 +4,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privopt.curator import Curator, Observer
-from privopt.data import Units
+from privopt.curator.base import Observer
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.errors import NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.notebook import card, table
-from privopt.plans import COMPARED, Plan, compared, comparison, labelled
+from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -193,6 +194,6 @@ def minimize(
                 unit=public.unit,
                 seeded=noise.seeded,
             )
-        curator = Curator(units, ledger, noise=noise, observer=observer)
+        curator = LocalCurator(units, ledger, noise=noise, observer=observer)
         result = configured.solve(curator, problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)

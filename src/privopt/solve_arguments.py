@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.ledger.ledger import Ledger

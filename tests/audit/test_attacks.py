@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from tests.audit.attack import Unlimited, attack, worst_pair
 
-from privopt.curator import Curator
+from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
@@ -33,11 +33,11 @@ def first_coordinates(solver, units, copies, seed):
     independent and of one law.
     """
     long = replace(solver, steps=solver.steps * copies)
-    door = Curator(
+    curator = LocalCurator(
         units, Unlimited(units.public.relation), noise=NoiseSource(seed + 100 * units.public.relation.factor)
     )
-    long.solve(door, SQUARED)
-    released = np.concatenate([np.asarray(release.released)[:, 0] for release in door.transcript])
+    long.solve(curator, SQUARED)
+    released = np.concatenate([np.asarray(release.released)[:, 0] for release in curator.transcript])
     return released.reshape(copies, solver.steps)
 
 
@@ -97,7 +97,7 @@ def test_whole_runs_with_their_own_ledgers_are_of_the_same_law(relation):
     statistics = []
     for _ in range(200):
         ledger = Ledger(FULL_BUDGET, relation, plan=solver.event(units.public))
-        result = solver.solve(Curator(units, ledger), SQUARED)  # secret noise
+        result = solver.solve(LocalCurator(units, ledger), SQUARED)  # secret noise
         for release in result.transcript:
             statistics.append((release.released[0, 0] - CLIP) / release.scale[0])
             assert release.scale[0] == solver.noise_multiplier * release.sensitivity[0]

@@ -12,7 +12,7 @@ import pytest
 from scipy.optimize import minimize as scipy_minimize
 from scipy.special import expit
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.problems import losses

@@ -1,4 +1,4 @@
-"""What the door draws, counted: noise tails against delta, who is sampled, who shares a block."""
+"""What the curator draws, counted: noise tails against delta, who is sampled, who shares a block."""
 
 import math
 
@@ -8,13 +8,14 @@ import pytest
 from scipy import stats
 from tests.audit.attack import Unlimited, worst_pair
 
-from privopt import loops
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator import loops
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.laplace import Laplace
 from privopt.mechanisms.noise import NoiseSource
@@ -22,7 +23,6 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.queries.gradient import ClippedGradient
-from privopt.sampling import FixedSize, Poisson
 from privopt.solvers.gradient_descent import GradientDescent
 
 pytestmark = pytest.mark.audit
@@ -45,21 +45,21 @@ def wide_units(width):
 
 
 def released_noise(how, width, releases, multiplier):
-    """(releases, width) noise over sensitivity of a zero gradient, through the eager or the compiled door."""
+    """(releases, width) noise over sensitivity of a zero gradient, through the eager or the compiled curator."""
     units = wide_units(width)
-    door = Curator(units, Unlimited("replace-one"), noise=NoiseSource(60))
+    curator = LocalCurator(units, Unlimited("replace-one"), noise=NoiseSource(60))
     query = ClippedGradient(loss=losses.logistic, at=jnp.zeros(width), clip=0.3)
     if how == "eager":
         for _ in range(releases):
-            door.release(query, Gaussian(multiplier))
+            curator.release(query, Gaussian(multiplier))
     else:
         sampling = Poisson(0.5)
-        door.iterate(
+        curator.iterate(
             lambda state, release: state + release(query, Gaussian(multiplier), sampling),
             jnp.zeros(width),
             releases,
         )
-    return np.concatenate([r.released / r.sensitivity[:, None] for r in door.transcript])
+    return np.concatenate([r.released / r.sensitivity[:, None] for r in curator.transcript])
 
 
 @pytest.mark.parametrize("how", ["eager", "compiled"])
@@ -94,12 +94,12 @@ def test_the_tails_of_released_noise_weigh_what_delta_counts_on(how):
 
 @pytest.mark.parametrize("mechanism", [Gaussian(2.0), Laplace(2.0)], ids=["Gaussian", "Laplace"])
 def test_released_scalars_have_the_stated_scale(mechanism):
-    door = Curator(wide_units(1), Unlimited("replace-one"), noise=NoiseSource(61))
+    curator = LocalCurator(wide_units(1), Unlimited("replace-one"), noise=NoiseSource(61))
     query = ClippedGradient(loss=losses.logistic, at=jnp.zeros(1), clip=0.3)
     value = np.zeros(20_000)
     law = stats.norm if isinstance(mechanism, Gaussian) else stats.laplace
-    sensitivity = float(door._sensitivity(query, Poisson(1.0)))
-    noise = np.array([mechanism.release(door._noise, v, sensitivity) for v in value]) / sensitivity
+    sensitivity = float(curator._sensitivity(query, Poisson(1.0)))
+    noise = np.array([mechanism.release(curator._noise, v, sensitivity) for v in value]) / sensitivity
     assert stats.kstest(noise / 2.0, law.cdf).pvalue > LEVEL
     for wrong in (2 / 3, 3 / 2):
         assert stats.kstest(noise / 2.0 / wrong, law.cdf).pvalue < LEVEL
@@ -161,8 +161,8 @@ def test_units_join_blocks_evenly(relation):
     joined = np.zeros((times, n), int)
     noise = NoiseSource(63)
     for t in range(times):
-        door = Curator(units, Unlimited(relation), noise=noise)
-        for index, block in enumerate(door.blocks(count)):
+        curator = LocalCurator(units, Unlimited(relation), noise=noise)
+        for index, block in enumerate(curator.blocks(count)):
             members = np.asarray(block._private_units.private_features).argmax(axis=1)
             joined[t, members] = index + 1
     assert np.all(joined > 0)
@@ -183,7 +183,7 @@ def test_the_total_mu_of_a_run_is_the_calibrated_one(relation, budget):
     units = worst_pair(relation, n=16, others=1.0)[0]
     solver = GradientDescent(steps=17).configure(Problem(losses.logistic), units.public, budget)
     ledger = Ledger(budget, relation, plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger), Problem(losses.logistic))
+    result = solver.solve(LocalCurator(units, ledger), Problem(losses.logistic))
     ratios = np.concatenate([release.sensitivity / release.scale for release in result.transcript])
     total = math.sqrt(math.fsum(ratios**2))
     assert len(ratios) == 17

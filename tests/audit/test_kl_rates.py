@@ -14,12 +14,13 @@ import pytest
 from scipy.optimize import minimize as scipy_minimize
 from scipy.special import expit
 from scipy.stats import norm
-from tests.exact_door import exact_run
+from tests.support.exact_curator import exact_run
 
-from privopt.data import Units
+from privopt import zoo
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.problems import losses, zoo
+from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.solve import minimize
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
@@ -70,7 +71,7 @@ def published(problem, n):
 
 
 def runs(solver, problem, n, times):
-    """(result, excess) of so many runs; the door's formula supposes that no clip binds but for a few records."""
+    """(result, excess) of so many runs; the curator's formula supposes that no clip binds but for a few records."""
     budget = Budget(1.0, DELTA)
     return [exact_run(solver, problem, n, budget=budget, noise=seed, bind=True) for seed in range(times)]
 

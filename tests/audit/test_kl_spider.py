@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.exact_door import exact_run, public_of
+from tests.support.exact_curator import exact_run, public_of
 
+from privopt import zoo
 from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision
-from privopt.problems import zoo
 from privopt.solvers.kl_spider import KLSpider
 
 pytestmark = pytest.mark.audit

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
@@ -45,7 +45,7 @@ def run(units, solver, epsilon, seed):
     budget = Budget(epsilon, DELTA)
     solver = solver.configure(PROBLEM, units.public, budget)
     ledger = Ledger(budget, units.public.relation, plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=NoiseSource(seed)), PROBLEM)
+    result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(seed)), PROBLEM)
     return np.asarray(result.params)
 
 

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.exact_door import exact_run
+from tests.support.exact_curator import exact_run
 
+from privopt import zoo
 from privopt.ledger.amounts import Budget
-from privopt.problems import zoo
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 
 pytestmark = pytest.mark.audit

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
@@ -61,8 +61,8 @@ def excess(named_problem):
         found = []
         for seed in range(RUNS):
             ledger = Ledger(BUDGET, RELATION, plan=solver.event(units.public))
-            door = Curator(units, ledger, noise=NoiseSource(seed))
-            found.append(objective(np.asarray(solver.solve(door, PROBLEM).params)) - objective(optimum))
+            curator = LocalCurator(units, ledger, noise=NoiseSource(seed))
+            found.append(objective(np.asarray(solver.solve(curator, PROBLEM).params)) - objective(optimum))
         ratio = float(np.mean(found) / lead)
         sys.stdout.write(f"\n{solver.name}, clip {solver.clip}: {ratio:.2f} in {solver.passes():.0f} passes")
         return ratio

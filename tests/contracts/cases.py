@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, LpBall

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
-from tests.formula_noise import FormulaNoise, silence
-from tests.plain_logistic import PlainLogistic
+from tests.support.formula_noise import FormulaNoise, silence
+from tests.support.plain_logistic import PlainLogistic
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import distance
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
@@ -21,7 +22,6 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.growth import KL
 from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
-from privopt.replay import distance
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.dp_spider import DPSpider
@@ -85,7 +85,7 @@ PAPER_MODES = {name for name in METHODS if "the paper's" in name}
 OF_DIFFERENCES = {name for name in METHODS if "spider" in name}
 
 
-class Recording(Curator):
+class Recording(LocalCurator):
     """A curator that remembers each statistic before its noise, and the norm it is measured in."""
 
     def __init__(self, *args, seen=None, **options):

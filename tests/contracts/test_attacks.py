@@ -1,4 +1,4 @@
-"""Attacks on the door that once worked, or that a reader would try first: each must be refused or have no effect."""
+"""Attacks on the curator that once worked, or that a reader would try first: each must be refused or have no effect."""
 
 import copy
 import os
@@ -10,16 +10,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.rows import PRODUCT_ROWS, dense_product
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine, traced_sum
-from privopt.engine.rows import PRODUCT_ROWS, dense_product
 from privopt.errors import BudgetExceeded
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent, Parallel, Repeated, SampledEvent
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -28,7 +29,6 @@ from privopt.public import Public
 from privopt.queries.base import ArgminQuery, clip_to_ball, inwards, query
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.sampling import FixedSize, Poisson
 from privopt.solve import minimize
 
 N, D = 40, 3
@@ -50,10 +50,10 @@ def units(relation="replace-one", **options):
     return Units.from_arrays(*arrays(), relation=relation, row_bound=1.0, **options)
 
 
-def curator(data=None, *, epsilon=3.0, noise=1, **options):
+def open_curator(data=None, *, epsilon=3.0, noise=1, **options):
     data = units() if data is None else data
     ledger = Ledger(Budget(epsilon, 1e-6), data.public.relation, **(options or {"composition": "gaussian"}))
-    return Curator(data, ledger, noise=NoiseSource(noise))
+    return LocalCurator(data, ledger, noise=NoiseSource(noise))
 
 
 def gradient(at=None, clip=0.5):
@@ -65,21 +65,21 @@ def gradient(at=None, clip=0.5):
 
 def test_a_fixed_size_sample_of_another_number_of_units_is_refused():
     false = FixedSize(N // 2, 10**7)  # would be priced at a rate of 2 in a million
-    door = curator(plan=Repeated(false.event(GaussianEvent(2.0)), 5))
+    curator = open_curator(plan=Repeated(false.event(GaussianEvent(2.0)), 5))
     with pytest.raises(ValueError, match="another rate"):
-        door.release(gradient(), Gaussian(2.0), false)
+        curator.release(gradient(), Gaussian(2.0), false)
     with pytest.raises(ValueError, match="another rate"):
-        door.iterate(lambda w, release: w - release(gradient(w), Gaussian(2.0), false), jnp.zeros(D), 5)
+        curator.iterate(lambda w, release: w - release(gradient(w), Gaussian(2.0), false), jnp.zeros(D), 5)
     whole = FixedSize(10, N)
     plan = Parallel((Repeated(whole.event(GaussianEvent(4.0)), 2),) * 4)
-    block = curator(epsilon=9.0, plan=plan).blocks(4)[0]
+    block = open_curator(epsilon=9.0, plan=plan).blocks(4)[0]
     with pytest.raises(ValueError, match="another rate"):  # it would hold everybody in the block
         block.release(gradient(), Gaussian(4.0), whole)
 
 
 def test_a_ledger_of_another_relation_is_refused():
     with pytest.raises(ValueError, match="one relation"):
-        Curator(units("add-or-remove-one", n=N), Ledger(Budget(1.0, 1e-6), "replace-one"))
+        LocalCurator(units("add-or-remove-one", n=N), Ledger(Budget(1.0, 1e-6), "replace-one"))
 
 
 @pytest.mark.parametrize("sampling", [None, Poisson(0.3)], ids=["eager", "compiled"])
@@ -87,10 +87,12 @@ def test_a_step_that_releases_something_else_than_was_priced_is_refused(sampling
     mechanisms = iter([Gaussian(40.0)] + [Gaussian(0.01)] * 9)
     extra = () if sampling is None else (sampling,)
     event = GaussianEvent(40.0) if sampling is None else sampling.event(GaussianEvent(40.0))
-    door = curator(plan=Repeated(event, 3))
+    curator = open_curator(plan=Repeated(event, 3))
     with pytest.raises(ValueError, match="not the one that was priced"):
-        door.iterate(lambda w, release: w - release(gradient(w), next(mechanisms), *extra), jnp.zeros(D), 3)
-    assert len(door.transcript) == 0
+        curator.iterate(
+            lambda w, release: w - release(gradient(w), next(mechanisms), *extra), jnp.zeros(D), 3
+        )
+    assert len(curator.transcript) == 0
 
 
 def test_a_compiled_step_whose_closure_changed_is_not_run_as_it_was():
@@ -102,9 +104,9 @@ def test_a_compiled_step_whose_closure_changed_is_not_run_as_it_was():
     scales = []
     for multiplier[0] in (0.05, 40.0):
         plan = Repeated(sampling.event(GaussianEvent(multiplier[0])), 3)
-        door = curator(epsilon=1e9, plan=plan)
-        door.iterate(step, jnp.zeros(D), 3)
-        scales.append(np.mean(np.abs(door.transcript[0].released)))
+        curator = open_curator(epsilon=1e9, plan=plan)
+        curator.iterate(step, jnp.zeros(D), 3)
+        scales.append(np.mean(np.abs(curator.transcript[0].released)))
     assert scales[1] > 10 * scales[0]
 
 
@@ -123,9 +125,9 @@ def test_a_minimiser_over_records_does_not_serve_users():
         def implied_noise(self, private_features, private_targets, solution):
             return solution
 
-    door = curator(units(groups=np.arange(N) // 4))
+    curator = open_curator(units(groups=np.arange(N) // 4))
     with pytest.raises(ValueError, match="which user owns them"):
-        door.release(Minimiser(), Gaussian(40.0))
+        curator.release(Minimiser(), Gaussian(40.0))
 
 
 def test_a_release_without_noise_on_a_sample_has_no_finite_price():
@@ -139,14 +141,14 @@ def test_a_release_without_noise_on_a_sample_has_no_finite_price():
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_ledger_and_a_door_are_not_copied(duplicate):
-    door = curator()
-    for thing in (door.ledger, door.ledger.sub_ledger("part", share=0.5)):
+def test_a_ledger_and_a_curator_are_not_copied(duplicate):
+    curator = open_curator()
+    for thing in (curator.ledger, curator.ledger.sub_ledger("part", share=0.5)):
         with pytest.raises(TypeError, match="cannot be pickled or copied"):
             duplicate(thing)
-    assert copy.copy(door).ledger is door.ledger  # the same budget
+    assert copy.copy(curator).ledger is curator.ledger  # the same budget
     with pytest.raises(TypeError, match="cannot be pickled or copied"):
-        (copy.deepcopy if duplicate is copy.copy else duplicate)(door)
+        (copy.deepcopy if duplicate is copy.copy else duplicate)(curator)
 
 
 def test_a_budget_is_not_spent_in_a_forked_child(monkeypatch):
@@ -204,14 +206,14 @@ def test_a_seed_marks_everything_it_touches():
     result = minimize(losses.logistic, units(), budget=Budget(1.0, 1e-7), account=account, random_state=3)
     assert "not private" in account.to_dict()["mark"]
     assert not result.report.is_private
-    assert curator(noise=3).ledger.seeded
-    assert curator(noise=3).ledger.sub_ledger("part", share=0.5).seeded
+    assert open_curator(noise=3).ledger.seeded
+    assert open_curator(noise=3).ledger.sub_ledger("part", share=0.5).seeded
     chosen = units(groups=np.arange(N) // 8, max_records_per_user=2, noise=NoiseSource(3))
-    door = Curator(
+    curator = LocalCurator(
         chosen, Ledger(Budget(1.0, 1e-6), "replace-one")
     )  # secret noise, but a known choice of records
-    assert door.transcript.seeded
-    assert door.ledger.seeded
+    assert curator.transcript.seeded
+    assert curator.ledger.seeded
 
 
 # Numbers at the ends of their range ----------------------------------------------------------------------------------
@@ -235,14 +237,14 @@ def test_a_radius_too_small_for_its_sensitivity_lets_nothing_through(stated):
 @pytest.mark.parametrize("clip", [1e100, 1e200, 1e307])
 def test_a_sum_of_the_largest_contributions_does_not_overflow(clip):
     data = Units.from_arrays(np.tile([1.0, 0.0, 0.0], (N, 1)), np.full(N, -1.7e308), row_bound=1.0)
-    door = curator(data)
+    curator = open_curator(data)
     for kind in (ClippedGradient, GradientNorm):
-        released = door.release(kind(loss=losses.squared, at=jnp.zeros(D), clip=clip), Gaussian(40.0))
+        released = curator.release(kind(loss=losses.squared, at=jnp.zeros(D), clip=clip), Gaussian(40.0))
         assert np.all(np.isfinite(released))
     far = ClippedGradientDifference(
         loss=losses.squared, at=jnp.full(D, 1e120), anchor=jnp.zeros(D), slope_clip=1.0
     )
-    assert np.all(np.isfinite(door.release(far, Gaussian(40.0))))
+    assert np.all(np.isfinite(curator.release(far, Gaussian(40.0))))
 
 
 def test_a_row_times_a_matrix_is_rounded_alike_wherever_it_stands():

@@ -4,7 +4,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
@@ -13,7 +14,6 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.replay import Audit
 
 N, D = 12, 3
 

@@ -17,16 +17,16 @@ from tests.contracts.coupled import (
     outlier_pair,
     tight_pair,
 )
-from tests.formula_noise import FormulaNoise, silence
+from tests.support.formula_noise import FormulaNoise, silence
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
-from privopt.replay import Audit
 from privopt.result import Outcome, Status
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -135,22 +135,22 @@ def test_the_library_s_audit_measures_the_same_moves(name):
 
 @dataclass(frozen=True, kw_only=True)
 class Peeks(ScheduledGradientDescent):
-    """Looks behind the door: at its answer, or at when to stop."""
+    """Looks at what it must not see: at its answer, or at when to stop."""
 
     at: str = "answer"
 
-    def run(self, door, problem, start):
-        positive = float(np.mean(door._private_units.private_targets > 0.0))
+    def run(self, curator, problem, start):
+        positive = float(np.mean(curator._private_units.private_targets > 0.0))
         if self.at == "answer":
-            return Outcome(super().run(door, problem, start).params + positive, Status.FINISHED)
+            return Outcome(super().run(curator, problem, start).params + positive, Status.FINISHED)
         stops = replace(self, steps=max(1, round(self.steps * positive)))
-        return super(Peeks, stops).run(door, problem, start)
+        return super(Peeks, stops).run(curator, problem, start)
 
 
 @pytest.mark.parametrize(
     ("at", "fault"), [("answer", "the result is no function of the releases"), ("end", "different releases")]
 )
-def test_a_method_that_looks_behind_the_door_is_noticed(at, fault):
+def test_a_method_that_looks_behind_the_curator_is_noticed(at, fault):
     sound = replace(METHODS["scheduled gradient descent"], shares="equal")
     fields = {field.name: getattr(sound, field.name) for field in dataclasses.fields(sound)}
     left, right = tight_pair(1, n=5)

@@ -14,10 +14,10 @@ from tests.contracts.coupled import (
     WIDE,
     outlier_pair,
 )
-from tests.formula_noise import FormulaNoise, cosines
+from tests.support.formula_noise import FormulaNoise, cosines
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
@@ -56,8 +56,8 @@ def double():
 def run(solver, units, problem=LOGISTIC, noise=None, start=None):
     """The result on a ledger that holds the plan and refuses anything else."""
     ledger = Ledger(WIDE, units.public.relation, plan=solver.event(units.public))
-    door = Curator(units, ledger, noise=NoiseSource(3) if noise is None else noise)
-    return solver.solve(door, problem, start)
+    curator = LocalCurator(units, ledger, noise=NoiseSource(3) if noise is None else noise)
+    return solver.solve(curator, problem, start)
 
 
 def spent(transcript):

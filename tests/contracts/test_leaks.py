@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from tests.contracts.cases import BUDGET, CASES, EVERY_CASE, IDS, D, N, as_units, toy_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger.account import Account
 from privopt.ledger.events import GaussianEvent, Repeated
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import FixedSize
 from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.laplace import Laplace
@@ -25,7 +26,6 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient, GradientNorm
-from privopt.sampling import FixedSize
 from privopt.solve import minimize
 
 CANARY = 0.123456789012345678  # a private number, looked for in everything that comes out
@@ -40,8 +40,8 @@ def solve(case, relation, units, **options):
     solver = case.solver.configure(case.problem, units.public, BUDGET)
     budget = BUDGET if case.solver.noise_multiplier is None else replace(BUDGET, epsilon=1e6)
     ledger = Ledger(budget, relation, plan=solver.event(units.public))
-    door = Curator(units, ledger, noise=NoiseSource(3), **options)
-    return door, solver.solve(door, case.problem)
+    curator = LocalCurator(units, ledger, noise=NoiseSource(3), **options)
+    return curator, solver.solve(curator, case.problem)
 
 
 def marked_arrays(case):
@@ -66,16 +66,29 @@ def test_nothing_that_comes_out_holds_a_private_number(case, relation):
     units = as_units(*marked_arrays(case), relation)
     assert np.float32(CANARY).tobytes() in np.asarray(units.private_features).tobytes()
     said = []
-    door, result = solve(case, relation, units, observer=lambda *what: said.append(what))
-    for thing in (units, door, door._engine, door._noise, door.ledger, door.transcript, result, said):
+    curator, result = solve(case, relation, units, observer=lambda *what: said.append(what))
+    for thing in (
+        units,
+        curator,
+        curator._engine,
+        curator._noise,
+        curator.ledger,
+        curator.transcript,
+        result,
+        said,
+    ):
         assert_no_canary(repr(thing))
         assert_no_canary(str(thing))
-    for document in (door.ledger.to_dict(), door.transcript.to_dict(), door.transcript.to_dict(values=True)):
+    for document in (
+        curator.ledger.to_dict(),
+        curator.transcript.to_dict(),
+        curator.transcript.to_dict(values=True),
+    ):
         assert_no_canary(json.dumps(document))
     assert_no_canary(pickle.dumps(np.asarray(result.params)))
     assert_no_canary(pickle.dumps(result.transcript))
     with pytest.raises(TypeError, match="cannot be pickled or copied"):
-        pickle.dumps(door)
+        pickle.dumps(curator)
 
 
 def test_a_result_and_its_report_hold_no_private_number():
@@ -103,18 +116,18 @@ def test_handles_and_streams_hold_no_data():
     case = case_named("gradient descent")
     units = as_units(*marked_arrays(case), "replace-one")
     with double_precision():
-        door = Curator(units, Ledger(BUDGET, "replace-one", composition="zcdp"), noise=NoiseSource(1))
+        curator = LocalCurator(units, Ledger(BUDGET, "replace-one", composition="zcdp"), noise=NoiseSource(1))
         query = ClippedGradient(loss=losses.squared, at=jnp.ones(D), clip=1.0)
-        held = door.hold(query)
-        stream = door.stream("far enough?", AboveThreshold(0.5, 0.1, 0.1))
+        held = curator.hold(query)
+        stream = curator.stream("far enough?", AboveThreshold(0.5, 0.1, 0.1))
         stream.ask("answer", GradientNorm(loss=losses.squared, at=jnp.ones(D), clip=1.0))
     assert_no_canary(pickle.dumps(held))
     assert repr(stream) == repr(held) == "<private>"
-    assert re.fullmatch(r"(<private>|\{\d+: <private>\})", repr(door._streams))
+    assert re.fullmatch(r"(<private>|\{\d+: <private>\})", repr(curator._streams))
     with pytest.raises(TypeError, match="cannot be pickled"):
         pickle.dumps(stream)
     with pytest.raises(TypeError, match="cannot be pickled"):
-        copy.deepcopy(door._streams)
+        copy.deepcopy(curator._streams)
 
 
 @pytest.mark.parametrize("case", EVERY_CASE, ids=lambda case: case.name)
@@ -141,17 +154,17 @@ def test_a_point_or_a_row_map_out_of_range_raises_no_warning(factor):
     signs = np.where(np.arange(3 * D).reshape(D, 3) % 2, 1.0, -1.0)
     with double_precision(), np.errstate(all="raise"):
         ledger = Ledger(BUDGET, "replace-one", composition="gaussian")
-        door = Curator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
+        curator = LocalCurator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
         query = ClippedGradient(loss=losses.softmax(3), at=jnp.asarray(factor * signs), clip=0.5)
-        assert np.all(np.isfinite(door.release(query, Gaussian(50.0))))
-        assert np.all(np.isfinite(door._engine._row_form_sum(query, query.row_form(door.public), None)))
-        view = door.view(factor * signs, 2.0)
+        assert np.all(np.isfinite(curator.release(query, Gaussian(50.0))))
+        assert np.all(np.isfinite(curator._engine._row_form_sum(query, query.row_form(curator.public), None)))
+        view = curator.view(factor * signs, 2.0)
         query = ClippedGradient(loss=losses.logistic, at=jnp.ones(3), clip=0.5)
         assert np.all(np.isfinite(view.release(query, Gaussian(50.0))))
 
 
 def refusals():
-    """Calls on a door that must fail, by what is wrong with them."""
+    """Calls on a curator that must fail, by what is wrong with them."""
 
     def gradient(clip=0.5, at=None):
         return ClippedGradient(loss=losses.logistic, at=jnp.zeros(D) if at is None else at, clip=clip)
@@ -160,23 +173,26 @@ def refusals():
         return state - release(gradient(), Gaussian(60.0)) - release(gradient(), Gaussian(0.01))
 
     return {
-        "too dear": (BudgetExceeded, lambda door: door.release(gradient(), Gaussian(0.01))),
-        "no noise": (BudgetExceeded, lambda door: door.release(gradient(), Gaussian(0.0))),
-        "infinite clip": (ValueError, lambda door: door.release(gradient(np.inf), Gaussian(60.0))),
-        "clip not a number": (ValueError, lambda door: door.release(gradient(np.nan), Gaussian(60.0))),
-        "negative clip": (ValueError, lambda door: door.release(gradient(-1.0), Gaussian(60.0))),
-        "another norm": (ValueError, lambda door: door.release(gradient(), Laplace(60.0))),
+        "too dear": (BudgetExceeded, lambda curator: curator.release(gradient(), Gaussian(0.01))),
+        "no noise": (BudgetExceeded, lambda curator: curator.release(gradient(), Gaussian(0.0))),
+        "infinite clip": (ValueError, lambda curator: curator.release(gradient(np.inf), Gaussian(60.0))),
+        "clip not a number": (ValueError, lambda curator: curator.release(gradient(np.nan), Gaussian(60.0))),
+        "negative clip": (ValueError, lambda curator: curator.release(gradient(-1.0), Gaussian(60.0))),
+        "another norm": (ValueError, lambda curator: curator.release(gradient(), Laplace(60.0))),
         "a sample of others": (
             ValueError,
-            lambda door: door.release(gradient(), Gaussian(60.0), FixedSize(10, 10 * N)),
+            lambda curator: curator.release(gradient(), Gaussian(60.0), FixedSize(10, 10 * N)),
         ),
         "second release of a loop": (
             BudgetExceeded,
-            lambda door: door.iterate(two_releases, jnp.zeros(D), 3),
+            lambda curator: curator.iterate(two_releases, jnp.zeros(D), 3),
         ),
-        "a stream too dear": (BudgetExceeded, lambda door: door.stream("s", AboveThreshold(1.0, 9.0, 9.0))),
-        "an allotment of more than all": (ValueError, lambda door: door.allot("inner", share=1.5)),
-        "too many blocks": (ValueError, lambda door: door.blocks(N)),
+        "a stream too dear": (
+            BudgetExceeded,
+            lambda curator: curator.stream("s", AboveThreshold(1.0, 9.0, 9.0)),
+        ),
+        "an allotment of more than all": (ValueError, lambda curator: curator.allot("inner", share=1.5)),
+        "too many blocks": (ValueError, lambda curator: curator.blocks(N)),
     }
 
 
@@ -184,27 +200,27 @@ def refusals():
 def test_a_refused_call_reads_nothing_spends_nothing_and_records_nothing(wrong, monkeypatch):
     features, targets = toy_arrays(case_named("gradient descent"))
     ledger = Ledger(BUDGET, "replace-one", composition="zcdp")
-    door = Curator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
+    curator = LocalCurator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
     for method in ("clipped_sum", "gather", "traced_arrays"):
-        monkeypatch.setattr(door._engine, method, lambda *_: pytest.fail("the data was read"))
+        monkeypatch.setattr(curator._engine, method, lambda *_: pytest.fail("the data was read"))
     error, call = refusals()[wrong]
     with double_precision(), pytest.raises(error) as raised:
-        call(door)
+        call(curator)
     assert ledger.entries == []
     assert ledger.spent == 0.0
-    assert len(door.transcript) == 0
+    assert len(curator.transcript) == 0
     assert "private" not in str(raised.value) or "share" in str(raised.value)
 
 
 def test_a_refused_piece_of_a_plan_stays_in_the_plan():
     features, targets = toy_arrays(case_named("gradient descent"))
     ledger = Ledger(BUDGET, "replace-one", plan=Repeated(GaussianEvent(30.0), 2))
-    door = Curator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
+    curator = LocalCurator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
     query = ClippedGradient(loss=losses.logistic, at=jnp.zeros(D), clip=0.5)
     with double_precision():
         with pytest.raises(PlanMismatch, match="plan"):
-            door.iterate(lambda state, release: state - release(query, Gaussian(30.0)), jnp.zeros(D), 3)
-        door.iterate(lambda state, release: state - release(query, Gaussian(30.0)), jnp.zeros(D), 2)
+            curator.iterate(lambda state, release: state - release(query, Gaussian(30.0)), jnp.zeros(D), 3)
+        curator.iterate(lambda state, release: state - release(query, Gaussian(30.0)), jnp.zeros(D), 2)
 
 
 def test_a_plan_that_its_own_budget_refuses_is_not_charged_to_the_account():
@@ -225,12 +241,12 @@ def test_a_plan_that_its_own_budget_refuses_is_not_charged_to_the_account():
 def test_no_message_of_a_failure_carries_a_private_number():
     """What is wrong with public arguments is said in public words, whatever the data."""
     features, targets = marked_arrays(case_named("gradient descent"))
-    door = Curator(
+    curator = LocalCurator(
         as_units(features, targets, "replace-one"), Ledger(BUDGET, "replace-one"), noise=NoiseSource(1)
     )
     wrong_shape = ClippedGradient(loss=losses.logistic, at=jnp.zeros(D + 1), clip=0.5)
     with double_precision(), pytest.raises(Exception) as raised:  # noqa: PT011  # JAX chooses the type
-        door.release(wrong_shape, Gaussian(60.0))
+        curator.release(wrong_shape, Gaussian(60.0))
     assert_no_canary(str(raised.value))
     with pytest.raises(ValueError, match="n must be a public number") as raised:
         Units.from_arrays(features, targets, row_bound=1.0, relation="add-or-remove-one", n=N - 1)
@@ -255,11 +271,11 @@ def test_values_that_are_no_labels_raise_nothing():
 
 def test_a_loss_that_is_not_a_number_for_one_unit_does_not_stop_a_debugging_jax():
     loss = losses.RecordLoss(lambda params, features, target: jnp.sqrt(features @ params - target))
-    door = Curator(
+    curator = LocalCurator(
         as_units(*toy_arrays(case_named("gradient descent")), "replace-one"),
         Ledger(BUDGET, "replace-one", composition="gaussian"),
         noise=NoiseSource(1),
     )
     with double_precision(), jax.debug_nans(True):
-        released = door.release(ClippedGradient(loss=loss, at=jnp.ones(D), clip=0.5), Gaussian(60.0))
+        released = curator.release(ClippedGradient(loss=loss, at=jnp.ones(D), clip=0.5), Gaussian(60.0))
     assert np.all(np.isfinite(released))

@@ -21,12 +21,14 @@ from tests.contracts.coupled import (
     tight_pair,
     tilted,
 )
-from tests.formula_noise import FormulaNoise, silence
+from tests.support.formula_noise import FormulaNoise, silence
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.errors import BudgetExceeded
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -39,8 +41,6 @@ from privopt.queries.gradient import ClippedGradient, GradientNorm, record_gradi
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.top_curvature import TopCurvature
-from privopt.replay import Audit
-from privopt.sampling import EveryUnit
 from privopt.solvers import adaptive_course, adaptive_paper
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
@@ -342,7 +342,7 @@ LONG = replace(METHODS["adaptive gradient descent"], most_steps=3000)
 
 
 @pytest.mark.parametrize("mutation", [ChargesByTheNorm, GoesOn])
-def test_an_adaptive_method_that_miscounts_is_refused_by_the_door(mutation, monkeypatch):
+def test_an_adaptive_method_that_miscounts_is_refused_by_the_curator(mutation, monkeypatch):
     left, right = outlier_pair("replace-one")
     assert couple(LONG, LOGISTIC, left, right, NoiseSource(3)).faults == []
     monkeypatch.setattr("privopt.solvers.adaptive_gradient_descent.Course", mutation)
@@ -354,15 +354,15 @@ def test_an_adaptive_method_that_miscounts_is_refused_by_the_door(mutation, monk
 class ChargesAsPublished(adaptive_paper.PaperNoise):
     """The gradient's noise is at its floor where the norm is negative, and is booked by the square of the norm."""
 
-    def gradient(self, door, at_point, left):
-        norm = float(door.release(GradientNorm(loss=at_point.loss, at=at_point.at, clip=at_point.clip),
+    def gradient(self, curator, at_point, left):
+        norm = float(curator.release(GradientNorm(loss=at_point.loss, at=at_point.at, clip=at_point.clip),
                                   Gaussian(self.norm_multiplier)))  # fmt: skip
         least = 1.0 / math.sqrt(self.rho)
-        gradient = door.release(at_point, Gaussian(max(norm * self.per_norm, least)))
+        gradient = curator.release(at_point, Gaussian(max(norm * self.per_norm, least)))
         return gradient, norm, left - 0.5 / (norm * self.per_norm) ** 2, False
 
 
-def test_a_published_charge_for_a_negative_norm_is_refused_by_the_door(monkeypatch):
+def test_a_published_charge_for_a_negative_norm_is_refused_by_the_curator(monkeypatch):
     solver = replace(METHODS["adaptive gradient descent, the paper's"], most_steps=50)
     left, right = outlier_pair("replace-one")
 

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 from tests.contracts.cases import BUDGET, CASES, IDS, D, N, as_units, those, toy_arrays
 
-from privopt.curator import Curator
+from privopt.curator.audit import Audit
+from privopt.curator.dry_run import DryRun
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.replay import Audit, DryRun, Replay
 from privopt.result import Status
 
 NEIGHBOURS = {
@@ -26,21 +28,21 @@ NEIGHBOURS = {
 }
 
 
-def run(case, relation, door_type=Curator, *units, seed=3, **options):
-    """Solve on a fresh ledger that holds the solver's plan; returns the door and the result."""
+def run(case, relation, curator_type=LocalCurator, *units, seed=3, **options):
+    """Solve on a fresh ledger that holds the solver's plan; returns the curator and the result."""
     public = units[0].public
     solver = case.solver.configure(case.problem, public, BUDGET)
     budget = BUDGET if case.solver.noise_multiplier is None else replace(BUDGET, epsilon=1e6)
     ledger = Ledger(budget, relation, plan=solver.event(public))
-    door = door_type(*units, ledger, noise=NoiseSource(seed), **options)
-    return door, solver, solver.solve(door, case.problem)
+    curator = curator_type(*units, ledger, noise=NoiseSource(seed), **options)
+    return curator, solver, solver.solve(curator, case.problem)
 
 
 @pytest.fixture(scope="module", params=CASES, ids=IDS)
 def solved(request):
     case, relation = request.param
     units = as_units(*toy_arrays(case), relation)
-    _door, solver, result = run(case, relation, Curator, units)
+    _curator, solver, result = run(case, relation, LocalCurator, units)
     return case, relation, units.public, solver, result
 
 
@@ -81,7 +83,7 @@ def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind
 @pytest.mark.parametrize(("case", "relation"), CASES, ids=IDS)
 def test_hopeless_data_raises_nothing_and_gives_finite_parameters(case, relation, value):
     _, targets = toy_arrays(case)
-    _, _, result = run(case, relation, Curator, as_units(np.full((N, D), value), targets, relation))
+    _, _, result = run(case, relation, LocalCurator, as_units(np.full((N, D), value), targets, relation))
     assert np.all(np.isfinite(result.params))
     assert isinstance(result.status, Status)
 
@@ -94,7 +96,7 @@ def test_a_hopeless_budget_warns_and_still_gives_finite_parameters(case, relatio
     assert N * gaussian_mu(hopeless.epsilon, hopeless.delta) < 1.0
     solver = case.solver.configure(case.problem, units.public, hopeless)
     ledger = Ledger(hopeless, relation, plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=NoiseSource(3)), case.problem)
+    result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(3)), case.problem)
     assert np.all(np.isfinite(result.params))
     assert 0.999 * hopeless.epsilon <= ledger.epsilon() <= hopeless.epsilon
 
@@ -103,7 +105,7 @@ def test_a_hopeless_budget_warns_and_still_gives_finite_parameters(case, relatio
 def test_zero_steps_return_the_start_and_spend_nothing(case, relation):
     units = as_units(*toy_arrays(case), relation)
     still = replace(case, solver=replace(case.solver, noise_multiplier=1.0, **case.still))
-    _, _solver, result = run(still, relation, Curator, units)
+    _, _solver, result = run(still, relation, LocalCurator, units)
     assert len(result.transcript) == 0
     assert not np.any(np.asarray(result.params))
 
@@ -117,7 +119,7 @@ def test_zero_steps_can_be_planned(case, relation):
     still = replace(case.solver, **case.still).configure(case.problem, units.public, BUDGET)
     assert still.releases() == 0
     result = still.solve(
-        Curator(units, Ledger(BUDGET, relation, plan=still.event(units.public)), noise=NoiseSource(3)),
+        LocalCurator(units, Ledger(BUDGET, relation, plan=still.event(units.public)), noise=NoiseSource(3)),
         case.problem,
     )
     assert len(result.transcript) == 0
@@ -130,7 +132,7 @@ def test_no_noise_and_no_clip_equal_a_plain_reference(case, relation):
     silent = replace(case, solver=replace(case.solver, clip=np.inf, noise_multiplier=0.0))
     solver = silent.solver.configure(case.problem, units.public, replace(BUDGET, epsilon=np.inf))
     ledger = Ledger(replace(BUDGET, epsilon=np.inf), relation, plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=NoiseSource(3)), case.problem)
+    result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(3)), case.problem)
     expected = plain_descent(solver, case.problem, units)
     np.testing.assert_allclose(result.params, expected, rtol=1e-9, atol=1e-12)
 

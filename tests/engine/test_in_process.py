@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 
-from privopt.data import Units
+from privopt.data.rows import take_rows
+from privopt.data.units import Units
 from privopt.engine import fast_path, general_path
 from privopt.engine.in_process import InProcessEngine, traced_arrays, traced_shapes, traced_sum
-from privopt.engine.rows import take_rows
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.base import KernelCall, RecordSum, RowForm, UnitSum, query, static
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.sampling import EveryUnit, FixedSize, Poisson
 
 ROWS, D = 300, 5
 LOSSES = {
@@ -443,7 +443,7 @@ def test_a_view_is_the_engine_on_mapped_rows(
     layout: str, lazy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lazy:
-        monkeypatch.setattr("privopt.data._DENSE_VIEW_BYTES", 0)
+        monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)
         monkeypatch.setattr("privopt.engine.fast_path.block_length", lambda width: 37)
     engine = InProcessEngine(units_for(losses.logistic, layout))
     generator = np.random.default_rng(6)

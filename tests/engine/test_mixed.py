@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 from tests.engine.test_in_process import LOSSES, D, FixedChoice, close, units_for
-from tests.plain_logistic import PlainLogistic
+from tests.support.plain_logistic import PlainLogistic
 
-from privopt.data import Units
+from privopt.data.rows import MappedRows
+from privopt.data.units import Units
 from privopt.engine import mixed_kernel
 from privopt.engine.in_process import InProcessEngine, traced_sum
-from privopt.engine.rows import MappedRows
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine, traced_sum
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum, rounding_bound
 from privopt.precision import double_precision

@@ -1,7 +1,7 @@
 """Where Algorithm 3 of Menart et al. 2023 spends more than it says, measured on the algorithm as printed.
 
-`printed` is that algorithm over a door: the door charges what each release costs, the program keeps the paper's own
-count. The solver of the library is held to the same situations.
+`printed` is that algorithm over a curator: the curator charges what each release costs, the program keeps the paper's
+own count. The solver of the library is held to the same situations.
 """
 
 import math
@@ -9,11 +9,13 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.exact_door import ExactDoor, public_of
-from tests.formula_noise import FormulaNoise
+from tests.support.exact_curator import ExactCurator, public_of
+from tests.support.formula_noise import FormulaNoise
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt import zoo
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, sequence
@@ -23,11 +25,9 @@ from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
-from privopt.problems import zoo
 from privopt.problems.losses import RecordLoss
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_norms import GradientNorms
-from privopt.replay import Audit
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 
 N, D, BETA = 20_000, 10, 0.1
@@ -54,8 +54,8 @@ def turning_norm(clip, n=N):
 class Printed:
     """Algorithm 3 as printed; `wanted` forces the values of the noisy norms, through the noise."""
 
-    def __init__(self, door, problem, clip, curvature, wanted=None):
-        self.door, self.problem, self.clip, self.curvature = door, problem, clip, curvature
+    def __init__(self, curator, problem, clip, curvature, wanted=None):
+        self.curator, self.problem, self.clip, self.curvature = curator, problem, clip, curvature
         self.wanted, self.params, self.spread = wanted, jnp.asarray(problem.start), None
 
     def noise(self, k, shape):
@@ -68,10 +68,10 @@ class Printed:
     def release(self, kind, stddev):
         """Noise of this standard deviation, whatever the program believes that it costs."""
         query = kind(loss=self.problem.problem.loss, at=self.params, clip=self.clip)
-        return self.door.release(query, Gaussian(stddev / float(query.sensitivity(self.door.public))))
+        return self.curator.release(query, Gaussian(stddev / float(query.sensitivity(self.curator.public))))
 
     def run(self, most=100_000):
-        n, clip, log = self.door.public.n, self.clip, log_term(self.door.public.n)
+        n, clip, log = self.curator.public.n, self.clip, log_term(self.curator.public.n)
         self.spread = clip / (math.sqrt(n) * RHO**0.25)
         norm, counted, gradients = self.release(GradientNorm, self.spread), math.sqrt(RHO) / n, 0
         while counted <= RHO / 2 and gradients < most:
@@ -90,7 +90,7 @@ def printed_spend(seed=None, wanted=None, relation="replace-one"):
     ledger = Ledger(WIDE, relation, composition="gaussian")
     program = Printed(None, BOWL, BOWL.lipschitz, 1.0, list(wanted or []))
     noise = FormulaNoise(program.noise) if wanted else NoiseSource(seed)
-    program.door = ExactDoor(BOWL, public_of(BOWL, N, relation), ledger, noise=noise, bind=True)
+    program.curator = ExactCurator(BOWL, public_of(BOWL, N, relation), ledger, noise=noise, bind=True)
     gradients = program.run()
     return ledger.spent / RHO, gradients
 
@@ -107,7 +107,7 @@ def our_spend(seed=None, wanted=None, relation="replace-one"):
     wanted, ledger = list(wanted or []), Ledger(WIDE, relation, composition="gaussian")
     public = public_of(BOWL, N, relation)
     spread = BOWL.lipschitz / (math.sqrt(N) * RHO**0.25)
-    door = None
+    curator = None
 
     def formula(k, shape):
         del k
@@ -117,18 +117,18 @@ def our_spend(seed=None, wanted=None, relation="replace-one"):
         return np.asarray((wanted.pop(0) - exact) / spread)
 
     points = []
-    door = Watching(
+    curator = Watching(
         BOWL, public, ledger, noise=FormulaNoise(formula) if wanted else NoiseSource(seed), bind=True
     )
-    door.points = points
-    result = solver.solve(door, BOWL.problem, jnp.asarray(BOWL.start))
+    curator.points = points
+    result = solver.solve(curator, BOWL.problem, jnp.asarray(BOWL.start))
     scales = [release.scale[0] / release.sensitivity[0] for release in result.transcript]
     spent = sum(0.5 / scale**2 for scale in scales)
     assert ledger.spent <= RHO * (1 + 1e-9)
     return spent / RHO, sum(release.name == "ClippedGradient" for release in result.transcript)
 
 
-class Watching(ExactDoor):
+class Watching(ExactCurator):
     """Remembers where it was asked."""
 
     def _mean(self, query):
@@ -212,7 +212,7 @@ def test_a_replaced_record_moves_the_gradient_by_twice_the_printed_sensitivity()
     assert moved <= stated
     # Four times the price: noise of one printed sensitivity is charged rho = 1 / 2 and costs 2.
     ledger = Ledger(WIDE, "replace-one", composition="gaussian")
-    Curator(left, ledger, noise=NoiseSource(0)).release(query, Gaussian(printed / stated))
+    LocalCurator(left, ledger, noise=NoiseSource(0)).release(query, Gaussian(printed / stated))
     assert ledger.spent == pytest.approx(4.0 * 0.5)
 
 

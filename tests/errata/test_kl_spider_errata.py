@@ -11,12 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.kl_spider import PhasePlanner
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.growth import KL
@@ -24,9 +27,6 @@ from privopt.problems.problem import Problem
 from privopt.queries.base import query
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.replay import Audit
-from privopt.sampling import EveryUnit
-from privopt.solvers.kl_phases import PhasePlanner
 from privopt.solvers.kl_spider import KLSpider
 
 N, CLIP, CURVATURE, LONG = 40, 1.0, 1.0, 50.0
@@ -42,7 +42,8 @@ SHARP = KL(gamma=1.0, kappa=4.0 / 3.0, gap=1.0)
 
 
 def audit_of(plan, relation="replace-one"):
-    """A door on records (x, 1) or (x, -1), and the same with (-x, -1) in the last place; |x| is far above the clip."""
+    """A curator on records (x, 1) or (x, -1), and the same with (-x, -1) in the last place; |x| is far above the
+    clip."""
     rows, signs = np.tile([LONG, 0.0, 0.0], (N, 1)), np.ones(N)
     signs[: N // 2] = -1.0
     other, opposite = rows.copy(), signs.copy()
@@ -64,7 +65,7 @@ def revealed(audit):
     )
 
 
-def printed(door, *, rho, growth, phases, ratio):
+def printed(curator, *, rho, growth, phases, ratio):
     """Algorithm 1 as it is printed: its variances, its real T_k, its `while t <= T_k`; stops by the norm never come."""
     params, goal = jnp.asarray([0.0, 0.0, 0.0]), growth.gap
     for _ in range(phases):
@@ -75,15 +76,15 @@ def printed(door, *, rho, growth, phases, ratio):
         )
         anchor = ClippedGradient(loss=LOSS, at=params, clip=CLIP)
         deviation = CLIP * math.sqrt(phases / rho) / N
-        estimate = door.release(anchor, Gaussian(deviation / float(anchor.sensitivity(door.public))))
+        estimate = curator.release(anchor, Gaussian(deviation / float(anchor.sensitivity(curator.public))))
         t = 0
         while t <= length:
             direction = estimate / jnp.sqrt(jnp.sum(estimate**2))
             moved = params - gradient / (4 * CURVATURE) * direction
             difference = ClippedGradientDifference(loss=LOSS, at=moved, anchor=params, slope_clip=CURVATURE)
             deviation = gradient * math.sqrt(phases * length / rho) / N
-            noise = Gaussian(deviation / float(difference.sensitivity(door.public)))
-            estimate, params, t = estimate + door.release(difference, noise), moved, t + 1
+            noise = Gaussian(deviation / float(difference.sensitivity(curator.public)))
+            estimate, params, t = estimate + curator.release(difference, noise), moved, t + 1
 
 
 @pytest.mark.parametrize(("kappa", "ratio"), [(2.0, 1.3), (4.0 / 3.0, 1.1), (4.0 / 3.0, 2.0)])
@@ -171,7 +172,7 @@ def test_the_printed_sensitivity_of_a_difference_lacks_its_constant_and_its_unit
 
 
 def without_the_last(relation):
-    """A door on the worst records, and the same without the last one."""
+    """A curator on the worst records, and the same without the last one."""
     rows, signs = np.tile([LONG, 0.0, 0.0], (N, 1)), np.ones(N)
     left, right = (
         Units.from_arrays(rows[:k], signs[:k], relation=relation, row_bound=LONG, n=N, storage="float64")

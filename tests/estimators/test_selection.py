@@ -10,8 +10,8 @@ import pytest
 from sklearn.base import clone, is_classifier
 from tests.estimators.configured import CLASSIFIERS, FEW_STEPS, ROWS, WIDTH, toy_data
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.errors import BudgetExceeded
 from privopt.estimators.classifiers import LinearSVC, LogisticRegression
@@ -222,15 +222,15 @@ def test_bounded_losses_lie_between_zero_and_one() -> None:
             assert scores.max() > 0.2
 
 
-def test_the_choice_passes_the_door(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_passes_the_curator(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    release = Curator.release
+    release = LocalCurator.release
 
     def watched(self: Any, query: Any, *arguments: Any) -> Any:
         asked.append(query.name)
         return release(self, query, *arguments)
 
-    monkeypatch.setattr(Curator, "release", watched)
+    monkeypatch.setattr(LocalCurator, "release", watched)
     search().fit(*toy_data())
     assert asked.count("HoldoutScores") == 1
     assert asked.count("ClippedGradient") == 60

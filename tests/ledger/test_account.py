@@ -11,7 +11,7 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import DeltaEvent, GaussianEvent, LaplaceEvent, Repeated, SampledEvent, Sequence
-from privopt.sampling import Poisson
+from privopt.ledger.sampling import Poisson
 
 
 def test_fits_are_paid_at_once_and_in_full() -> None:

@@ -13,6 +13,7 @@ from privopt.errors import NotPriceable
 from privopt.ledger.accounting import delta, epsilon, is_closed_form, zcdp_rho
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
+from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
@@ -29,13 +30,12 @@ from privopt.ledger.events import (
     Sequence,
     ShiftedGaussianEvent,
     ZCDPEvent,
-    event_from_dict,
     repeat,
 )
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.public import Relation
-from privopt.sampling import FixedSize, Poisson
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 POISSON = SampledEvent(Poisson(0.05), GaussianEvent(1.0))

@@ -25,8 +25,8 @@ from privopt.ledger.events import (
 from privopt.ledger.filters import Composition
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.public import Relation
-from privopt.sampling import FixedSize, Poisson
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 PLANS: dict[str, tuple[Callable[[float], Event], Relation]] = {

@@ -22,7 +22,7 @@ from privopt.ledger.events import (
     Sequence,
     ZCDPEvent,
 )
-from privopt.sampling import Poisson
+from privopt.ledger.sampling import Poisson
 
 EVENTS = st.one_of(
     st.builds(GaussianEvent, st.floats(1, 50)),

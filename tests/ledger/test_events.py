@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.events import (
     BoundedRangeEvent,
     DeltaEvent,
@@ -23,12 +24,11 @@ from privopt.ledger.events import (
     Sequence,
     ShiftedGaussianEvent,
     ZCDPEvent,
-    event_from_dict,
     leaf_counts,
     repeat,
     sequence,
 )
-from privopt.sampling import EveryUnit, FixedSize, Poisson
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 
 POSITIVE = st.floats(1e-6, 1e6)
 LEAVES = st.one_of(

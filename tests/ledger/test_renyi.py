@@ -13,8 +13,8 @@ from scipy.stats import norm
 from privopt.ledger.accounting import epsilon
 from privopt.ledger.events import GaussianEvent, MixtureEvent, Repeated, SampledEvent
 from privopt.ledger.renyi import mixture_add_or_remove, poisson_replace_one
+from privopt.ledger.sampling import Poisson
 from privopt.public import Relation
-from privopt.sampling import Poisson
 
 ADD, REPLACE = Relation.ADD_OR_REMOVE_ONE, Relation.REPLACE_ONE
 Pair = tuple[tuple[float, float], ...]  # weight and mean of each part

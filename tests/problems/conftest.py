@@ -1,4 +1,4 @@
-"""The public mathematics runs in float64, as behind the door."""
+"""The public mathematics runs in float64, as the curator does."""
 
 from collections.abc import Iterator
 

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from privopt.problems import losses, zoo
+from privopt import zoo
+from privopt.problems import losses
 from privopt.problems.growth import KL
-from privopt.problems.growth_fit import fit_growth
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
+from privopt.zoo.growth_fit import fit_growth
 
 KNOWN = {
     "quadratic": zoo.power(2.0, 4),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from privopt.data import Units
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision

@@ -7,10 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.queries.test_queries import CASES, LOSSES, D, Pair, as_units, pairs, points
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
@@ -20,8 +22,6 @@ from privopt.public import Public
 from privopt.queries import gradient_norms
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_norms import GradientNorms
-from privopt.replay import Audit
-from privopt.sampling import Poisson
 
 POINTS = 4
 

@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.queries.test_queries import D, as_units, pairs, points
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
 from privopt.queries.hessian import NewtonDirection
-from privopt.replay import Audit
-from privopt.sampling import Poisson
 
 MODELS = [(losses.logistic, "bound"), (losses.logistic, "hessian"), (losses.squared, "hessian")]
 
@@ -136,7 +136,7 @@ def test_the_direction_solves_the_newton_equation(loss, model, layout):
     expected = np.linalg.solve((rows.T * weights) @ rows / 40 + np.diag([0.07, 0.07, 0.07]), gradient)
     asked = direction(loss, model, at, gradient, damping=0.05, ridge=0.02)
     ledger = Ledger(Budget(np.inf, 1e-5), "replace-one", composition="gaussian")
-    found = Curator(units, ledger, noise=NoiseSource(1)).release(asked, Gaussian(0.0))
+    found = LocalCurator(units, ledger, noise=NoiseSource(1)).release(asked, Gaussian(0.0))
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     general = asked.finish(InProcessEngine(units).general_sum(asked) / units.public.n)
     np.testing.assert_allclose(general, expected, rtol=1e-12)

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.queries.test_queries import CASES, LOSSES, PUBLIC, D, Pair, as_units, pairs, points
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -20,8 +22,6 @@ from privopt.problems import losses
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.mixed_gradient import MixedGradient
-from privopt.replay import Audit
-from privopt.sampling import FixedSize, Poisson
 
 CLIPS = [(0.3, 0.1), (1e-6, 50.0), (50.0, 0.0), (0.0, 0.2)]
 
@@ -158,7 +158,7 @@ def test_clips_that_are_negative_or_no_numbers_never_understate():
     with double_precision():
         assert mixed(-1.0, 0.5, 0.5) == pytest.approx(2 * 0.25 / 10)
         assert mixed(0.5, -1.0, 0.5) == pytest.approx(2 * 0.25 / 10)
-        assert math.isnan(mixed(math.nan, 0.5, 0.5))  # which the door refuses
+        assert math.isnan(mixed(math.nan, 0.5, 0.5))  # which the curator refuses
         assert math.isnan(mixed(0.5, math.nan, 0.5))
         assert mixed(0.5, math.inf, 0.0) == pytest.approx(2 * 0.5 / 10)
         assert mixed(math.inf, 0.5, 1.0) == pytest.approx(2 * 0.5 / 10)

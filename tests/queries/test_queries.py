@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -23,8 +25,6 @@ from privopt.public import Public
 from privopt.queries.base import clip_to_ball, query
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.replay import Audit
-from privopt.sampling import EveryUnit, FixedSize, Poisson
 
 D, CAP = 3, 3
 

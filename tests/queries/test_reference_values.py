@@ -1,7 +1,7 @@
 """Risk, clipped gradient and clipped change of a gradient on twelve records, at (1, -1, 1/2)."""
 
 import numpy as np
-from tests.kl_reference import LOGISTIC, N, twelve_records
+from tests.support.kl_reference import LOGISTIC, N, twelve_records
 
 from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision

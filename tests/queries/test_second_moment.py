@@ -8,26 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
-from tests.formula_noise import FormulaNoise
 from tests.queries.test_queries import D, as_units, pairs
-from tests.reference_rows import reference_arrays
+from tests.support.formula_noise import FormulaNoise
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.rows import take_rows
+from privopt.data.units import Units
 from privopt.engine import second_moments
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.rounding import rounding_bound
-from privopt.engine.rows import take_rows
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.second_moment import SecondMoment, pack, packed_length, unpack
-from privopt.replay import Audit
-from privopt.sampling import Poisson
 
 LAYOUTS = ["dense", "sparse", "users", "sparse users"]
 
@@ -118,7 +118,7 @@ def units_of(layout: str, rows: int, d: int) -> Units:
 )
 @pytest.mark.parametrize("row_bound", [1.3, 0.4])
 def test_the_products_equal_the_general_path(layout, d, row_bound, monkeypatch):
-    monkeypatch.setattr("privopt.data._DENSE_VIEW_BYTES", 0)  # mapped sparse rows are not stored
+    monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)  # mapped sparse rows are not stored
     monkeypatch.setattr(second_moments, "_PRODUCT_ROWS", 16)
     engine = InProcessEngine(units_of(layout, 100, d))
     query = SecondMoment(row_bound=row_bound)
@@ -167,7 +167,7 @@ def test_reference_values_of_the_whitening_map():  # ERM reference 6.3, RV10
     mechanism = Gaussian(1 / 5.0)
     query = SecondMoment(row_bound=1.0)
     ledger = Ledger(Budget(1000.0, 1e-6), "replace-one", plan=mechanism.event())
-    released = Curator(units, ledger, noise=FormulaNoise(upper_triangle)).release(query, mechanism)
+    released = LocalCurator(units, ledger, noise=FormulaNoise(upper_triangle)).release(query, mechanism)
     stddev = float(query.sensitivity(units.public)) / 5.0
     assert stddev == pytest.approx(0.035355339059, rel=1e-10)
     values, vectors = np.linalg.eigh(unpack(released, 3))

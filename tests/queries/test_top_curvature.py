@@ -7,16 +7,16 @@ from hypothesis import strategies as st
 from scipy import sparse
 from tests.queries.test_queries import as_units, pairs
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.top_curvature import TopCurvature
-from privopt.replay import Audit
-from privopt.sampling import Poisson
 
 
 def audited(left, right, relation, query, multiplier=5.0, understate=0.0):
@@ -62,8 +62,8 @@ def test_it_is_the_largest_eigenvalue(width, layout):
     units = Units.from_arrays(
         sparse.csr_array(rows) if layout == "sparse" else rows,
         row_bound=1.0,
-        groups=np.arange(200) // 4 if layout == "users" else None,
-        max_records_per_user=4 if layout == "users" else None,
+        groups=np.arange(200) // 4 if layout == "users" else 100,
+        max_records_per_user=4 if layout == "users" else 100,
         storage="float64",
     )
     ledger = Ledger(Budget(np.inf, 0.0), units.public.relation)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.queries.test_queries import CASES, LOSSES, PUBLIC, D, as_units, entries, pairs, points
 
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
@@ -17,7 +18,6 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.vertex_scores import VertexScores, clip_to_cube
-from privopt.replay import Audit
 
 
 @pytest.mark.parametrize(("loss", "layout"), CASES, ids=[" ".join(case) for case in CASES])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxtyping import Array
 
-from privopt.door import Door
+from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated, Sequence
 from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.gaussian import Gaussian
@@ -48,12 +48,12 @@ class DescentUntilFlat:
         del public
         return Sequence((self.test.event(), Repeated(self.noise.event(), self.steps)))
 
-    def solve(self, door: Door, start: Array) -> Result:
+    def solve(self, curator: Curator, start: Array) -> Result:
         params = start
-        norms = door.stream("gradient norms", self.test)
+        norms = curator.stream("gradient norms", self.test)
         for _ in range(self.steps):
             if norms.ask("answer", GradientNorm(loss=self.loss, at=params, clip=self.clip)):
                 break
-            gradient = door.release(ClippedGradient(loss=self.loss, at=params, clip=self.clip), self.noise)
+            gradient = curator.release(ClippedGradient(loss=self.loss, at=params, clip=self.clip), self.noise)
             params = params - self.step_size * gradient
-        return Result(params, Status.FINISHED, door.transcript)
+        return Result(params, Status.FINISHED, curator.transcript)

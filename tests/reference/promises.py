@@ -5,17 +5,19 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from privopt.curator import Curator
-from privopt.door import Door
+from privopt.curator.audit import Audit
+from privopt.curator.base import Curator
+from privopt.curator.dry_run import DryRun
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.replay import Audit, DryRun, Replay
 from privopt.result import Result
 
-Program = Callable[[Door], Result]
+Program = Callable[[Curator], Result]
 WIDE = Budget(1e6, 1e-5)  # never refuses a plan that has a finite price
 NO_PRIVACY = Budget(float("inf"), 1e-5)
 
@@ -23,7 +25,7 @@ NO_PRIVACY = Budget(float("inf"), 1e-5)
 def solve(program: Program, units, *, plan=None, budget=WIDE, noise=None, **filter_options) -> Result:
     """Run a program on data, under a plan or a filter."""
     ledger = Ledger(budget, units.public.relation, plan=plan, **filter_options)
-    return program(Curator(units, ledger, noise=NoiseSource(3) if noise is None else noise))
+    return program(LocalCurator(units, ledger, noise=NoiseSource(3) if noise is None else noise))
 
 
 def assert_replays(program: Program, result: Result, public, ledger: Ledger | None = None) -> None:

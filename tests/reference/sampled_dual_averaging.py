@@ -1,4 +1,4 @@
-"""Sampled dual averaging for a matrix game: both players' scores stay behind the door, drawn vertices come out.
+"""Sampled dual averaging for a matrix game: both players' scores stay with the curator, drawn vertices come out.
 
 Solves min_x max_y (1/n) sum_i (u_i . x)(v_i . y) over two simplices; a record is (u_i, v_i). With step weights
 w_t = t + 1 and inverse temperatures beta_t = s sqrt t, t = 0, 1, ..., T - 1:
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from privopt.door import Door
+from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Parallel, Sequence
 from privopt.mechanisms.vertex_sampler import VertexSampler
 from privopt.public import Public
@@ -126,11 +126,11 @@ class SampledDualAveraging:
         """The average of drawn vertices."""
         return jnp.bincount(jnp.asarray(released), length=vertices).astype(jnp.float64) / self.draws
 
-    def solve(self, door: Door) -> Result:
-        public = door.public
+    def solve(self, curator: Curator) -> Result:
+        public = curator.public
         sizes = {"row": self.rows, "column": public.d - self.rows}
-        streams = {who: door.stream(f"{who} player", self.stream(public), (sizes[who],)) for who in sizes}
-        sources = [door] * (self.steps - 1) if self.batches is None else door.blocks(self.batches)
+        streams = {who: curator.stream(f"{who} player", self.stream(public), (sizes[who],)) for who in sizes}
+        sources = [curator] * (self.steps - 1) if self.batches is None else curator.blocks(self.batches)
         average = {who: jnp.zeros(size, jnp.float64) for who, size in sizes.items()}
         for t in range(self.steps):
             plays = {who: self.play(streams[who].ask("draw"), sizes[who]) for who in sizes}
@@ -142,7 +142,7 @@ class SampledDualAveraging:
                         rows=self.rows, of_rows=who == "row", play=plays[other], clip=self.clip
                     )
                     streams[who].ask("add", gradient, on=sources[t])
-        return Result((average["row"], average["column"]), Status.FINISHED, door.transcript)
+        return Result((average["row"], average["column"]), Status.FINISHED, curator.transcript)
 
 
 class MeanDualAveraging(SampledDualAveraging):

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from privopt.door import Door
+from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.prefix_sum import PrefixSum, block_diagonal, independent, square_root_toeplitz
 from privopt.public import Public
@@ -137,7 +137,7 @@ class SinglePassO2NC:
         return PrefixSum(strategy=block_diagonal(*strategies), noise_multiplier=self.noise_multiplier)
 
     def sensitivities(self, public: Public) -> np.ndarray:
-        """Of the items: factor * clip / batch, without the rounding that the door adds."""
+        """Of the items: factor * clip / batch, without the rounding that the curator adds."""
         clips = [self.difference_clip if t % self.period else self.clip for t in range(self.steps)]
         return public.relation.factor * np.asarray(clips) / np.asarray(self.batches())
 
@@ -145,11 +145,11 @@ class SinglePassO2NC:
         del public
         return Sequence((self.stream().event(), Parallel((NoEvent(),) * self.steps)))
 
-    def solve(self, door: Door) -> Result:
-        stream = door.stream("prefix sums", self.stream(), (door.public.d,))
-        x = step = anchor = prefix = before = jnp.zeros(door.public.d, jnp.float64)
+    def solve(self, curator: Curator) -> Result:
+        stream = curator.stream("prefix sums", self.stream(), (curator.public.d,))
+        x = step = anchor = prefix = before = jnp.zeros(curator.public.d, jnp.float64)
         visited = []
-        for t, batch in enumerate(door.blocks(self.batches())):
+        for t, batch in enumerate(curator.blocks(self.batches())):
             z, x = x + step / 2.0, x + step
             if t % self.period == 0:
                 item = SmoothedGradient(at=z, smoothing=self.smoothing, clip=self.clip)
@@ -162,8 +162,8 @@ class SinglePassO2NC:
             step = clip_to_ball(step - self.step_size * (prefix - before), self.radius)
             visited.append(z)
             anchor = z
-        blocks = jnp.reshape(jnp.stack(visited), (-1, self.averaged, door.public.d))
-        return Result(jnp.mean(blocks, axis=1), Status.FINISHED, door.transcript)
+        blocks = jnp.reshape(jnp.stack(visited), (-1, self.averaged, curator.public.d))
+        return Result(jnp.mean(blocks, axis=1), Status.FINISHED, curator.transcript)
 
 
 def period_noise(sensitivity_first: float, sensitivity_later: float, period: int, mu: float) -> list[float]:

@@ -1,4 +1,4 @@
-"""The mean of concentrated user vectors: vectors held behind the door, a concentration test, an inlier mean.
+"""The mean of concentrated user vectors: vectors held by the curator, a concentration test, an inlier mean.
 
 K units, one vector y_j each, one radius r; h_j = #{i: |y_j - y_i| <= r} counts j itself, h0 = (K + 1) / 2:
 
@@ -19,14 +19,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from scipy import stats
 
-from privopt.door import Door
+from privopt.curator.base import Curator
 from privopt.ledger.events import DeltaEvent, Event, Sequence
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.public import Public, Relation
 from privopt.queries.base import RecordSum, StatisticOfHeld, query, static
 from privopt.result import Result, Status
 
-ROUNDING = 1e-9  # of lengths, weights and means in float64; the door adds a bound for sums over units only
+ROUNDING = 1e-9  # of lengths, weights and means in float64; the curator adds a bound for sums over units only
 
 
 @query
@@ -161,11 +161,11 @@ class SoftFriendlyMean:
         del public
         return Sequence((self.test.event(), self.noise.event()))
 
-    def solve(self, door: Door, centre: Array) -> Result:
-        held = door.hold(UnitVector(clip=self.clip))
+    def solve(self, curator: Curator, centre: Array) -> Result:
+        held = curator.hold(UnitVector(clip=self.clip))
         concentration = Concentration(held=held, within=self.within)
-        weight = float(door.release(concentration, self.test))
-        if weight < self.test.threshold(self.least_weight, concentration.sensitivity(door.public)):
-            return Result(centre, Status.FINISHED, door.transcript)
+        weight = float(curator.release(concentration, self.test))
+        if weight < self.test.threshold(self.least_weight, concentration.sensitivity(curator.public)):
+            return Result(centre, Status.FINISHED, curator.transcript)
         mean = InlierMean(held=held, within=self.within, least_weight=self.least_weight)
-        return Result(door.release(mean, self.noise), Status.FINISHED, door.transcript)
+        return Result(curator.release(mean, self.noise), Status.FINISHED, curator.transcript)

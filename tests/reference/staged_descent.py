@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from jaxtyping import Array
 
-from privopt.door import Door
+from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Sequence
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -26,7 +26,7 @@ class StagedDescent:
 
     Attributes:
         stages: configured inner solvers.
-        shares: of the door's cap, one a stage, under a filter; None under a declared plan, which is divided.
+        shares: of the curator's cap, one a stage, under a filter; None under a declared plan, which is divided.
     Guarantee:
         That of the ledger: every release of a stage is charged to it, and a stage gets no more than its part.
     """
@@ -37,14 +37,14 @@ class StagedDescent:
     def event(self, public: Public) -> Event:
         return Sequence(tuple(stage.event(public) for stage in self.stages))
 
-    def solve(self, door: Door, problem: Problem, start: Array) -> Result:
+    def solve(self, curator: Curator, problem: Problem, start: Array) -> Result:
         params, status = start, None
         for number, stage in enumerate(self.stages):
             name = f"stage {number}"
             if self.shares is None:
-                lent = door.allot(name, plan=stage.event(door.public))
+                lent = curator.allot(name, plan=stage.event(curator.public))
             else:
-                lent = door.allot(name, share=self.shares[number])
+                lent = curator.allot(name, share=self.shares[number])
             params, status, *_ = stage.solve(lent, problem, params)
         assert status is not None
-        return Result(params, status, door.transcript)
+        return Result(params, status, curator.transcript)

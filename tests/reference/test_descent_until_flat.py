@@ -14,8 +14,8 @@ from tests.reference.promises import (
     solve,
 )
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, PureEvent, Repeated, Sequence
@@ -48,7 +48,7 @@ def as_units(rows, targets):
 
 
 def program(solver):
-    return lambda door: solver.solve(door, jnp.zeros(D, jnp.float64))
+    return lambda curator: solver.solve(curator, jnp.zeros(D, jnp.float64))
 
 
 def answers(result):
@@ -87,7 +87,7 @@ def test_replay_and_price():
 def test_under_a_filter_the_stream_is_charged_once():
     units = as_units(*arrays())
     ledger = Ledger(Budget(20.0, 1e-5), "replace-one", composition="zcdp")
-    result = program(SOLVER)(Curator(units, ledger, noise=NoiseSource(3)))
+    result = program(SOLVER)(LocalCurator(units, ledger, noise=NoiseSource(3)))
     releases = len(answers(result)) - 1
     assert ledger.spent == pytest.approx(2.0**2 / 2 + releases / (2 * 20.0**2))
     again = Ledger(Budget(20.0, 1e-5), "replace-one", composition="zcdp")
@@ -97,8 +97,8 @@ def test_under_a_filter_the_stream_is_charged_once():
 
 def test_a_stream_gives_no_answer_after_its_hit():
     units = as_units(*arrays())
-    door = Curator(units, Ledger(NO_PRIVACY, "replace-one"))
-    stream = door.stream("norms", AboveThreshold(1e3, np.inf, np.inf, reversed=True))
+    curator = LocalCurator(units, Ledger(NO_PRIVACY, "replace-one"))
+    stream = curator.stream("norms", AboveThreshold(1e3, np.inf, np.inf, reversed=True))
     norm = GradientNorm(loss=losses.squared, at=jnp.zeros(D, jnp.float64), clip=1.0)
     assert stream.ask("answer", norm)
     with pytest.raises(RuntimeError, match="stopped at its first hit"):

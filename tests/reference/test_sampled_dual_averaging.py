@@ -12,8 +12,8 @@ from tests.reference.promises import (
 )
 from tests.reference.sampled_dual_averaging import MeanDualAveraging, SampledDualAveraging
 
-from privopt.blocks import block_assignment
-from privopt.data import Units
+from privopt.data.blocks import block_assignment
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.mechanisms.noise import NoiseSource

@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.formula_noise import FormulaNoise, silence
 from tests.reference.promises import (
     NO_PRIVACY,
     assert_costs,
@@ -19,9 +18,10 @@ from tests.reference.single_pass_o2nc import (
     SmoothedGradient,
     period_noise,
 )
+from tests.support.formula_noise import FormulaNoise, silence
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
@@ -61,13 +61,13 @@ def close(found, expected):
 
 def test_smoothed_gradients_have_their_reference_values():
     units = as_units(*records())
-    door = Curator(units, Ledger(NO_PRIVACY, "replace-one"))
+    curator = LocalCurator(units, Ledger(NO_PRIVACY, "replace-one"))
     at = np.array([0.3, -0.2, 0.5])
     common = {"smoothing": 0.2, "clip": 1.0}
-    gradient = door.release(SmoothedGradient(at=at, **common), Gaussian(0.0))
+    gradient = curator.release(SmoothedGradient(at=at, **common), Gaussian(0.0))
     close(gradient, [-0.2316410979, 0.0878943716, -0.1244579626])
     moved = SmoothedDifference(at=at, anchor=at + np.array([0.02, 0.01, -0.03]), **common)
-    close(door.release(moved, Gaussian(0.0)), [0.0117638433, 0.0024480972, 0.0026128687])
+    close(curator.release(moved, Gaussian(0.0)), [0.0117638433, 0.0024480972, 0.0026128687])
 
 
 def test_without_noise_and_clipping_the_outputs_have_their_reference_values():
@@ -163,16 +163,16 @@ def test_the_audit_notices_an_understated_sensitivity():
 def test_a_unit_enters_the_stream_once():
     units = as_units(*records())
     item = SmoothedGradient(at=np.zeros(D), smoothing=0.2, clip=1.0)
-    door = Curator(units, Ledger(NO_PRIVACY, "replace-one"))
-    stream = door.stream("prefix sums", SILENT.stream(), (D,))
-    first, second = door.blocks(2)
+    curator = LocalCurator(units, Ledger(NO_PRIVACY, "replace-one"))
+    stream = curator.stream("prefix sums", SILENT.stream(), (D,))
+    first, second = curator.blocks(2)
     stream.ask("add", item, on=first)
     with pytest.raises(ValueError, match="would hold units of earlier items"):
         stream.ask("add", item)
     with pytest.raises(ValueError, match="would hold units of earlier items"):
         stream.ask("add", item, on=first.blocks(2)[1])
     with pytest.raises(ValueError, match="would hold units of earlier items"):
-        stream.ask("add", item, on=door.blocks(4)[2])
+        stream.ask("add", item, on=curator.blocks(4)[2])
     inner, outer = second.blocks(2)
     stream.ask("add", item, on=inner)
     stream.ask("add", item, on=outer)

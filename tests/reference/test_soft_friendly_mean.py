@@ -21,9 +21,10 @@ from tests.reference.soft_friendly_mean import (
     soft_weights,
 )
 
-from privopt.curator import Curator
-from privopt.data import Units
-from privopt.handles import Held
+from privopt.curator.audit import Audit
+from privopt.curator.handles import Held
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, Sequence
@@ -32,7 +33,6 @@ from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 from privopt.queries.base import StatisticOfHeld, query, static
-from privopt.replay import Audit
 
 K, D = 40, 3
 CENTRE = np.full(D, 7.0)
@@ -57,7 +57,7 @@ def as_units(vectors):
 
 
 def program(solver):
-    return lambda door: solver.solve(door, CENTRE)
+    return lambda curator: solver.solve(curator, CENTRE)
 
 
 def test_weight_and_mean_have_their_reference_values():
@@ -156,18 +156,18 @@ def test_add_or_remove_one_is_refused():
 
 
 def test_held_vectors_are_used_where_they_are_held():
-    """A sensitivity may rest on how the vectors were clipped: another door's must not take their place."""
-    door = Curator(as_units(points()), Ledger(NO_PRIVACY, "replace-one"))
-    statistic = Concentration(held=door.hold(UnitVector(clip=6.0)), within=0.6)
-    lent = door.allot("inner", share=0.5)
+    """A sensitivity may rest on how the vectors were clipped: another curator's must not take their place."""
+    curator = LocalCurator(as_units(points()), Ledger(NO_PRIVACY, "replace-one"))
+    statistic = Concentration(held=curator.hold(UnitVector(clip=6.0)), within=0.6)
+    lent = curator.allot("inner", share=0.5)
     lent.hold(UnitVector(clip=0.01))
     assert float(lent.release(statistic, Gaussian(0.0))) == pytest.approx(32.769230769230774)
-    with pytest.raises(ValueError, match="held behind another door"):
-        door.blocks(2)[0].release(statistic, Gaussian(0.0))
+    with pytest.raises(ValueError, match="held behind another curator"):
+        curator.blocks(2)[0].release(statistic, Gaussian(0.0))
 
 
 def test_a_statistic_of_all_units_is_not_charged_as_a_sample():
-    from privopt.sampling import Poisson
+    from privopt.ledger.sampling import Poisson
 
     @query
     class First(StatisticOfHeld):
@@ -182,7 +182,7 @@ def test_a_statistic_of_all_units_is_not_charged_as_a_sample():
         def value(self, private_vectors):
             return private_vectors[0, 0]
 
-    door = Curator(as_units(points()), Ledger(Budget(1.0, 1e-5), "replace-one"))
+    curator = LocalCurator(as_units(points()), Ledger(Budget(1.0, 1e-5), "replace-one"))
     with pytest.raises(ValueError, match="cannot be charged for a sample"):
-        door.release(First(held=door.hold(UnitVector(clip=1.0))), Gaussian(9.0), Poisson(0.1))
-    assert door.ledger.spent == 0.0
+        curator.release(First(held=curator.hold(UnitVector(clip=1.0))), Gaussian(9.0), Poisson(0.1))
+    assert curator.ledger.spent == 0.0

@@ -3,8 +3,6 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.formula_noise import FormulaNoise, cosines
-from tests.plain_logistic import PlainLogistic
 from tests.reference.promises import (
     assert_costs,
     assert_rehearses,
@@ -15,10 +13,12 @@ from tests.reference.promises import (
     solve,
 )
 from tests.reference.staged_descent import StagedDescent
-from tests.reference_rows import reference_arrays
+from tests.support.formula_noise import FormulaNoise, cosines
+from tests.support.plain_logistic import PlainLogistic
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
@@ -39,7 +39,7 @@ def as_units(rows, targets):
 
 
 def program(solver):
-    return lambda door: solver.solve(door, PROBLEM, jnp.zeros(D, jnp.float64))
+    return lambda curator: solver.solve(curator, PROBLEM, jnp.zeros(D, jnp.float64))
 
 
 @pytest.mark.parametrize("shares", [None, (0.4, 0.6)], ids=["plan", "filter"])
@@ -68,7 +68,7 @@ def test_a_stage_gets_its_share_of_a_filter_and_no_more():
     ledger = Ledger(Budget(500.0, 1e-5), "replace-one", composition="gaussian")
     cost = 5 / (2 * 0.4**2)
     exact = replace(SOLVER, shares=(2.001 / (2 * 0.4**2) / ledger.remaining, 0.5))
-    program(exact)(Curator(units, ledger, noise=NoiseSource(1)))
+    program(exact)(LocalCurator(units, ledger, noise=NoiseSource(1)))
     assert ledger.spent == pytest.approx(cost)
     with pytest.raises(BudgetExceeded, match="would cost rho"):
         solve(program(replace(exact, shares=(0.5 * exact.shares[0], 0.5))), units, **FILTER)
@@ -76,8 +76,8 @@ def test_a_stage_gets_its_share_of_a_filter_and_no_more():
 
 def test_a_stage_gets_its_piece_of_the_plan_and_no_more():
     units = as_units(*reference_arrays())
-    door = Curator(units, Ledger(Budget(1e6, 1e-5), "replace-one", plan=SOLVER.event(units.public)))
-    lent = door.allot("short", plan=STAGE.event(units.public))
+    curator = LocalCurator(units, Ledger(Budget(1e6, 1e-5), "replace-one", plan=SOLVER.event(units.public)))
+    lent = curator.allot("short", plan=STAGE.event(units.public))
     with pytest.raises(PlanMismatch, match="left"):
         replace(STAGE, steps=3).solve(lent, PROBLEM)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from privopt.curator.transcript import FilterMark, Release, Transcript
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import (
     BoundedRangeEvent,
@@ -17,13 +18,12 @@ from privopt.ledger.events import (
     Sequence,
 )
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.plans import Bound, Finding, Plan
+from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
+from privopt.planning.plan import Bound, Finding, Plan
 from privopt.public import Public, Relation
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result, Status
-from privopt.sampling import EveryUnit, Poisson, Sampling
-from privopt.transcript import FilterMark, Release, Transcript
 
 N, DELTA = 16_152, 1 / 16_152**2
 FEATURES = (

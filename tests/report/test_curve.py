@@ -5,9 +5,9 @@ from scipy.stats import norm
 
 from privopt.ledger import accounting
 from privopt.ledger.events import GaussianEvent, NoEvent, NonPrivateEvent, PureEvent, Repeated, SampledEvent
+from privopt.ledger.sampling import Poisson
 from privopt.public import Relation
 from privopt.report.curve import privacy_curve, sure
-from privopt.sampling import Poisson
 
 REPLACE = Relation.REPLACE_ONE
 

@@ -2,17 +2,17 @@
 
 import jax
 import numpy as np
-from tests.formula_noise import FormulaNoise
-from tests.reference_rows import reference_arrays
+from tests.support.formula_noise import FormulaNoise
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
 from privopt.problems.problem import Problem
-from privopt.replay import Audit
 
 WIDE = Budget(1e6, 1e-6)
 CLOSE = {"rtol": 0, "atol": 1e-9}
@@ -35,7 +35,7 @@ def solve_on(units, solver, problem, *, noise=None, start=None):
     """Run a configured solver under a ledger that holds its plan."""
     ledger = Ledger(WIDE, units.public.relation, plan=solver.event(units.public))
     noise = FormulaNoise() if noise is None else noise
-    return solver.solve(Curator(units, ledger, noise=noise), problem, start)
+    return solver.solve(LocalCurator(units, ledger, noise=noise), problem, start)
 
 
 def neighbours(seed, *, keep_label):

@@ -16,19 +16,19 @@ from tests.solvers.mirror_reference import (
     solve_on,
 )
 
-from privopt.data import Units
+from privopt.curator.replay import Replay
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning import mirror_geometry
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Product, Simplex, Unconstrained
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public
-from privopt.replay import Replay
 from privopt.solve import minimize
 from privopt.solvers import accelerated_mirror_descent as module
-from privopt.solvers import mirror_settings
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 
 FOUR = AcceleratedMirrorDescent(steps=4, smoothness=2.0, clip=1.0, noise_multiplier=0.4)
@@ -193,7 +193,7 @@ def test_a_smaller_entry_bound_lowers_the_smoothness_of_the_l1_ball_only():
     public = Public(n=1000, d=100)
     for body, factor in ((L1Ball(3.0), 0.01), (L2Ball(3.0), 1.0), (LpBall(3.0, 1.5), 0.1 ** (2 / 3))):
         problem = Problem(losses.logistic, constraint=body)
-        loose, tight = (mirror_settings.smoothness(problem, public, entry) for entry in (None, 0.1))
+        loose, tight = (mirror_geometry.smoothness(problem, public, entry) for entry in (None, 0.1))
         assert loose == pytest.approx(0.25 * 9.0)
         assert tight == pytest.approx(factor * loose)
 
@@ -211,7 +211,7 @@ def test_the_smoothness_bounds_the_curvature_in_the_norm_of_the_body():
         Product(((L2Ball(1.0), 2), (L1Ball(3.0), 4))),
     ):
         problem = Problem(losses.squared, Ridge(0.3), body)
-        stated = mirror_settings.smoothness(problem, public, 0.4)
+        stated = mirror_geometry.smoothness(problem, public, 0.4)
         centre = np.asarray(body.mirror((6,)).point(body.mirror((6,)).start()))
         hessian = rows.T @ rows / 200 + 0.3 * np.eye(6)
         for _ in range(40):  # the curvature towards points of the boundary, of Minkowski norm 1

@@ -5,28 +5,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.exact_door import ExactDoor, public_of
-from tests.formula_noise import FormulaNoise
-from tests.kl_reference import LOGISTIC, NOISES, RHO, D, N, reference_run, twelve_records
-from tests.plain_logistic import PlainLogistic
 from tests.reference.promises import hostile_rows
+from tests.support.exact_curator import ExactCurator, public_of
+from tests.support.formula_noise import FormulaNoise
+from tests.support.kl_reference import LOGISTIC, NOISES, RHO, D, N, reference_run, twelve_records
+from tests.support.plain_logistic import PlainLogistic
 
-from privopt import Budget, Problem, Units, losses, minimize
-from privopt.curator import Curator
+from privopt import Budget, Problem, Units, losses, minimize, zoo
+from privopt.curator.audit import Audit
+from privopt.curator.dry_run import DryRun
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
 from privopt.ledger import accounting
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.public_clip import clip_from
 from privopt.precision import double_precision
-from privopt.problems import zoo
 from privopt.problems.constraints import L2Ball
 from privopt.problems.growth import KL
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public
-from privopt.replay import Audit, DryRun, Replay
 from privopt.result import Status
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
-from privopt.solvers.public_clip import clip_from
 from privopt.solvers.whitening import Whitening
 
 WIDE = Budget(1e8, 1e-6)
@@ -50,13 +51,21 @@ def double():
 
 
 def run(
-    solver, *, units=None, problem=LOGISTIC, noise=None, door_type=Curator, right=(), start=None, **options
+    solver,
+    *,
+    units=None,
+    problem=LOGISTIC,
+    noise=None,
+    curator_type=LocalCurator,
+    right=(),
+    start=None,
+    **options,
 ):
     """A run of a solver with all fields given, on a ledger that holds its plan."""
     units = twelve_records() if units is None else units
     ledger = Ledger(WIDE, units.public.relation, plan=solver.event(units.public))
-    door = door_type(units, *right, ledger, noise=NoiseSource(3) if noise is None else noise, **options)
-    return door, solver.solve(door, problem, start)
+    curator = curator_type(units, *right, ledger, noise=NoiseSource(3) if noise is None else noise, **options)
+    return curator, solver.solve(curator, problem, start)
 
 
 def spent(transcript):
@@ -83,12 +92,12 @@ def test_iterates_and_spending_have_their_reference_values(solver, noise, expect
 
 def test_what_is_spent_is_what_the_transcript_says_and_all_of_it():
     for solver in (SOLVER, LONG, PAPER):
-        door, result = run(solver)
+        curator, result = run(solver)
         rho = 0.5 / solver.noise_multiplier**2
         assert spent(result.transcript) == pytest.approx(result.findings["budget_used"].value * rho, rel=1e-9)
         assert spent(result.transcript) <= rho * (1 + 1e-9)
-        assert result.transcript.epsilon(1e-6) == pytest.approx(door.ledger.spent_epsilon(1e-6))
-    door, result = run(LONG)
+        assert result.transcript.epsilon(1e-6) == pytest.approx(curator.ledger.spent_epsilon(1e-6))
+    curator, result = run(LONG)
     assert result.status is Status.BUDGET_SPENT
     assert result.findings["budget_used"].value == pytest.approx(1.0, rel=1e-9)
 
@@ -180,7 +189,7 @@ def test_no_record_moves_a_release_by_more_than_its_sensitivity(kind, way):
     rows, targets = np.asarray(units.private_features, np.float64), np.asarray(units.private_targets)
     rows[3], targets[3] = hostile_rows(rows[5])[kind], -targets[3]
     right = Units.from_arrays(rows, targets, row_bound=1.0, n=N, storage="float64")
-    audit, _ = run(replace(solver, most_steps=8), problem=problem, door_type=Audit, right=(right,))
+    audit, _ = run(replace(solver, most_steps=8), problem=problem, curator_type=Audit, right=(right,))
     assert max(ratio for _, ratio in audit.moves) <= 1.0
 
 
@@ -193,7 +202,7 @@ def test_a_record_can_move_a_gradient_by_all_of_its_sensitivity(mode, understate
     left, right = (Units.from_arrays(x, np.ones(N), row_bound=1.0, storage="float64") for x in (rows, other))
     solver = replace(SOLVER, mode=mode, clip=0.2, most_steps=3)
     options = {"understate": 0.002} if understated else {}
-    audit, _ = run(solver, units=left, door_type=Audit, right=(right,), **options)
+    audit, _ = run(solver, units=left, curator_type=Audit, right=(right,), **options)
     largest = max(ratio for _, ratio in audit.moves)
     assert largest > 1.0 if understated else 0.999 <= largest <= 1.0
 
@@ -389,9 +398,9 @@ def excess_on(problem, n, solver, runs, epsilon=1.0):
         public = public_of(problem, n)
         configured = solver.configure(problem.problem, public, budget)
         ledger = Ledger(budget, public.relation, plan=configured.event(public))
-        door = ExactDoor(problem, public, ledger, noise=NoiseSource(seed), bind=True)
+        curator = ExactCurator(problem, public, ledger, noise=NoiseSource(seed), bind=True)
         found.append(
-            problem.excess(configured.solve(door, problem.problem, jnp.asarray(problem.start)).params)
+            problem.excess(configured.solve(curator, problem.problem, jnp.asarray(problem.start)).params)
         )
     return float(np.mean(found))
 

@@ -5,14 +5,16 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.formula_noise import FormulaNoise, cosines, silence
-from tests.kl_reference import LOGISTIC, RHO, reference_run
+from tests.support.formula_noise import FormulaNoise, cosines, silence
+from tests.support.kl_reference import LOGISTIC, RHO, reference_run
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.gradient_certificate import EstimateError
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -21,11 +23,9 @@ from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public
-from privopt.replay import Audit
 from privopt.result import Status
 from privopt.solve import minimize
 from privopt.solvers.continuous_spider import ContinuousSpider
-from privopt.solvers.gradient_certificate import EstimateError
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.whitening import Whitening
 
@@ -141,12 +141,12 @@ def units_of(rows, targets, relation="replace-one", n=None):
     )
 
 
-def run_on(units, solver, problem=LOGISTIC, noise=None, door_type=Curator, other=None, **options):
-    """A door and the result of a solver whose fields are all given."""
+def run_on(units, solver, problem=LOGISTIC, noise=None, curator_type=LocalCurator, other=None, **options):
+    """A curator and the result of a solver whose fields are all given."""
     ledger = Ledger(Budget(1e6, 1e-6), units.public.relation, plan=solver.event(units.public))
     both = (units,) if other is None else (units, other)
-    door = door_type(*both, ledger, noise=FormulaNoise() if noise is None else noise, **options)
-    return door, solver.solve(door, problem)
+    curator = curator_type(*both, ledger, noise=FormulaNoise() if noise is None else noise, **options)
+    return curator, solver.solve(curator, problem)
 
 
 def test_rotated_rows_and_noise_rotate_the_run_and_row_order_does_not_matter():
@@ -195,7 +195,7 @@ def test_an_outlier_moves_no_release_by_more_than_its_sensitivity(difference_cli
         for x, y, part in ((other, turned, slice(None)), (rows, targets, kept))
     ]  # fmt: skip
     solver = ContinuousSpider(**(GIVEN | {"steps": 8, "difference_clip": difference_clip}))
-    audit, result = run_on(pair[0], solver, door_type=Audit, other=pair[1])
+    audit, result = run_on(pair[0], solver, curator_type=Audit, other=pair[1])
     assert len(audit.moves) == 8
     assert max(ratio for _, ratio in audit.moves) <= 1.0
     assert {name for name, _ in audit.moves} >= {"MixedGradient"} if difference_clip < 2 else True
@@ -230,7 +230,7 @@ def test_two_records_one_feature_and_a_tiny_budget():
     budget = Budget(1e-4, 1e-6)
     solver = ContinuousSpider().configure(LOGISTIC, units.public, budget)
     ledger = Ledger(budget, "replace-one", plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=NoiseSource(1)), LOGISTIC)
+    result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(1)), LOGISTIC)
     assert np.all(np.isfinite(result.params))
     assert 0.999 * budget.epsilon <= ledger.epsilon() <= budget.epsilon
 

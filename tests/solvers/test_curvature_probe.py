@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.contracts.cases import own_loss
-from tests.formula_noise import FormulaNoise, silence
+from tests.support.formula_noise import FormulaNoise, silence
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
@@ -18,7 +19,6 @@ from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
-from privopt.replay import Replay
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -47,8 +47,8 @@ def alike(n=400, d=5, seed=0):
 def solve(solver, units, problem=LOGISTIC, budget=BUDGET, noise=None):
     solver = solver.configure(problem, units.public, budget)
     ledger = Ledger(budget, "replace-one", plan=solver.event(units.public))
-    door = Curator(units, ledger, noise=NoiseSource(0) if noise is None else noise)
-    return solver, ledger, solver.solve(door, problem)
+    curator = LocalCurator(units, ledger, noise=NoiseSource(0) if noise is None else noise)
+    return solver, ledger, solver.solve(curator, problem)
 
 
 @pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.name)

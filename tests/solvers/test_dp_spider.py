@@ -6,8 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.contracts.cases import own_loss
-from tests.kl_reference import reference_run, twelve_records
+from tests.support.kl_reference import reference_run, twelve_records
 
+from privopt.curator.dry_run import DryRun
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
@@ -15,7 +16,6 @@ from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.replay import DryRun
 from privopt.result import Status
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.dp_spider import DPSpider, planned_schedule

@@ -14,7 +14,8 @@ from tests.solvers.mirror_reference import (
     solve_on,
 )
 
-from privopt.data import Units
+from privopt.curator.dry_run import DryRun
+from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent, Repeated
@@ -25,7 +26,6 @@ from privopt.problems.constraints import L1Ball, L2Ball
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public
-from privopt.replay import DryRun
 from privopt.solve import minimize
 from privopt.solvers.frank_wolfe import FrankWolfe
 

@@ -6,28 +6,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
-from tests.formula_noise import FormulaNoise
-from tests.plain_logistic import PlainLogistic
-from tests.reference_rows import reference_arrays
+from tests.support.formula_noise import FormulaNoise
+from tests.support.plain_logistic import PlainLogistic
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
+from privopt.data.units import Units
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Repeated, Sequence, leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.averaging import mixing_ratios
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.descent_theory import SmoothObjective, budget_shares
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
 from privopt.public import Public, Relation
-from privopt.replay import Audit, Replay
 from privopt.result import Status
 from privopt.solve import minimize
-from privopt.solvers.averaging import WINDOW, flattest, mixing_ratios
-from privopt.solvers.coordinates import Coordinates
-from privopt.solvers.descent_theory import SmoothObjective, budget_shares
+from privopt.solvers.averaging import WINDOW, flattest
 from privopt.solvers.gradient_descent import GradientDescent, objective_facts
 
 CLOSE = {"rtol": 0, "atol": 2e-9}
@@ -44,7 +46,7 @@ def solve(problem, **settings):
     settings = {"steps": 5, "step_size": 2.0, "clip": 1.0, "noise_multiplier": 0.4} | settings
     solver = GradientDescent(**settings)
     ledger = Ledger(Budget(1000.0, 1e-6), "replace-one", plan=solver.event(units.public))
-    return solver.solve(Curator(units, ledger, noise=FormulaNoise()), problem)
+    return solver.solve(LocalCurator(units, ledger, noise=FormulaNoise()), problem)
 
 
 def test_the_last_iterate_with_ridge():
@@ -107,7 +109,7 @@ def test_a_solver_that_was_not_configured_says_what_to_do():
     units = reference_units()
     ledger = Ledger(Budget(1.0, 1e-6), "replace-one")
     with pytest.raises(ValueError, match="call `configure"):
-        GradientDescent().solve(Curator(units, ledger), Problem(losses.logistic))
+        GradientDescent().solve(LocalCurator(units, ledger), Problem(losses.logistic))
 
 
 def test_a_start_of_the_wrong_shape_is_refused():
@@ -201,7 +203,7 @@ def test_a_run_with_geometric_shares_holds_its_plan_and_is_replayed():
         problem, units.public, Budget(2.0, 1e-5)
     )
     ledger = Ledger(Budget(2.0, 1e-5), "replace-one", plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=NoiseSource(1)), problem)
+    result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(1)), problem)
     assert leaf_counts(result.transcript.event()) == leaf_counts(solver.event(units.public))
     assert len({release.event for release in result.transcript}) == 6
     again = solver.solve(Replay(result.transcript, units.public), problem)
@@ -323,7 +325,7 @@ def test_without_noise_proximal_momentum_ends_at_the_optimum(momentum, regularis
         steps=1500, step_size=3.0, clip=np.inf, momentum=momentum, average="last", noise_multiplier=0.0
     )
     ledger = Ledger(Budget(np.inf, 1e-6), "replace-one", plan=solver.event(units.public))
-    w = np.asarray(solver.solve(Curator(units, ledger, noise=NoiseSource(1)), problem).params)
+    w = np.asarray(solver.solve(LocalCurator(units, ledger, noise=NoiseSource(1)), problem).params)
     l1, l2, _ = regulariser.terms
     gradient = rows.T @ (-targets / (1.0 + np.exp(targets * (rows @ w)))) / 8 + l2 * w
     moving = w != 0

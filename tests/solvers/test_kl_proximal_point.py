@@ -6,18 +6,19 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.exact_door import exact_run
-from tests.formula_noise import FormulaNoise, silence
-from tests.kl_reference import LOGISTIC, NOISES, RHO, reference_run, twelve_records
+from tests.support.exact_curator import exact_run
+from tests.support.formula_noise import FormulaNoise, silence
+from tests.support.kl_reference import LOGISTIC, NOISES, RHO, reference_run, twelve_records
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt import zoo
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.precision import double_precision
-from privopt.problems import losses, zoo
+from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
@@ -56,14 +57,14 @@ def test_three_proximal_steps(noise, expected):
 )
 def test_the_inner_method(noise, expected):
     units, mechanism = twelve_records(), Gaussian(math.sqrt(5 / (2 * RHO)))
-    door = Curator(
+    curator = LocalCurator(
         units,
         Ledger(Budget(1e6, 1e-6), "replace-one", composition="gaussian"),
         noise=FormulaNoise(NOISES[noise]),
     )
     with double_precision():
         state = proximal_subproblem(
-            door, LOGISTIC, jnp.zeros(3), mechanism, weight=0.5, convexity=1.0, steps=5, clip=1.0
+            curator, LOGISTIC, jnp.zeros(3), mechanism, weight=0.5, convexity=1.0, steps=5, clip=1.0
         )
     np.testing.assert_allclose(state.average, expected, rtol=1e-8)
 
@@ -154,7 +155,7 @@ def noiseless(problem, units, **settings):
     )
     solver = solver.derived(problem, units.public, Budget(1.0, 1e-6))
     ledger = Ledger(Budget(math.inf, 1e-6), "replace-one", plan=solver.event(units.public))
-    return solver.solve(Curator(units, ledger, noise=FormulaNoise(silence)), problem).params
+    return solver.solve(LocalCurator(units, ledger, noise=FormulaNoise(silence)), problem).params
 
 
 def test_the_median_of_the_targets():

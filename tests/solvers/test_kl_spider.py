@@ -7,24 +7,25 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.contracts.cases import own_loss
-from tests.exact_door import exact_run, public_of
-from tests.formula_noise import FormulaNoise
-from tests.kl_reference import NOISES, twelve_records
+from tests.support.exact_curator import exact_run, public_of
+from tests.support.formula_noise import FormulaNoise
+from tests.support.kl_reference import NOISES, twelve_records
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt import zoo
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
-from privopt.problems import losses, zoo
+from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
-from privopt.replay import Audit
 from privopt.result import Status
 from privopt.solvers.kl_spider import KLSpider
 
@@ -188,7 +189,7 @@ def test_a_penalty_counts_and_needs_a_gap_of_its_own():
     solver = known.configure(ridge, units.public, everything)
     assert solver.smoothness == pytest.approx(1.25)
     ledger = Ledger(everything, "replace-one", plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=NoiseSource(0)), ridge)
+    result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), ridge)
     with double_precision():
         rows, targets = jnp.asarray(units.private_features), jnp.asarray(units.private_targets)
         squared = float(jnp.sum(jax.grad(ridge.objective)(result.params, rows, targets) ** 2))

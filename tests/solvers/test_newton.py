@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
-from tests.formula_noise import FormulaNoise
-from tests.reference_rows import reference_arrays
+from tests.support.formula_noise import FormulaNoise
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.problems import losses
@@ -57,7 +57,7 @@ def test_a_run_equals_a_plain_reference(model):
     units = reference_units()
     ledger = Ledger(Budget(1000.0, 1e-6), "replace-one", plan=solver.event(units.public))
     result = solver.solve(
-        Curator(units, ledger, noise=FormulaNoise()), Problem(losses.logistic, Ridge(RIDGE))
+        LocalCurator(units, ledger, noise=FormulaNoise()), Problem(losses.logistic, Ridge(RIDGE))
     )
     np.testing.assert_allclose(result.params, plain_newton(3, 0.2, 0.3, model), rtol=0, atol=1e-8)
     assert result.transcript.releases == 6
@@ -119,7 +119,9 @@ def test_a_run_without_a_finite_length_says_so():
     )
     units = reference_units()
     ledger = Ledger(Budget(1000.0, 1e-6), "replace-one", plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=FormulaNoise()), Problem(losses.squared, Ridge(1e200)))
+    result = solver.solve(
+        LocalCurator(units, ledger, noise=FormulaNoise()), Problem(losses.squared, Ridge(1e200))
+    )
     assert result.status in (Status.DIVERGED, Status.FINISHED)
     assert np.all(np.isfinite(result.params))
     assert result.transcript.releases == 6

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 from sklearn.linear_model import LogisticRegression
-from tests.formula_noise import FormulaNoise, cosines, silence
-from tests.reference_rows import reference_arrays
+from tests.support.formula_noise import FormulaNoise, cosines, silence
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Repeated, ShiftedGaussianEvent
@@ -21,6 +22,7 @@ from privopt.ledger.gaussian_dp import gaussian_delta
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.coordinates import Coordinates
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball, LpBall
@@ -30,9 +32,7 @@ from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulari
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
-from privopt.replay import Audit
 from privopt.result import Result
-from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 
 LOGISTIC = Problem(losses.logistic, Ridge(0.1))
@@ -61,15 +61,15 @@ def solved(units, problem, solver=None, *, budget=BUDGET, noise=None):
     solver = (solver or ObjectivePerturbation()).configure(problem, units.public, budget)
     wide = replace(budget, epsilon=1e6) if budget.is_private else budget
     ledger = Ledger(wide, units.public.relation, plan=solver.event(units.public))
-    return solver.solve(Curator(units, ledger, noise=noise or NoiseSource(3)), problem).params
+    return solver.solve(LocalCurator(units, ledger, noise=noise or NoiseSource(3)), problem).params
 
 
 def audited(left, right, query, multiplier, *, understate=0.0):
     mechanism = query.mechanism(multiplier, left.public)
     ledger = Ledger(Budget(1e6, 1e-6), left.public.relation, plan=mechanism.event())
-    door = Audit(left, right, ledger, noise=NoiseSource(3), understate=understate)
-    door.release(query, mechanism)
-    ((_, ratio),) = door.moves
+    curator = Audit(left, right, ledger, noise=NoiseSource(3), understate=understate)
+    curator.release(query, mechanism)
+    ((_, ratio),) = curator.moves
     return ratio
 
 
@@ -397,11 +397,11 @@ def coordinates(matrix, clip):
 def run_in(units, solver, where):
     noise = FormulaNoise(first_alone)
     ledger = Ledger(Budget(1e6, 1e-6), "replace-one", plan=solver.event(units.public))
-    door = Curator(units, ledger, noise=noise)
+    curator = LocalCurator(units, ledger, noise=noise)
     if where is None:
-        return solver.solve(door, LOGISTIC)
-    params, status, _ = solver.run_in(door, LOGISTIC, jnp.zeros(3), where)
-    return Result(params=params, status=status, transcript=door.transcript)
+        return solver.solve(curator, LOGISTIC)
+    params, status, _ = solver.run_in(curator, LOGISTIC, jnp.zeros(3), where)
+    return Result(params=params, status=status, transcript=curator.transcript)
 
 
 @pytest.mark.parametrize(
@@ -420,30 +420,30 @@ def test_a_mechanism_of_another_objective_is_refused(change):
     query = PerturbedMinimiser(problem=LOGISTIC, clip=1.0, ridge=0.1)
     mechanism = replace(query.mechanism(1.0, units.public), **change)
     ledger = Ledger(Budget(1e6, 1e-6), "replace-one", plan=mechanism.event())
-    door = Curator(units, ledger)
+    curator = LocalCurator(units, ledger)
     if "output_share" in change:  # a choice, not a fact
-        door.release(query, mechanism)
+        curator.release(query, mechanism)
         return
     with pytest.raises(ValueError, match="made for another objective"):
-        door.release(query, mechanism)
-    assert len(door.transcript) == 0
+        curator.release(query, mechanism)
+    assert len(curator.transcript) == 0
 
 
 def test_other_pairings_are_refused():
     units = stored(*reference_arrays())
     query = PerturbedMinimiser(problem=LOGISTIC, clip=1.0, ridge=0.1)
     mechanism = query.mechanism(1.0, units.public)
-    door = Curator(units, Ledger(Budget(1e6, 1e-6), "replace-one"))
+    curator = LocalCurator(units, Ledger(Budget(1e6, 1e-6), "replace-one"))
     weaker = PerturbedMinimiser(problem=LOGISTIC, clip=1.0, ridge=0.2)
     with pytest.raises(ValueError, match="made for another objective"):
-        door.release(query, weaker.mechanism(1.0, units.public))
+        curator.release(query, weaker.mechanism(1.0, units.public))
     with pytest.raises(ValueError, match="made for another objective"):
-        door.release(query, query.mechanism(1.0, replace(units.public, n=80)))
+        curator.release(query, query.mechanism(1.0, replace(units.public, n=80)))
     with pytest.raises(ValueError, match="cannot be released by Gaussian"):
-        door.release(query, Gaussian(1.0))
+        curator.release(query, Gaussian(1.0))
     with pytest.raises(ValueError, match="ClippedGradient is no minimiser"):
-        door.release(ClippedGradient(loss=losses.logistic, at=jnp.zeros(3), clip=1.0), mechanism)
-    assert len(door.transcript) == 0
+        curator.release(ClippedGradient(loss=losses.logistic, at=jnp.zeros(3), clip=1.0), mechanism)
+    assert len(curator.transcript) == 0
 
 
 def own_penalty():
@@ -517,6 +517,6 @@ def test_a_loop_of_minimisations_is_refused_in_words():
     with double_precision():
         mechanism = query.mechanism(5.0, units.public)
         ledger = Ledger(Budget(100.0, 1e-5), units.public.relation, plan=Repeated(mechanism.event(), 2))
-        door = Curator(units, ledger, noise=NoiseSource(0))
+        curator = LocalCurator(units, ledger, noise=NoiseSource(0))
         with pytest.raises(ValueError, match="not a loop"):
-            door.iterate(lambda state, release: release(query, mechanism), np.zeros(4), 2)
+            curator.iterate(lambda state, release: release(query, mechanism), np.zeros(4), 2)

@@ -6,10 +6,11 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.reference_rows import reference_arrays
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
@@ -21,7 +22,6 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, NoRegulariser, Ridge
 from privopt.public import Public, Relation
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser, geometric_sum, largest_step
-from privopt.replay import Audit
 from privopt.solvers.output_perturbation import OutputPerturbation
 
 RELATIONS = ("replace-one", "add-or-remove-one")
@@ -41,15 +41,15 @@ def stored(rows, targets, relation="replace-one"):
 def solved(units, problem, solver, budget=BUDGET):
     solver = solver.configure(problem, units.public, budget)
     ledger = Ledger(budget, units.public.relation, plan=solver.event(units.public))
-    return solver.solve(Curator(units, ledger, noise=NoiseSource(3)), problem)
+    return solver.solve(LocalCurator(units, ledger, noise=NoiseSource(3)), problem)
 
 
 def moved(left, right, query):
     """How far the value moved, over its sensitivity."""
     ledger = Ledger(Budget(1e6, 1e-6), left.public.relation)
-    door = Audit(left, right, ledger, noise=NoiseSource(3))
-    door.release(query, Gaussian(1.0))
-    ((_, ratio),) = door.moves
+    curator = Audit(left, right, ledger, noise=NoiseSource(3))
+    curator.release(query, Gaussian(1.0))
+    ((_, ratio),) = curator.moves
     return ratio
 
 
@@ -146,9 +146,9 @@ def test_users_are_refused():
     units = Units.from_arrays(rows, targets, groups=np.arange(6) // 2, row_bound=1.0)
     problem = Problem(losses.logistic, Ridge(0.1))
     assert "a unit is a user" in OutputPerturbation().applicable(problem, units.public)
-    door = Curator(units, Ledger(Budget(1e6, 1e-6), "replace-one"))
+    curator = LocalCurator(units, Ledger(Budget(1e6, 1e-6), "replace-one"))
     with pytest.raises(ValueError, match="which user owns them"):
-        door.release(HuberisedMinimiser(problem=problem, clip=1.0, ridge=0.1), Gaussian(1.0))
+        curator.release(HuberisedMinimiser(problem=problem, clip=1.0, ridge=0.1), Gaussian(1.0))
 
 
 @pytest.mark.parametrize("form", ["steps", "minimiser"])

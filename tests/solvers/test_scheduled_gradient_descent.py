@@ -5,17 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.exact_door import exact_run, public_of
-from tests.kl_reference import LOGISTIC, RHO, reference_run, twelve_records
+from tests.support.exact_curator import exact_run, public_of
+from tests.support.kl_reference import LOGISTIC, RHO, reference_run, twelve_records
 
+from privopt import zoo
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.problems import losses, zoo
+from privopt.planning.descent_theory import predicted_path, trace_ratio
+from privopt.problems import losses
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.public import Public, Relation
-from privopt.solvers.descent_theory import predicted_path, trace_ratio
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
 STEPS = 5

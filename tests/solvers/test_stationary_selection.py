@@ -3,10 +3,10 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.kl_reference import twelve_records
-from tests.plain_logistic import PlainLogistic
+from tests.support.kl_reference import twelve_records
+from tests.support.plain_logistic import PlainLogistic
 
-from privopt.curator import Curator
+from privopt.curator.local import LocalCurator
 from privopt.errors import BudgetExceeded
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
@@ -34,9 +34,9 @@ def chances(norms, epsilon, sensitivity):
     return weights / weights.sum()
 
 
-def door(seed=0, budget=None):
+def open_curator(seed=0, budget=None):
     budget = Budget(1e6, 1e-6) if budget is None else budget
-    return Curator(
+    return LocalCurator(
         twelve_records(), Ledger(budget, "replace-one", composition="zcdp"), noise=NoiseSource(seed)
     )
 
@@ -57,7 +57,7 @@ def test_it_chooses_with_these_probabilities():
         np.linalg.norm(rows.T @ (-targets / (1.0 + np.exp(targets * (rows @ np.asarray(w))))) / 12)
         for w in POINTS
     ]
-    curator, epsilon, times = door(), 90.0, 500
+    curator, epsilon, times = open_curator(), 90.0, 500
     chosen = [
         select_stationary(curator, LOSS, POINTS, clip=1.0, mechanism=ExponentialMechanism(epsilon))
         for _ in range(times)
@@ -70,14 +70,17 @@ def test_it_chooses_with_these_probabilities():
 
 
 def test_one_point_is_chosen_whatever_the_data():
-    assert select_stationary(door(), LOSS, POINTS[1:2], clip=1.0, mechanism=ExponentialMechanism(0.1)) == 0
+    assert (
+        select_stationary(open_curator(), LOSS, POINTS[1:2], clip=1.0, mechanism=ExponentialMechanism(0.1))
+        == 0
+    )
     with pytest.raises(ValueError, match="at least one point"):
-        select_stationary(door(), LOSS, [], clip=1.0, mechanism=ExponentialMechanism(0.1))
+        select_stationary(open_curator(), LOSS, [], clip=1.0, mechanism=ExponentialMechanism(0.1))
 
 
 def test_a_penalty_counts_and_without_noise_the_flattest_wins():
     sure = ExponentialMechanism(math.inf)
-    everything = door(budget=Budget(math.inf, 1e-6))
+    everything = open_curator(budget=Budget(math.inf, 1e-6))
     first = select_stationary(everything, LOSS, POINTS, clip=1.0, mechanism=sure)
     away = [jnp.full(3, 9.0 if k == first else 0.0, jnp.float64) for k in range(3)]
     second = select_stationary(everything, LOSS, POINTS, clip=1.0, mechanism=sure, offsets=away)
@@ -87,7 +90,11 @@ def test_a_penalty_counts_and_without_noise_the_flattest_wins():
 def test_a_choice_that_cannot_be_paid_is_refused():
     with pytest.raises(BudgetExceeded, match="would cost"):
         select_stationary(
-            door(budget=Budget(0.1, 1e-6)), LOSS, POINTS, clip=1.0, mechanism=ExponentialMechanism(1.0)
+            open_curator(budget=Budget(0.1, 1e-6)),
+            LOSS,
+            POINTS,
+            clip=1.0,
+            mechanism=ExponentialMechanism(1.0),
         )
 
 

@@ -3,19 +3,19 @@
 import numpy as np
 import pytest
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, Repeated, SampledEvent
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.coordinates import Coordinates
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public, Relation
-from privopt.replay import Replay
-from privopt.sampling import EveryUnit, FixedSize, Poisson
-from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 
@@ -32,7 +32,7 @@ def toy_units(n=60, relation=REPLACE):
 
 def solve(solver, problem, units, budget, seed=1):
     ledger = Ledger(budget, units.public.relation, plan=solver.event(units.public))
-    return solver.solve(Curator(units, ledger, noise=NoiseSource(seed)), problem)
+    return solver.solve(LocalCurator(units, ledger, noise=NoiseSource(seed)), problem)
 
 
 @pytest.mark.parametrize(
@@ -149,15 +149,15 @@ def test_other_coordinates_change_lengths_and_no_price():
     assert (there.clip, there.step_size, there.momentum) == (1.2, pytest.approx(1.25), 0.9)
     assert there.event(units.public) == solver.event(units.public)
     ledger = Ledger(budget, "replace-one", plan=solver.event(units.public))
-    result = _run_in(solver, Curator(units, ledger, noise=NoiseSource(1)), coordinates)
+    result = _run_in(solver, LocalCurator(units, ledger, noise=NoiseSource(1)), coordinates)
     assert np.all(np.isfinite(result))
 
 
-def _run_in(solver, door, coordinates):
+def _run_in(solver, curator, coordinates):
     from privopt.precision import double_precision
 
     with double_precision():
-        params, _, _ = solver.run_in(door, LOGISTIC, np.zeros(3), coordinates)
+        params, _, _ = solver.run_in(curator, LOGISTIC, np.zeros(3), coordinates)
     return np.asarray(params)
 
 

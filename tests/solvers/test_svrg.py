@@ -3,28 +3,29 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.formula_noise import FormulaNoise, cosines
-from tests.plain_logistic import PlainLogistic
-from tests.reference_rows import reference_arrays
+from tests.support.formula_noise import FormulaNoise, cosines
+from tests.support.plain_logistic import PlainLogistic
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.dry_run import DryRun
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.errors import NotPriceable
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, Repeated, SampledEvent, leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.coordinates import Coordinates
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public, Relation
-from privopt.replay import Audit, DryRun
 from privopt.result import Status
-from privopt.sampling import EveryUnit, Poisson
 from privopt.solve import minimize
-from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
@@ -38,8 +39,8 @@ def first_of(cycle):
     return lambda k, shape: (k % cycle == 0) * cosines(k // cycle, shape)
 
 
-class ForcedBatches(Curator):
-    """A door whose t-th inner step of epoch s draws the units i with i + s + t even."""
+class ForcedBatches(LocalCurator):
+    """A curator whose t-th inner step of epoch s draws the units i with i + s + t even."""
 
     def force(self, lengths):
         self.batches = [
@@ -69,8 +70,8 @@ def reference_units(**options):
 def solve(solver, problem, cycle=1):
     units = reference_units()
     ledger = Ledger(Budget(1e6, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
-    door = ForcedBatches(units, ledger, noise=FormulaNoise(first_of(cycle))).force(solver.lengths())
-    return solver.solve(door, problem)
+    curator = ForcedBatches(units, ledger, noise=FormulaNoise(first_of(cycle))).force(solver.lengths())
+    return solver.solve(curator, problem)
 
 
 GIVEN = {
@@ -123,7 +124,7 @@ def exact(solver, problem, **options):
     """Without noise, from all units: whether the compiled or eager loop descends to the optimum."""
     units = reference_units()
     ledger = Ledger(Budget(np.inf, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
-    return solver.solve(Curator(units, ledger, noise=NoiseSource(1)), problem, **options)
+    return solver.solve(LocalCurator(units, ledger, noise=NoiseSource(1)), problem, **options)
 
 
 SILENT = {"noise_multiplier": 0.0, "clip": np.inf, "slope_clip": np.inf, "reach": np.inf}
@@ -136,7 +137,7 @@ def descended(problem):
         steps=600, step_size=2.0, clip=np.inf, momentum=0.5, average="last", noise_multiplier=0.0
     )
     ledger = Ledger(Budget(np.inf, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
-    return solver.solve(Curator(units, ledger), problem).params
+    return solver.solve(LocalCurator(units, ledger), problem).params
 
 
 def test_momentum_and_the_proximal_step_share_the_optimum_as_fixed_point():
@@ -147,7 +148,7 @@ def test_momentum_and_the_proximal_step_share_the_optimum_as_fixed_point():
         noise_multiplier=0.0, clip=np.inf, slope_clip=np.inf, reach=np.inf,
     )  # fmt: skip
     ledger = Ledger(Budget(np.inf, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger), problem)
+    result = solver.solve(LocalCurator(units, ledger), problem)
     np.testing.assert_allclose(result.params, descended(problem), atol=1e-7)
     assert float(result.params[0]) == 0.0
 
@@ -174,8 +175,8 @@ def test_the_first_difference_of_an_epoch_is_released_as_exactly_zero():
         assert np.all(release.sensitivity[1:] > 0)
 
 
-class Eager(Curator):
-    """A door that compiles no loops."""
+class Eager(LocalCurator):
+    """A curator that compiles no loops."""
 
     def _iterate_compiled(self, step, state, times, slots):
         return self._iterate_eagerly(step, state, times, slots)
@@ -186,9 +187,9 @@ def test_the_compiled_loop_walks_the_same_path_as_the_eager_one(kind):
     solver = kind(inner_steps=2, step_size=1.0, momentum=0.5, slope_clip=0.25, tail=0.5, **GIVEN)
     units = reference_units()
     ends = []
-    for door in (Curator, Eager):
+    for curator in (LocalCurator, Eager):
         ledger = Ledger(Budget(1e6, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
-        ends.append(solver.solve(door(units, ledger, noise=NoiseSource(4)), RIDGE).params)
+        ends.append(solver.solve(curator(units, ledger, noise=NoiseSource(4)), RIDGE).params)
     np.testing.assert_allclose(ends[0], ends[1], rtol=1e-12)
 
 
@@ -196,7 +197,9 @@ def test_without_inner_steps_the_snapshots_are_released_and_the_start_comes_back
     solver = SVRG(inner_steps=0, step_size=1.0, momentum=0.0, slope_clip=0.25, tail=1.0, **GIVEN)
     units = reference_units()
     ledger = Ledger(Budget(1e6, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=FormulaNoise()), RIDGE, jnp.asarray([1.0, 2.0, 3.0]))
+    result = solver.solve(
+        LocalCurator(units, ledger, noise=FormulaNoise()), RIDGE, jnp.asarray([1.0, 2.0, 3.0])
+    )
     assert result.params.tolist() == [1.0, 2.0, 3.0]
     assert leaf_counts(result.transcript.event()) == ({GaussianEvent(0.4): 2}, ())
 

@@ -5,27 +5,27 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.reference_rows import reference_arrays
+from tests.support.reference_rows import reference_arrays
 
-from privopt.curator import Curator
-from privopt.data import Units
+from privopt.curator.audit import Audit
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.bounds import accelerated_bound, balanced_steps
+from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, inverse_root
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, NoRegulariser, Ridge
 from privopt.public import Public
-from privopt.replay import Audit
 from privopt.solve import minimize, plan
-from privopt.solvers.bounds import accelerated_bound, balanced_steps
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.whitening import Whitening
-from privopt.solvers.whitening_rule import WhiteningRule, default_ridge, denoised, inverse_root
 
 BUDGET = Budget(1.0, 1e-6)
 LOGISTIC = Problem(losses.logistic, Ridge(1e-3))
@@ -240,12 +240,12 @@ def test_several_outputs_share_one_map():
     assert np.mean(np.argmax(rows @ np.asarray(result.params), axis=1) == classes) > 0.7
 
 
-def test_the_contract_holds_for_any_door():
+def test_the_contract_holds_for_any_curator():
     rows, labels = skewed(n=500, d=3)
     units = Units.from_arrays(rows, labels, row_bound=1.0)
     solver = Whitening().configure(LOGISTIC, units.public, BUDGET)
     ledger = Ledger(BUDGET, units.public.relation, plan=solver.event(units.public))
-    result = solver.solve(Curator(units, ledger, noise=NoiseSource(0)), LOGISTIC)
+    result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), LOGISTIC)
     assert result.transcript.releases == solver.releases()
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta
 from privopt.commands.task import Estimator, Options, Task
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.report.words import number, several_or
 from privopt.solvers.registry import SOLVERS

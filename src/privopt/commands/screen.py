@@ -9,8 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from privopt.curator import Observer
-from privopt.plans import Plan
+from privopt.curator.base import Observer
+from privopt.planning.plan import Plan
 from privopt.report.words import duration, number, several, several_or, size
 
 NOT_PRIVATE_SEED = (

@@ -13,7 +13,7 @@ from privopt.estimators.regressors import (
     PoissonRegressor,
     QuantileRegressor,
 )
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.solvers.registry import SOLVERS
 from privopt.tables import Schema, TabularEncoder, TargetEncoding

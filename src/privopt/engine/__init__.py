@@ -1,1 +1,1 @@
-"""Maps a query over the units: clips each unit's contribution and sums in float64, behind the door."""
+"""Maps a query over the units: clips each unit's contribution and sums in float64."""

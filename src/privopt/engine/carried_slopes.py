@@ -1,4 +1,4 @@
-"""Each record's slope at the last point of a mixed pass, kept behind the door for the next pass."""
+"""Each record's slope at the last point of a mixed pass, kept by the curator for the next pass."""
 
 from typing import Any, NamedTuple, Self, TypeVar
 

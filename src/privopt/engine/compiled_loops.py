@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from privopt.data import Units
+from privopt.data.rows import aligned_zeros
+from privopt.data.units import Units
 from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
 from privopt.engine.rounding import BLOCK_ROWS
-from privopt.engine.rows import aligned_zeros
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, RecordSum

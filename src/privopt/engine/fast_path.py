@@ -12,15 +12,15 @@ from numba.core import config
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data import Units
+from privopt.data.rows import MappedRows, block_length, take_rows
+from privopt.data.units import Units
+from privopt.data.users import offsets
 from privopt.engine import kernels
 from privopt.engine.carried_slopes import CarriedSlopes, SlopeMemory
 from privopt.engine.formulas import FORMULAS
 from privopt.engine.mixed_kernel import sum_mixed_records, sum_mixed_users
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
-from privopt.engine.rows import MappedRows, block_length, take_rows
 from privopt.engine.softmax_kernel import sum_softmax
-from privopt.engine.users import offsets
 from privopt.problems.glm import KernelCode
 from privopt.queries.base import LARGEST_RADIUS, ROUNDING_MARGIN, SMALLEST_RADIUS, RowForm
 

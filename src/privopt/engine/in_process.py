@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data import Units
+from privopt.data.rows import dense_product, row_peaks, take_rows
+from privopt.data.units import Units
+from privopt.data.users import within
 from privopt.engine import fast_path
 from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.compiled_loops import TracedRows, traced_arrays, traced_shapes, traced_sum
@@ -21,14 +23,12 @@ from privopt.engine.general_path import (
     chunk_sum,
 )
 from privopt.engine.rounding import BlockedSum, rounding_bound
-from privopt.engine.rows import dense_product, row_peaks, take_rows
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
-from privopt.engine.users import within
+from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.second_moment import WeightedSecondMoment
-from privopt.sampling import EveryUnit, FixedSize, Sampling
 
 __all__ = ["InProcessEngine", "traced_arrays", "traced_shapes", "traced_sum"]
 

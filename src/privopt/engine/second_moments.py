@@ -9,9 +9,9 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data import Units
+from privopt.data.rows import Positions, dense_product, take_rows
+from privopt.data.units import Units
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
-from privopt.engine.rows import Positions, dense_product, take_rows
 from privopt.queries.base import inwards
 from privopt.queries.second_moment import WeightedSecondMoment
 

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.engine.users import check_user_records
+from privopt.data.users import check_user_records
 from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
 

@@ -1,7 +1,7 @@
 """What every private linear model shares: its arguments, one fit, and predictions in the user's units.
 
 A fit says everything public first (`Setup`), turns the arrays into privacy units, asks `minimize` for released
-parameters, and translates them back. A fitted model keeps no data, no noise and no door.
+parameters, and translates them back. A fitted model keeps no data, no noise and no curator.
 """
 
 import abc
@@ -15,8 +15,8 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from privopt.curator import Observer
-from privopt.engine.users import Weighting
+from privopt.curator.base import Observer
+from privopt.data.users import Weighting
 from privopt.estimators import arguments
 from privopt.estimators.fitting import (
     Shape,
@@ -39,7 +39,7 @@ from privopt.estimators.stages import Records, fit_in_stages, plan_stages
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.problems.losses import GLMLoss
 from privopt.public import Relation
 from privopt.report.report import PrivacyReport, Selection
@@ -117,7 +117,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         privacy_: the `PrivacyReport`: what was protected, how, and at what price.
         plan_: the `Plan` that was announced before the data were read.
     Privacy:
-        Everything released passes the curator's door, priced before data are read. A record with a feature or a
+        Everything released passes the curator, priced before data are read. A record with a feature or a
         target that is NaN or infinite, or a label that is not among the classes, counts as zero; it changes nothing
         else. A scaler or encoder fitted on the same data, upstream in a pipeline, voids the guarantee.
     """

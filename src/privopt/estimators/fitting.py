@@ -24,7 +24,7 @@ from privopt.estimators.scale_estimation import ScaleEstimation, scale_estimatio
 from privopt.estimators.scaling import FeatureScaling
 from privopt.estimators.setup import Setup
 from privopt.ledger.amounts import Budget
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import Relation
 from privopt.report.model import ModelSummary

@@ -8,12 +8,12 @@ import numpy as np
 
 from privopt.estimators import arguments
 from privopt.ledger.amounts import Budget
+from privopt.planning import descent_defaults
+from privopt.planning.whitening import default_ridge
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Regulariser, Ridge
 from privopt.public import Public
-from privopt.solvers import practical
-from privopt.solvers.whitening_rule import default_ridge
 
 Penalty = Literal["l2", "l1", "elasticnet", "group"]
 PENALTIES = ("l2", "l1", "elasticnet", "group", None)
@@ -220,7 +220,9 @@ def default_strength(
         return 1.0 / public.n
     if not penalty.is_sparse:
         return default_ridge(problem, public, budget)
-    return practical.noise_of_one(public, budget, practical.default_clip(problem, public, budget))
+    return descent_defaults.noise_of_one(
+        public, budget, descent_defaults.default_clip(problem, public, budget)
+    )
 
 
 def strengths(alphas: Any, default: float, *, is_sparse: bool) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.estimators.arguments import fraction
 from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
@@ -73,11 +73,11 @@ class ScaleEstimation:
         """What it costs."""
         return self.mechanism.event()
 
-    def release(self, door: Door) -> Bounds:
+    def release(self, curator: Curator) -> Bounds:
         """Ask once, and read the bounds off the answer."""
         asked = ColumnMagnitudes(levels=LEVELS, columns=self.loose.width)
-        shares = np.asarray(door.release(asked, self.mechanism))
-        return self.bounds(shares, self.mechanism.noise_multiplier * float(asked.sensitivity(door.public)))
+        shares = np.asarray(curator.release(asked, self.mechanism))
+        return self.bounds(shares, self.mechanism.noise_multiplier * float(asked.sensitivity(curator.public)))
 
     def bounds(self, shares: NDArray[np.float64], stddev: float) -> Bounds:
         """Each column's bounds, from the released shares (d, bins) and their noise's standard deviation."""

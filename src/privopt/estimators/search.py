@@ -11,7 +11,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent, Parallel, leaf_counts, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.plans import Plan, data_bytes, pass_seconds
+from privopt.planning.plan import Plan, data_bytes, pass_seconds
 from privopt.public import Public
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from privopt.blocks import block_assignment
-from privopt.curator import Observer
-from privopt.data import Units
+from privopt.curator.base import Observer
+from privopt.data.blocks import block_assignment
+from privopt.data.units import Units
 from privopt.estimators.fitting import ROUNDED_UP, Shape, parameters_in, record_score, set_parameters
 from privopt.estimators.holdout import HoldoutScores
 from privopt.estimators.search import Candidate, SearchPlan, dominating
@@ -58,7 +58,7 @@ class SearchRun:
     def choose(self, scores: HoldoutScores, units: Units) -> int:
         """The index of the candidate chosen on the holdout part of all `units`."""
         part = units.subset(self._private_held, self.search.held_out)
-        return int(self._run.door(part, self._held_ledger).release(scores, self.search.choice))
+        return int(self._run.curator(part, self._held_ledger).release(scores, self.search.choice))
 
     def refit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
         """Fit the winner on all units, as `fit` does.
@@ -75,7 +75,7 @@ class SearchRun:
     def _counted(self, solver: Solver, units: Units, ledger: Ledger, setup: Setup) -> tuple[Result, int]:
         """A solver's result, and how many releases it made."""
         before = self._run.transcript.releases
-        result = solver.solve(self._run.door(units, ledger), setup.problem)
+        result = solver.solve(self._run.curator(units, ledger), setup.problem)
         return result, self._run.transcript.releases - before
 
 

@@ -27,7 +27,7 @@ from privopt.estimators.stages import Records
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.report.report import PrivacyReport
 
 # What a candidate may not change: the budget, what is public about the data, or the question that is asked.

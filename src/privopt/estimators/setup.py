@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data import Units, bound_with
-from privopt.engine.users import Weighting
+from privopt.data.units import Units, bound_with
+from privopt.data.users import Weighting
 from privopt.estimators.scale_estimation import Bounds, ScaleEstimation
 from privopt.estimators.scaling import FeatureScaling, TargetScaling
 from privopt.mechanisms.noise import NoiseSource

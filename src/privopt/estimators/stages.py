@@ -6,8 +6,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from privopt.curator import Curator, Observer
-from privopt.data import Units
+from privopt.curator.base import Observer
+from privopt.curator.local import LocalCurator
+from privopt.curator.transcript import Transcript
+from privopt.data.units import Units
 from privopt.estimators.scale_estimation import Bounds, ScaleEstimation
 from privopt.estimators.setup import Setup
 from privopt.ledger.account import Account
@@ -16,13 +18,12 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.plans import Plan
+from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.result import Result
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import choose
-from privopt.transcript import Transcript
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -151,9 +152,9 @@ class StagedRun:
                 seeded=noise.seeded,
             )
 
-    def door(self, units: Units, ledger: Ledger | None = None) -> Curator:
-        """A door to some units, on this run's ledger or a part of it."""
-        return Curator(
+    def curator(self, units: Units, ledger: Ledger | None = None) -> LocalCurator:
+        """A curator to some units, on this run's ledger or a part of it."""
+        return LocalCurator(
             units,
             self.ledger if ledger is None else ledger,
             noise=self.noise,
@@ -164,7 +165,7 @@ class StagedRun:
     def bounds(self, scales: ScaleEstimation, units: Units) -> Bounds:
         """The first stage."""
         part = self.ledger.sub_ledger("bounds", plan=scales.event)
-        return scales.release(self.door(units, part))
+        return scales.release(self.curator(units, part))
 
 
 def fit_in_stages(
@@ -184,5 +185,5 @@ def fit_in_stages(
         del loose  # one copy of the data at a time
         units = records.units(setup)
         part = run.ledger.sub_ledger("fit", plan=staged.solver.event(units.public))
-        result = staged.solver.solve(run.door(units, part), setup.problem)
+        result = staged.solver.solve(run.curator(units, part), setup.problem)
     return result._replace(plan=staged.plan), setup

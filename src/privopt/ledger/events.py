@@ -4,13 +4,13 @@ An event says what a mechanism did, in numbers that are relative to the sensitiv
 relation; it names no data and no accountant. Leaves are combined into a tree by `Repeated`, `Sequence` (composition
 on the same units) and `Parallel` (disjoint units: the dearest branch counts). `privopt.ledger.accounting` prices a
 tree. Every event is frozen, hashable, prints as a sentence (`describe()`) and survives a round trip through JSON
-(`to_dict()`, `event_from_dict()`).
+(`to_dict()`, `event_json.event_from_dict`).
 """
 
 import math
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -36,7 +36,7 @@ class Event(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values from which `event_from_dict` rebuilds the event."""
+        """A dictionary of JSON values from which `event_json.event_from_dict` rebuilds the event."""
 
 
 class _Leaf(Event):
@@ -217,7 +217,7 @@ class NonPrivateEvent(_Leaf):
 class SampledEvent(Event):
     """`event`, applied to a random subset of the units that stays secret.
 
-    `sampling` is a public description such as `privopt.sampling.Poisson(0.01)`. Inside, sums are divided by the
+    `sampling` is a public description such as `privopt.ledger.sampling.Poisson(0.01)`. Inside, sums are divided by the
     expected number of units and noise multipliers are relative to the sensitivity given who was drawn.
     """
 
@@ -340,60 +340,6 @@ def leaf_counts(event: Event) -> tuple[dict[Event, int], tuple[tuple[Parallel, i
         else:
             leaves[node] = leaves.get(node, 0) + count
     return leaves, tuple(parallels)
-
-
-def event_from_dict(values: Mapping[str, Any]) -> Event:
-    """Rebuild an event from what `to_dict` gave.
-
-    Args:
-        values: the dictionary, possibly after a trip through JSON.
-
-    Raises:
-        ValueError: it does not describe an event.
-    """
-    name = values.get("event")
-    try:
-        if name == "SampledEvent":
-            return SampledEvent(_sampling_from_dict(values["sampling"]), event_from_dict(values["of"]))
-        if name == "Repeated":
-            return Repeated(event_from_dict(values["of"]), values["count"])
-        if name == "Sequence":
-            return Sequence(tuple(event_from_dict(child) for child in values["of"]))
-        if name == "Parallel":
-            return Parallel(tuple(event_from_dict(child) for child in values["of"]))
-        if name in _LEAVES:
-            return _LEAVES[name](**{key: value for key, value in values.items() if key != "event"})
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{name} is not described completely by {dict(values)!r}: {error}.") from error
-    known = ", ".join([*_LEAVES, "SampledEvent", "Repeated", "Sequence", "Parallel"])
-    raise ValueError(f"event must be one of {known}; got {name!r}.")
-
-
-_LEAVES: dict[str, type[_Leaf]] = {
-    leaf.__name__: leaf
-    for leaf in (
-        GaussianEvent,
-        LaplaceEvent,
-        BoundedRangeEvent,
-        PureEvent,
-        ZCDPEvent,
-        ShiftedGaussianEvent,
-        MixtureEvent,
-        DeltaEvent,
-        NoEvent,
-        NonPrivateEvent,
-    )
-}
-
-
-def _sampling_from_dict(values: Mapping[str, Any]) -> SamplingDescription:
-    from privopt.sampling import FixedSize, Poisson  # sampling.py is built on this module
-
-    if values.get("kind") == "poisson":
-        return Poisson(values["rate"])
-    if values.get("kind") == "fixed-size":
-        return FixedSize(values["batch"], values["n"])
-    raise ValueError(f"sampling kind must be 'poisson' or 'fixed-size', got {values.get('kind')!r}.")
 
 
 def _check_positive(event: _Leaf, name: str, advice: str) -> None:

@@ -29,7 +29,8 @@ class Mechanism(abc.ABC):
     sensitivity cannot be served: `release` refuses it, and `combine`, which cannot raise, gives NaN for any data.
 
     Attributes:
-        norm: the norm of the sensitivity that the noise is scaled by: "l1", "l2" or "range". The door refuses a query
+        norm: the norm of the sensitivity that the noise is scaled by: "l1", "l2" or "range". The curator refuses a
+        query
             that states another one.
     """
 
@@ -71,7 +72,9 @@ class HiddenState:
         return "<private>"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        raise TypeError("the hidden state of a stream cannot be pickled or copied: it stays behind the door.")
+        raise TypeError(
+            "the hidden state of a stream cannot be pickled or copied: it stays with the curator."
+        )
 
     def __copy__(self) -> NoReturn:
         self.__reduce_ex__(4)

@@ -80,7 +80,7 @@ class NoiseSource:
 
     @property
     def units_generator(self) -> np.random.Generator:
-        """The secret stream that decides who takes part. Used behind the door only."""
+        """The secret stream that decides who takes part. Used by the curator only."""
         self._after_fork()
         return self._units
 

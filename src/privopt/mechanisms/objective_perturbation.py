@@ -17,8 +17,8 @@ from privopt.mechanisms.noise import Noise, Shape
 class ObjectiveNoise(Mechanism):
     """Draw b ~ N(0, sigma^2 I), minimise `J(w) + <b, w>` to a residual, and add N(0, sigma_out^2 I) to the result.
 
-    It is made by the query whose minimiser it releases (`PerturbedMinimiser.mechanism`), and the door refuses it with
-    any other: shift, tolerance and modulus are facts about that objective.
+    It is made by the query whose minimiser it releases (`PerturbedMinimiser.mechanism`), and the curator refuses it
+    with any other: shift, tolerance and modulus are facts about that objective.
 
     Attributes:
         noise_multiplier: sigma over the l2 sensitivity of the implied noise; 0 turns both noises off.

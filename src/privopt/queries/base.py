@@ -7,7 +7,7 @@ contributes, how a unit's contribution is clipped, and what the sensitivity of t
     Query
     ├── RecordSum          mean over units of clip(average over the unit's records)
     ├── UnitSum            mean over units of clip(a function of all the unit's records)
-    ├── StatisticOfHeld    a function of per-unit vectors that stay behind the door
+    ├── StatisticOfHeld    a function of per-unit vectors that stay with the curator
     ├── RecordsQuery       a function of all the records at once
     └── ArgminQuery        a minimiser whose noise sits inside the objective
 """
@@ -22,8 +22,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.public import Public, Relation
-from privopt.sampling import EveryUnit, Sampling, expected_units
 
 Scalar = Any  # a Python float, or a traced zero-dimensional float64 array inside a compiled loop
 Norm = Literal["l2", "linf"]
@@ -275,7 +275,7 @@ def acute_factor(public: Public, sampling: Sampling) -> float:
 
 
 class StatisticOfHeld(Query):
-    """A statistic of per-unit vectors held behind the door (see `Curator.hold`); the class argues its sensitivity."""
+    """A statistic of vectors held by the curator (`LocalCurator.hold`); the class argues its sensitivity."""
 
     held: Any
 
@@ -287,7 +287,7 @@ class StatisticOfHeld(Query):
 class RecordsQuery(Query):
     """A function of all the records at once, such as the end of an optimisation; the class argues its sensitivity.
 
-    It sees records, not which user owns them: the door refuses it where a unit is a user.
+    It sees records, not which user owns them: the curator refuses it where a unit is a user.
     """
 
     @abc.abstractmethod

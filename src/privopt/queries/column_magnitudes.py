@@ -7,9 +7,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.public import Public
 from privopt.queries.base import ROUNDING_MARGIN, RecordSum, Scalar, acute_factor, query, static
-from privopt.sampling import EveryUnit, Sampling, expected_units
 
 
 @query

@@ -8,10 +8,10 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import OF_BOUNDED_SLOPE, GLMLoss, RecordLoss
 from privopt.public import Public, Relation
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, inwards, query, static
-from privopt.sampling import EveryUnit, Sampling
 
 ROUNDING = 1.0 + 1e-9  # more than the rounding of a prediction and of a slope can add to a gradient
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.public import Public
 from privopt.queries.base import (
@@ -20,7 +21,6 @@ from privopt.queries.base import (
     static,
 )
 from privopt.queries.gradient import ClippedGradient, record_gradient
-from privopt.sampling import EveryUnit, Sampling
 
 _UNIT_ROUNDOFF = 2.0**-53
 _GROUP_ENTRIES = 2**19  # of one unit's contributions at the points of a group: a few megabytes
@@ -45,7 +45,7 @@ class GradientNorms(RecordSum):
         most D_s for some point s, the smallest at least -D_t for some t, and unless s = t (then the range is 0) the
         range is at most the sum of the two largest D_t: 2 D where they are alike, 0 where there is one point. This is
         attained, by a unit that lengthens one mean and shortens another.
-        The radius, from which the door takes the rounding of sums, is therefore twice the clip. A norm of p entries
+        The radius, from which the curator takes the rounding of sums, is therefore twice the clip. A norm of p entries
         is rounded by at most (p + 4) 2^-53 of its size, C and |o_t| at most, at two points and on two data sets; four
         times that is added.
     Source:

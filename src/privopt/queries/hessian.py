@@ -1,4 +1,4 @@
-"""The damped Newton direction of a generalised-linear loss, computed behind the door for a public gradient."""
+"""The damped Newton direction of a generalised-linear loss, computed by the curator for a public gradient."""
 
 from typing import Literal
 
@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.public import Public
 from privopt.queries.base import Scalar, query, static
 from privopt.queries.second_moment import WeightedSecondMoment, packed_length, unpack
-from privopt.sampling import EveryUnit, Sampling
 
 Model = Literal["hessian", "bound"]
 _UNIT_ROUNDOFF = 2.0**-53

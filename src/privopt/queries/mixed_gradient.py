@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.public import Public
 from privopt.queries.base import (
@@ -20,7 +21,6 @@ from privopt.queries.base import (
     static,
 )
 from privopt.queries.gradient import ClippedGradient, glm_slopes, record_gradient
-from privopt.sampling import EveryUnit, Sampling, expected_units
 
 
 @query

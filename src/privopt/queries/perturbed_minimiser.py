@@ -7,13 +7,13 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.problems.huberised_objective import HuberisedObjective
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, query, static
-from privopt.sampling import EveryUnit, Sampling
 
 LARGEST_NORMAL = 13.0  # standard normals from 53-bit uniforms reach 12.2
 ROUNDS_WITHOUT_PRIVACY = 200

@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.public import Public
 from privopt.queries.base import RecordSum, Scalar, acute_factor, query
-from privopt.sampling import EveryUnit, Sampling, expected_units
 
 
 class WeightedSecondMoment(RecordSum):
@@ -45,7 +45,7 @@ class SecondMoment(WeightedSecondMoment):
     """Mean over units of `a a^T`, a user's being the weighted average over their records; see `pack` for the vector.
 
     Attributes:
-        row_bound: R, largest l2 norm of a row; a contribution beyond R^2 is scaled to it. Rows behind a door with
+        row_bound: R, largest l2 norm of a row; a contribution beyond R^2 is scaled to it. Rows of a curator with
             `public.row_bound <= R` are not changed by it.
     Privacy:
         `pack` keeps the Frobenius norm, so the l2 sensitivity is a distance of matrices. A unit's matrix A is positive

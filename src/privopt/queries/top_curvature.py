@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.public import Public
 from privopt.queries.base import Scalar, query
 from privopt.queries.second_moment import SecondMoment, unpack
-from privopt.sampling import EveryUnit, Sampling
 
 _UNIT_ROUNDOFF = 2.0**-53
 
@@ -26,7 +26,7 @@ class TopCurvature(SecondMoment):
         most its Frobenius norm, hence at most R^2, see `SecondMoment`: it lies between 0 and R^2 I. Adding or
         removing one moves the sum by a matrix between -R^2 I and R^2 I, and so does replacing A by B, since
         -R^2 I <= -B <= A - B <= A <= R^2 I. By Weyl's inequality no eigenvalue moves by more than the spectral norm
-        of that. Rounding: the door adds that of the sum, in the Frobenius norm, which is no less than the spectral
+        of that. Rounding: the curator adds that of the sum, in the Frobenius norm, which is no less than the spectral
         one; `rounding` is added for what happens to the matrix afterwards.
     Source:
         Weyl 1912 (eigenvalues of a sum). Compare Dwork, Talwar, Thakurta, Zhang 2014, Analyze Gauss.

@@ -5,11 +5,11 @@ from typing import ClassVar
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.public import Public
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, inwards, query, static
 from privopt.queries.gradient import glm_slopes, record_gradient
-from privopt.sampling import EveryUnit, Sampling
 
 
 @query

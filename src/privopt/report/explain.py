@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from privopt.plans import Finding
+from privopt.planning.plan import Finding
 from privopt.public import Relation
 from privopt.report import words
 from privopt.report.curve import sure

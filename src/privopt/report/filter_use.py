@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privopt.ledger.events import Event, GaussianEvent, event_from_dict
+from privopt.curator.transcript import Transcript
+from privopt.ledger.event_json import event_from_dict
+from privopt.ledger.events import Event, GaussianEvent
 from privopt.ledger.filters import filter_cost
 from privopt.report.words import number, percent
-from privopt.transcript import Transcript
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.ledger.events import Event, NoEvent, SampledEvent, event_from_dict, leaf_counts
+from privopt.curator.transcript import Release, Transcript
+from privopt.ledger.event_json import event_from_dict
+from privopt.ledger.events import Event, NoEvent, SampledEvent, leaf_counts
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.report.filter_use import FilterUse, filter_uses
 from privopt.report.words import number, span, spelled
-from privopt.sampling import EveryUnit, FixedSize, Poisson, Sampling
-from privopt.transcript import Release, Transcript
 
 MOST_SCHEDULE_POINTS = 400
 MOST_FILTERED_EVENTS = 16  # of releases under a filter, which are not priced one by one

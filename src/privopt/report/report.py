@@ -13,9 +13,10 @@ from typing import Any, Literal
 from privopt.json_values import described_array, json_value, plain
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Event, event_from_dict
+from privopt.ledger.event_json import event_from_dict
+from privopt.ledger.events import Event
 from privopt.notebook import card
-from privopt.plans import Bound, Finding, Plan, figure
+from privopt.planning.plan import Bound, Finding, Plan, figure
 from privopt.public import Public, Relation
 from privopt.report import explain, words
 from privopt.report.curve import PrivacyCurve, privacy_curve

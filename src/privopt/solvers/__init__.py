@@ -1,1 +1,1 @@
-"""Algorithms: programs over a door, pure post-processing of what it releases."""
+"""Algorithms: programs over a curator, pure post-processing of what it releases."""

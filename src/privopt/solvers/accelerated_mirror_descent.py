@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import descent_defaults, mirror_geometry
 from privopt.problems.constraints import Constraint, L1Ball, L2Ball, LpBall, Simplex
 from privopt.problems.mirror_maps import MirrorMap
 from privopt.problems.problem import Problem
@@ -24,7 +25,6 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers import mirror_settings, practical
 from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import required
 from privopt.solvers.stepwise import StepwiseSolver
@@ -59,7 +59,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
         entry_bound: public bound on the entries of a feature row, utility only; default the row bound.
     Guarantee:
         T Gaussian releases of l2 sensitivity factor * C / n: exactly (epsilon, delta)-DP by Gaussian-DP composition,
-        under the door's relation, for any data, loss and parameters.
+        under the curator's relation, for any data, loss and parameters.
         Utility, for convex F, Lt >= 2 L_B and noise b of each gradient that is centred given the past:
         E F(y_T) - F* <= 4 Lt B_w(x*, x_0) / (T + 1)^2 + (T + 3) E h_B(b)^2 / (3 Lt), with either y-step.
     Differs from the paper:
@@ -78,7 +78,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
     def __post_init__(self) -> None:
         if self.y_step not in ("couple", "gradient"):
             raise ValueError(f"y_step must be 'couple' or 'gradient', got {self.y_step!r}.")
-        mirror_settings.check_entry_bound(self.entry_bound)
+        mirror_geometry.check_entry_bound(self.entry_bound)
 
     @property
     def name(self) -> str:
@@ -87,7 +87,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A bounded body with a mirror map, a smooth penalty, and a y-step that the body has."""
-        reason = mirror_settings.obstacle(problem, public)
+        reason = mirror_geometry.obstacle(problem, public)
         if (
             reason is None
             and self.y_step == "gradient"
@@ -101,7 +101,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Steps, step lengths and clip, where they were left open."""
-        clip = mirror_settings.default_clip(problem, public, budget) if self.clip is None else self.clip
+        clip = mirror_geometry.default_clip(problem, public, budget) if self.clip is None else self.clip
         steps = (
             default_steps(problem, public, budget, clip, self.entry_bound)
             if self.steps is None
@@ -122,7 +122,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
         noise_share: float = 1.0,
     ) -> float:
         """Lt that balances the two terms of the error bound, at least 2 L_B; of each a share."""
-        body = mirror_settings.geometry(problem, public, self.entry_bound)
+        body = mirror_geometry.geometry(problem, public, self.entry_bound)
         steps = required(self.steps, "steps")
         noise = (steps + 3) * self._noise_square(body, public, budget)
         balanced = (steps + 1) * math.sqrt(noise / (12.0 * body.divergence))
@@ -130,19 +130,19 @@ class AcceleratedMirrorDescent(StepwiseSolver):
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The theorem's bound at the theorem's own step length; no more than the loss at zero."""
-        body = mirror_settings.geometry(problem, public, self.entry_bound)
+        body = mirror_geometry.geometry(problem, public, self.entry_bound)
         steps = required(self.steps, "steps")
         step_smoothness = self._balanced_smoothness(problem, public, budget)
         optimisation = 4.0 * step_smoothness * body.divergence / (steps + 1) ** 2
         noise = (steps + 3) * self._noise_square(body, public, budget) / (3.0 * step_smoothness)
-        excess = mirror_settings.capped(optimisation + noise, problem)
+        excess = mirror_geometry.capped(optimisation + noise, problem)
         return excess, "the theorem's bound for convex losses, if few gradients are clipped; pessimistic"
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 3, with the released gradient in both steps."""
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         step_smoothness = required(self.smoothness, "smoothness")
-        mirror = mirror_settings.mirror_of(problem, door.public)
+        mirror = mirror_geometry.mirror_of(problem, curator.public)
         step = partial(
             _step,
             step_smoothness=step_smoothness,
@@ -154,13 +154,18 @@ class AcceleratedMirrorDescent(StepwiseSolver):
         state = AcceleratedState(centre, start, mirror.point(centre), jnp.asarray(True))  # r_0 = 1: x_1 = z_0
         for k in range(required(self.steps, "steps")):
             at_probe = ClippedGradient(loss=problem.loss, at=state.probe, clip=required(self.clip, "clip"))
-            gradient = door.release(at_probe, noise)
+            gradient = curator.release(at_probe, noise)
             state = step(state, gradient, ratio=2.0 / (k + 2), next_ratio=2.0 / (k + 3))
         return Outcome(state.params, ending(state.finite))
 
-    def _noise_square(self, body: mirror_settings.Geometry, public: Public, budget: Budget) -> float:
-        return mirror_settings.noise_square(
-            body, public, budget, clip=required(self.clip, "clip"), solver=self
+    def _noise_square(self, body: mirror_geometry.Geometry, public: Public, budget: Budget) -> float:
+        return mirror_geometry.noise_square(
+            body,
+            public,
+            budget,
+            clip=required(self.clip, "clip"),
+            steps=required(self.steps, "steps"),
+            noise_multiplier=self.noise_multiplier,
         )
 
 
@@ -168,8 +173,8 @@ def least_steps(
     problem: Problem, public: Public, budget: Budget, clip: float, entry_bound: float | None
 ) -> float:
     """T_0 = (48 L_B^2 B_w / (s^2 E h^2))^(1/4): from here on the error bound no longer falls with T."""
-    body = mirror_settings.geometry(problem, public, entry_bound)
-    stddev = practical.noise_of_one(public, budget, clip)
+    body = mirror_geometry.geometry(problem, public, entry_bound)
+    stddev = descent_defaults.noise_of_one(public, budget, clip)
     if stddev == 0:
         return math.inf
     return (48.0 * body.smoothness**2 * body.divergence / (stddev**2 * body.width)) ** 0.25
@@ -180,12 +185,12 @@ def default_steps(
 ) -> int:
     """T_0 for the shares of curvature and noise that the steps assume, within limits."""
     if math.isinf(budget.epsilon):
-        return mirror_settings.NOISELESS_STEPS
+        return mirror_geometry.NOISELESS_STEPS
     curvature_share, noise_share = _shares(problem.constraint)
     steps = math.sqrt(curvature_share / noise_share) * least_steps(problem, public, budget, clip, entry_bound)
     if _is_entropic(problem.constraint):
-        return mirror_settings.clipped_steps(steps, FEWEST_ENTROPIC_STEPS, MOST_ENTROPIC_STEPS)
-    return mirror_settings.clipped_steps(steps, 1, MOST_STEPS)
+        return mirror_geometry.clipped_steps(steps, FEWEST_ENTROPIC_STEPS, MOST_ENTROPIC_STEPS)
+    return mirror_geometry.clipped_steps(steps, 1, MOST_STEPS)
 
 
 def _is_entropic(body: Constraint) -> bool:

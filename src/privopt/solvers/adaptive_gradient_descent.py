@@ -15,13 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, NoEvent, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.plans import Finding
+from privopt.planning import descent_defaults
+from privopt.planning.adaptive_gradient_descent import AdaptiveDescentFacts
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.planning.plan import Finding
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.glm import GLMLoss, ScalarLoss
 from privopt.problems.growth import KL
@@ -30,14 +34,10 @@ from privopt.problems.regularisers import NoRegulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, Status
-from privopt.solvers import practical
 from privopt.solvers.adaptive_course import Course, let_through, step_from
 from privopt.solvers.adaptive_paper import PaperNoise
-from privopt.solvers.adaptive_theory import AdaptiveDescentFacts
 from privopt.solvers.base import Solver, required
-from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.norm_tracking import NormTracker, Vector
-from privopt.solvers.notices import NOISE_IS_OFF, faint_signal, large_delta
 from privopt.solvers.stationary_selection import MOST_CANDIDATES, FlattestPoints, select_stationary
 
 FLOOR = 0.3  # of the noise of one gradient bought with the whole budget: no norm below it can be told from 0
@@ -79,8 +79,8 @@ class AdaptiveGradientDescent(Solver):
     Guarantee:
         Every release is Gaussian, of sensitivity factor * L0 / n or less (see `ClippedGradient`); its noise is a
         function of earlier releases. All are paid for by a filter that costs as much as one release of
-        `noise_multiplier`, whatever is released under it: (epsilon, delta)-DP under the door's relation, for any data,
-        loss and parameters. "selected" adds one choice of bounded range, and the two are priced together.
+        `noise_multiplier`, whatever is released under it: (epsilon, delta)-DP under the curator's relation, for any
+        data, loss and parameters. "selected" adds one choice of bounded range, and the two are priced together.
     Differs from the paper:
         No separate releases of the norm, whose fixed noise dominates the published bound; noise of the order of the
         norm in every coordinate, since descent averages it; a smooth schedule that ends by itself. Every gradient is
@@ -152,13 +152,13 @@ class AdaptiveGradientDescent(Solver):
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The defaults of the attributes."""
         growth = problem.growth if self.growth is None else self.growth
-        curvature = self.curvature or practical.smoothness(problem, public)
+        curvature = self.curvature or descent_defaults.smoothness(problem, public)
         step_size = 1.0 / (curvature + problem.regulariser.smoothness)
         parameters = math.prod(problem.parameter_shape(public))
         return replace(
             self,
             step_size=self.step_size or (0.5 * step_size if self.mode == "paper" else step_size),
-            clip=self.clip or practical.default_clip(problem, public, budget),
+            clip=self.clip or descent_defaults.default_clip(problem, public, budget),
             noise_ratio=self.noise_ratio or min(1.0, 3.0 / math.sqrt(parameters)),
             trace_ratio=self.trace_ratio or _trace_ratio(problem, public),
             window=self.window or _window(growth, 1.0 / step_size, problem.regulariser.strong_convexity),
@@ -242,7 +242,7 @@ class AdaptiveGradientDescent(Solver):
             )
         return found
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Descend under the filter, then return an iterate."""
         if self.most_steps == 0:
             return Outcome(start, Status.FINISHED)
@@ -250,7 +250,7 @@ class AdaptiveGradientDescent(Solver):
         rho = math.inf if multiplier == 0.0 else 0.5 / multiplier**2
         kept = MOST_CANDIDATES if self.returns == "selected" else 1
         course = Course(params=start, rho=rho, left=rho, flat=FlattestPoints(kept))
-        inner = door.filtered(self.name, Gaussian(multiplier))
+        inner = curator.filtered(self.name, Gaussian(multiplier))
         if multiplier == 0.0:
             self._descend(inner, problem, course)
         elif self.mode == "paper":
@@ -259,7 +259,7 @@ class AdaptiveGradientDescent(Solver):
             self._follow_the_norm(inner, problem, course)
         if course.steps == 0:  # the budget did not pay for one
             course.flat.add(math.inf, start)
-        chosen, norm = self._returned(door, problem, course)
+        chosen, norm = self._returned(curator, problem, course)
         findings = {
             "gradient_norm": Finding(
                 norm,
@@ -271,14 +271,14 @@ class AdaptiveGradientDescent(Solver):
         }
         return Outcome(chosen, course.status, findings)
 
-    def _follow_the_norm(self, door: Door, problem: Problem, course: Course) -> None:
+    def _follow_the_norm(self, curator: Curator, problem: Problem, course: Course) -> None:
         ratio, window = required(self.noise_ratio, "noise_ratio"), required(self.window, "window")
         cap = required(self.clip, "clip")
         flows = problem.regulariser.is_smooth and isinstance(problem.constraint, Unconstrained)
         track: NormTracker | None = None
         while course.goes_on and course.steps < self.most_steps:
             query = self._gradient_at(problem, course.params)
-            sensitivity = float(_sensitivity(query, door.public))  # at this point; at most factor L0 / n
+            sensitivity = float(_sensitivity(query, curator.public))  # at this point; at most factor L0 / n
             full = sensitivity / math.sqrt(2.0 * course.rho)
             if track is None:
                 multiplier = 1.0 / math.sqrt(2.0 * self._first_share * course.rho)
@@ -287,7 +287,7 @@ class AdaptiveGradientDescent(Solver):
                 if course.dries_up(multiplier):
                     break
             multiplier = course.charge(multiplier)
-            gradient = door.release(query, Gaussian(multiplier))
+            gradient = curator.release(query, Gaussian(multiplier))
             slope, moved = self._step(problem, course.params, gradient)
             scale, released = multiplier * sensitivity, np.asarray(slope)
             if track is None:
@@ -297,9 +297,9 @@ class AdaptiveGradientDescent(Solver):
                 track = track.updated(released, scale, window=window, floor=FLOOR * full, cap=cap, flow=flow)
             course.advance(track.norm, moved, weight=1.0 / scale**2)
 
-    def _descend_as_published(self, door: Door, problem: Problem, course: Course) -> None:
+    def _descend_as_published(self, curator: Curator, problem: Problem, course: Course) -> None:
         """Algorithm 3, with its price corrected."""
-        clip, public = required(self.clip, "clip"), door.public
+        clip, public = required(self.clip, "clip"), curator.public
         noise = PaperNoise.of(
             n=public.n,
             rho=course.rho,
@@ -313,21 +313,21 @@ class AdaptiveGradientDescent(Solver):
                 course.status = Status.BUDGET_SPENT
                 break
             gradient, norm, course.left, last = noise.gradient(
-                door, self._gradient_at(problem, course.params), course.left
+                curator, self._gradient_at(problem, course.params), course.left
             )
             _, moved = self._step(problem, course.params, gradient)
             course.advance(max(norm, 0.0), moved)
             if last and course.goes_on:
                 course.status = Status.BUDGET_SPENT
 
-    def _descend(self, door: Door, problem: Problem, course: Course) -> None:
+    def _descend(self, curator: Curator, problem: Problem, course: Course) -> None:
         """Plain descent, with the noise off."""
         while course.goes_on and course.steps < self.most_steps:
-            gradient = door.release(self._gradient_at(problem, course.params), Gaussian(0.0))
+            gradient = curator.release(self._gradient_at(problem, course.params), Gaussian(0.0))
             slope, moved = self._step(problem, course.params, gradient)
             course.advance(float(np.linalg.norm(np.asarray(slope))), moved)
 
-    def _returned(self, door: Door, problem: Problem, course: Course) -> tuple[Array, float]:
+    def _returned(self, curator: Curator, problem: Problem, course: Course) -> tuple[Array, float]:
         """The point to return and its estimated norm."""
         if self.returns == "average" and course.weights > 0.0:
             return jnp.asarray(course.average), course.norm
@@ -338,7 +338,7 @@ class AdaptiveGradientDescent(Solver):
             return point, norm
         norms, points = course.flat.in_order()
         chosen = select_stationary(
-            door,
+            curator,
             problem.loss,
             points,
             clip=required(self.clip, "clip"),

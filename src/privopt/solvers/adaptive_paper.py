@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 
@@ -63,7 +63,7 @@ class PaperNoise:
         return left < 2.0 * self.norm_cost
 
     def gradient(
-        self, door: Door, at_point: ClippedGradient, left: float
+        self, curator: Curator, at_point: ClippedGradient, left: float
     ) -> tuple[Array, float, float, bool]:
         """One step's two releases.
 
@@ -73,11 +73,11 @@ class PaperNoise:
         at_norm = GradientNorm(
             loss=at_point.loss, at=at_point.at, clip=at_point.clip, balanced=at_point.balanced
         )
-        norm = float(door.release(at_norm, Gaussian(self.norm_multiplier)))
+        norm = float(curator.release(at_norm, Gaussian(self.norm_multiplier)))
         left -= self.norm_cost
         least = 1.0 / math.sqrt(2.0 * left)
         multiplier = max(norm, 0.0) * self.per_norm
         last = multiplier <= least
         multiplier = least if last else multiplier
-        gradient = door.release(at_point, Gaussian(multiplier))
+        gradient = curator.release(at_point, Gaussian(multiplier))
         return gradient, norm, (0.0 if last else left - 0.5 / multiplier**2), last

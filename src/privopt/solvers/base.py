@@ -1,4 +1,4 @@
-"""What a solver is: a frozen configuration, a price, and a program over a door."""
+"""What a solver is: a frozen configuration, a price, and a program over a curator."""
 
 import abc
 import math
@@ -10,18 +10,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, leaf_counts
-from privopt.plans import Bound, Finding, Plan, data_bytes, pass_seconds
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.indicators import common_indicators
+from privopt.planning.plan import Bound, Finding, Plan, data_bytes, pass_seconds
 from privopt.precision import double_precision
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Result
-from privopt.solvers.coordinates import Coordinates
-from privopt.solvers.indicators import common_indicators
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Solver(abc.ABC):
     """A frozen configuration. Fields left `None` are derived from public quantities by `configure`.
 
     A subclass says what it releases (`event`), how it derives its fields (`derived`) and how it runs (`run`). In `run`
-    the only lines that cost privacy are calls on `door`.
+    the only lines that cost privacy are calls on `curator`.
     """
 
     noise_multiplier: float | None = (
@@ -57,7 +57,7 @@ class Solver(abc.ABC):
         """The solver with every field but the noise set from public quantities."""
 
     @abc.abstractmethod
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """The program: arithmetic on releases."""
 
     @abc.abstractmethod
@@ -116,14 +116,14 @@ class Solver(abc.ABC):
         del coordinates
         raise ValueError(f"{self.name} does not run in other coordinates than the data's own.")
 
-    def run_in(self, door: Door, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
+    def run_in(self, curator: Curator, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
         """Run in other coordinates: on mapped rows, with the penalty as it is there.
 
         Returns:
             Parameters in the original coordinates, how the run ended, and what it found (in the other coordinates).
         """
         inner = self.in_coordinates(coordinates)
-        view = door.view(coordinates.matrix, coordinates.longest_row(door.public.row_bound))
+        view = curator.view(coordinates.matrix, coordinates.longest_row(curator.public.row_bound))
         outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
         findings = {
             name: replace(finding, meaning=f"{finding.meaning} (in the coordinates it ran in)")
@@ -176,33 +176,33 @@ class Solver(abc.ABC):
             notices=solver.notices(problem, public, budget),
         )
 
-    def solve(self, door: Door, problem: Problem, start: Array | None = None) -> Result:
+    def solve(self, curator: Curator, problem: Problem, start: Array | None = None) -> Result:
         """Run the solver.
 
         Args:
-            door: answers the releases.
+            curator: answers the releases.
             problem: loss, regulariser and constraint set.
-            start: public starting point of `problem.parameter_shape(door.public)`; default zero.
+            start: public starting point of `problem.parameter_shape(curator.public)`; default zero.
         Raises:
             ValueError: the start has the wrong shape, or the solver was not configured.
-            BudgetExceeded, PlanMismatch: the door refused a release.
+            BudgetExceeded, PlanMismatch: the curator refused a release.
         """
         if self.noise_multiplier is None:
             raise ValueError(
                 f"{self.name} is not configured: call `configure(problem, public, budget)` first."
             )
         if jax.config.read("jax_enable_x64"):
-            return self._solve(door, problem, start)
+            return self._solve(curator, problem, start)
         with double_precision():
-            return self._solve(door, problem, start)
+            return self._solve(curator, problem, start)
 
-    def _solve(self, door: Door, problem: Problem, start: Array | None) -> Result:
-        shape = problem.parameter_shape(door.public)
+    def _solve(self, curator: Curator, problem: Problem, start: Array | None) -> Result:
+        shape = problem.parameter_shape(curator.public)
         first = jnp.zeros(shape, jnp.float64) if start is None else jnp.asarray(start, jnp.float64)
         if first.shape != shape:
             raise ValueError(f"start must have shape {shape}, got {first.shape}.")
-        outcome = self.run(door, problem, problem.constraint.project(first))
-        return Result(outcome.params, outcome.status, door.transcript, findings=outcome.findings)
+        outcome = self.run(curator, problem, problem.constraint.project(first))
+        return Result(outcome.params, outcome.status, curator.transcript, findings=outcome.findings)
 
 
 def settings(solver: Solver) -> Mapping[str, float | int | str]:

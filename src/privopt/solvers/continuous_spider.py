@@ -17,10 +17,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.plans import Finding
+from privopt.planning import descent_defaults
+from privopt.planning.continuous_spider import SpiderFacts
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.gradient_certificate import EstimateError, certificate, mixed
+from privopt.planning.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.planning.plan import Finding
 from privopt.problems.constraints import Constraint, Unconstrained
 from privopt.problems.growth import KL
 from privopt.problems.losses import GLMLoss, RecordLoss
@@ -30,12 +35,7 @@ from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.result import Outcome, Status
-from privopt.solvers import practical
 from privopt.solvers.base import required
-from privopt.solvers.continuous_spider_settings import SpiderFacts
-from privopt.solvers.coordinates import Coordinates
-from privopt.solvers.gradient_certificate import EstimateError, certificate, mixed
-from privopt.solvers.notices import NOISE_IS_OFF, faint_signal, large_delta
 from privopt.solvers.stepwise import StepwiseSolver
 
 Gain = Literal["optimal", "average"]
@@ -90,7 +90,7 @@ class ContinuousSpider(StepwiseSolver):
         failure: beta in (0, 1), with which the certificate may fail.
     Guarantee:
         T Gaussian releases of one fixed multiplier: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the
-        door's relation, for any data, loss and parameters. The sensitivity of a release is (1 - u) times that of the
+        curator's relation, for any data, loss and parameters. The sensitivity of a release is (1 - u) times that of the
         clipped gradient plus u factor C' / n; u and C' are functions of earlier releases.
         Utility: the risk settles near gamma sqrt(p V) to the power kappa, with neither gamma nor kappa known, and V
         tends to the variance of one gradient bought with the whole budget.
@@ -145,11 +145,11 @@ class ContinuousSpider(StepwiseSolver):
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Clip and curvature of `practical`, steps of size 1 / L, as many as `continuous_spider_settings` says."""
-        curvature = practical.smoothness(problem, public) if self.curvature is None else self.curvature
+        curvature = descent_defaults.smoothness(problem, public) if self.curvature is None else self.curvature
         smoothness = curvature + problem.regulariser.smoothness
         chosen = replace(
             self,
-            clip=practical.default_clip(problem, public, budget) if self.clip is None else self.clip,
+            clip=descent_defaults.default_clip(problem, public, budget) if self.clip is None else self.clip,
             curvature=curvature,
             difference_clip=_default_difference_clip(problem)
             if self.difference_clip is None
@@ -178,7 +178,7 @@ class ContinuousSpider(StepwiseSolver):
             slope_ratio=self._slope_clip() / clip,
             strong=problem.regulariser.strong_convexity,
             parameters=math.prod(problem.parameter_shape(public)),
-            noise=practical.noise_of_one(public, budget, clip),
+            noise=descent_defaults.noise_of_one(public, budget, clip),
             reach=required(self.reach, "reach"),
             gap=math.inf if gap is None else gap,
         )
@@ -249,7 +249,7 @@ class ContinuousSpider(StepwiseSolver):
             )
         return found
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release a mixture, update the estimate, descend along it."""
         multiplier = float(required(self.noise_multiplier, "noise_multiplier"))
         clip = float(required(self.clip, "clip"))
@@ -259,26 +259,26 @@ class ContinuousSpider(StepwiseSolver):
             momentum=float(required(self.momentum, "momentum")),
             clip=clip,
             loss=problem.loss,
-            public=door.public,
+            public=curator.public,
             regulariser=problem.regulariser,
             constraint=problem.constraint,
         )
-        state = _start(start, clip=clip, loss=problem.loss, public=door.public)
+        state = _start(start, clip=clip, loss=problem.loss, public=curator.public)
         error = EstimateError()
         for t in range(self.releases()):
             distance, sensitivity, _, _ = state.numbers()
             change_clip = self._change_clip(distance)
             fresh = _times(multiplier, sensitivity)
-            change = _times(multiplier, door.public.relation.factor * change_clip / door.public.n)
+            change = _times(multiplier, curator.public.relation.factor * change_clip / curator.public.n)
             gain = 0.0 if multiplier == 0.0 else self._next_gain(t, error, fresh, change)
-            released = door.release(self._query(problem, state, gain, change_clip), Gaussian(multiplier))
+            released = curator.release(self._query(problem, state, gain, change_clip), Gaussian(multiplier))
             after = step(state, released, gain)
             if not after.numbers()[-1]:
                 return Outcome(state.params, Status.DIVERGED)
             state, error = after, error.after(gain, mixed(gain, fresh, change))
         if not self.releases():
             return Outcome(state.params, Status.FINISHED)
-        return Outcome(state.params, Status.FINISHED, self._findings(problem, door.public, state, error))
+        return Outcome(state.params, Status.FINISHED, self._findings(problem, curator.public, state, error))
 
     def _query(
         self, problem: Problem, state: SpiderState, gain: float, change_clip: float

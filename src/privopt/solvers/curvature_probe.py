@@ -17,19 +17,19 @@ from typing import Self
 
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, Sequence
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.plans import Finding
+from privopt.planning import descent_defaults
+from privopt.planning.plan import Finding
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.top_curvature import TopCurvature
 from privopt.result import Outcome
-from privopt.solvers import practical
 from privopt.solvers.base import Solver, required
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.gradient_descent import GradientDescent
@@ -102,7 +102,7 @@ class CurvatureProbe(Solver):
             mu = gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(1.0 - self.share)
             solver = replace(solver, remainder=1.0 / mu if budget.is_private else 0.0)
         if solver.planned is None:
-            at_most = practical.smoothness(problem, public)
+            at_most = descent_defaults.smoothness(problem, public)
             solver = replace(solver, planned=solver.configured_inner(problem, public, at_most))
         return solver
 
@@ -179,19 +179,19 @@ class CurvatureProbe(Solver):
         """The inner solver's."""
         return required(self.planned, "planned").notices(problem, public, self._rest())
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the eigenvalue, then run the inner solver under a filter that holds the rest of the budget."""
-        public = door.public
+        public = curator.public
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         query = TopCurvature(row_bound=public.row_bound)
-        released = door.release(query, noise)
+        released = curator.release(query, noise)
         stddev = noise.noise_multiplier * float(query.sensitivity(public))
-        largest = practical.smoothness(problem, public)
+        largest = descent_defaults.smoothness(problem, public)
         per_row = largest / public.row_bound**2  # phi''
         cautious = per_row * (float(released) + CONFIDENCE * stddev)
         curvature = min(largest, max(cautious, LEAST * largest))
         inner = self.configured_inner(problem, public, curvature)
-        rest = door.filtered(inner.name, Gaussian(required(self.remainder, "remainder")))
+        rest = curator.filtered(inner.name, Gaussian(required(self.remainder, "remainder")))
         outcome = inner.run(rest, problem, start)
         found = Finding(
             curvature, "curvature of the mean loss by the probe, two standard deviations of its noise added"

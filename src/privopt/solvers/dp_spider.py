@@ -14,12 +14,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.plans import Finding
+from privopt.planning import descent_defaults
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.plan import Finding
 from privopt.problems.constraints import Constraint, Unconstrained
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -28,9 +30,7 @@ from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.result import Outcome, ending
-from privopt.solvers import practical
 from privopt.solvers.base import required
-from privopt.solvers.notices import NOISE_IS_OFF, large_delta
 from privopt.solvers.stepwise import StepwiseSolver
 
 MOST_STEPS = 4_000  # where the theorem's number of steps is above what passes over the data are worth
@@ -60,8 +60,8 @@ class DPSpider(StepwiseSolver):
     Guarantee:
         Gaussian releases with fixed multipliers, one for gradients of sensitivity factor * C / n (or what the loss
         allows at the point), one for differences of sensitivity factor * min(2 C, zeta L' |w' - w|) / n, whatever
-        the distances: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the door's relation, for any data,
-        loss and parameters.
+        the distances: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the curator's relation, for any
+        data, loss and parameters.
         Utility, in expectation, if no gradient is clipped and zeta is 1: see `gradient_norm_bound`.
     Differs from the paper:
         The constants of the schedule are worked out for exact Gaussian composition. The point with the shortest
@@ -136,13 +136,13 @@ class DPSpider(StepwiseSolver):
         self.check_applicable(problem, public)
         clip, curvature = self.clip, self.curvature
         if clip is None:
-            clip = practical.default_clip(problem, public, budget)
+            clip = descent_defaults.default_clip(problem, public, budget)
         if curvature is None:
             curvature = problem.smoothness(public) - problem.regulariser.smoothness
         smoothness = curvature + problem.regulariser.smoothness
         steps, period = self.steps, self.period
         if steps is None and not budget.is_private:
-            steps = practical.NOISELESS_STEPS
+            steps = descent_defaults.NOISELESS_STEPS
         if steps is None or period is None:
             schedule = planned_schedule(
                 signal=_signal(public, budget),
@@ -214,7 +214,7 @@ class DPSpider(StepwiseSolver):
             )
         return found
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1."""
         steps, period = required(self.steps, "steps"), required(self.period, "period")
         clip, slope_clip = (
@@ -226,7 +226,7 @@ class DPSpider(StepwiseSolver):
         for t in range(steps):
             if t % period == 0:
                 at_point = ClippedGradient(loss=problem.loss, at=state.params, clip=clip)
-                estimate = door.release(at_point, anchor)
+                estimate = curator.release(at_point, anchor)
             else:
                 moved = jnp.sqrt(jnp.sum((state.params - state.previous) ** 2))
                 if not math.isfinite(float(moved)):  # a step so long that nothing can be said of it
@@ -238,7 +238,7 @@ class DPSpider(StepwiseSolver):
                     anchor=state.previous,
                     slope_clip=jnp.minimum(slope_clip, 2.0 * clip / jnp.where(moved > 0, moved, 1.0)),
                 )
-                estimate = state.estimate + door.release(change, difference)
+                estimate = state.estimate + curator.release(change, difference)
             state = _step(
                 state,
                 estimate,

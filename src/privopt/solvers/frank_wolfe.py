@@ -14,17 +14,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.planning import mirror_geometry
 from privopt.problems.constraints import L1Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.vertex_scores import VertexScores
 from privopt.result import Outcome, Status
-from privopt.solvers import mirror_settings
 from privopt.solvers.base import required
 from privopt.solvers.stepwise import StepwiseSolver
 
@@ -47,7 +47,7 @@ class FrankWolfe(StepwiseSolver):
             derived; default the row bound. Smaller is better, and a wrong one costs utility, never privacy.
     Guarantee:
         T choices of bounded range epsilon_0: (epsilon, delta)-DP by the best accountant for their composition, under
-        the door's relation, for any data, loss and parameters. See `VertexScores` for the sensitivity.
+        the curator's relation, for any data, loss and parameters. See `VertexScores` for the sensitivity.
         Utility, for convex F: a gap of about 8 L_B / (T + 2) + R (factor C_inf / n) z log(2 p).
     Differs from the paper:
         selections are priced by bounded range, epsilon_0^2 / 8 each, in place of advanced composition; gradients are
@@ -60,7 +60,7 @@ class FrankWolfe(StepwiseSolver):
     entry_bound: float | None = None
 
     def __post_init__(self) -> None:
-        mirror_settings.check_entry_bound(self.entry_bound)
+        mirror_geometry.check_entry_bound(self.entry_bound)
 
     @property
     def name(self) -> str:
@@ -79,7 +79,7 @@ class FrankWolfe(StepwiseSolver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """An l1 ball, and a smooth penalty."""
-        return mirror_settings.obstacle(problem, public, vertices_only=True)
+        return mirror_geometry.obstacle(problem, public, vertices_only=True)
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Steps and clip, where they were left open."""
@@ -88,7 +88,7 @@ class FrankWolfe(StepwiseSolver):
             entries = (
                 public.row_bound if self.entry_bound is None else min(self.entry_bound, public.row_bound)
             )
-            clip = mirror_settings.default_slope(problem, public) * entries if budget.is_private else math.inf
+            clip = mirror_geometry.default_slope(problem, public) * entries if budget.is_private else math.inf
         if steps is None:
             steps = default_steps(problem, public, budget, clip, self.entry_bound)
         return replace(self, clip=clip, steps=steps)
@@ -97,14 +97,14 @@ class FrankWolfe(StepwiseSolver):
         """The utility bound of the class; no more than the loss at zero."""
         del budget
         multiplier, clip = required(self.noise_multiplier, "noise_multiplier"), required(self.clip, "clip")
-        curvature = mirror_settings.smoothness(problem, public, self.entry_bound)
+        curvature = mirror_geometry.smoothness(problem, public, self.entry_bound)
         excess = 8.0 * curvature / (required(self.steps, "steps") + 2)
         if multiplier > 0:
             vertices = 2 * math.prod(problem.parameter_shape(public))
             score = _radius(problem) * public.relation.factor * clip / public.n
             excess += multiplier * score * math.log(vertices)
         return (
-            mirror_settings.capped(excess, problem),
+            mirror_geometry.capped(excess, problem),
             "a bound for convex losses, if few gradients are clipped; pessimistic",
         )
 
@@ -124,7 +124,7 @@ class FrankWolfe(StepwiseSolver):
             )
         return tuple(found)
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Move towards one chosen vertex a step."""
         choice, clip = self.choice(), required(self.clip, "clip")
         radius = _radius(problem)
@@ -133,7 +133,7 @@ class FrankWolfe(StepwiseSolver):
             scores = VertexScores(
                 loss=problem.loss, at=params, clip=clip, offset=problem.regulariser.gradient(params)
             )
-            chosen = door.release(scores, choice)
+            chosen = curator.release(scores, choice)
             # A rehearsal without data answers zeros in the shape of the scores: the first vertex.
             params = _step(params, chosen, radius=radius, ratio=2.0 / (t + 2))
         return Outcome(params, Status.FINISHED)
@@ -144,13 +144,13 @@ def default_steps(
 ) -> int:
     """A share of the T = (16 L_B / (k log 2p))^(2/3) that minimises 8 L_B / T + k sqrt(T) log 2p, within limits."""
     if not budget.is_private:
-        return mirror_settings.NOISELESS_STEPS
+        return mirror_geometry.NOISELESS_STEPS
     rho = zcdp_rho_budget(budget.epsilon, budget.delta)
     noise = _radius(problem) * public.relation.factor * clip / (public.n * math.sqrt(2.0 * rho))
     vertices = 2 * math.prod(problem.parameter_shape(public))
-    curvature = mirror_settings.smoothness(problem, public, entry_bound)
+    curvature = mirror_geometry.smoothness(problem, public, entry_bound)
     best = (16.0 * curvature / (noise * math.log(vertices))) ** (2.0 / 3.0)
-    return mirror_settings.clipped_steps(STEPS_SHARE * best, FEWEST_STEPS, MOST_STEPS)
+    return mirror_geometry.clipped_steps(STEPS_SHARE * best, FEWEST_STEPS, MOST_STEPS)
 
 
 def _radius(problem: Problem) -> float:

@@ -16,10 +16,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import descent_defaults
+from privopt.planning.averaging import Average, mixing_ratios
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.descent_theory import Shares, SmoothObjective, budget_shares
 from privopt.problems.constraints import Constraint
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -27,11 +31,8 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers import practical
-from privopt.solvers.averaging import Average, flattest, halted_at_divergence, mixing_ratios
+from privopt.solvers.averaging import flattest, halted_at_divergence
 from privopt.solvers.base import required
-from privopt.solvers.coordinates import Coordinates
-from privopt.solvers.descent_theory import Shares, SmoothObjective, budget_shares
 from privopt.solvers.stepwise import StepwiseSolver
 
 Output = Average | Literal["random", "min_grad"]
@@ -72,7 +73,7 @@ class GradientDescent(StepwiseSolver):
     Guarantee:
         T Gaussian releases, of sensitivity factor * C / n or what the loss allows at the point if that is less (see
         `ClippedGradient`), with fixed multipliers: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the
-        door's relation, for any data, loss and parameters.
+        curator's relation, for any data, loss and parameters.
     Differs from the paper:
         fixed momentum, averaging, and few calibrated steps in place of T = 1000 and the last iterate; exact noise in
         place of the theorem's constant.
@@ -168,7 +169,7 @@ class GradientDescent(StepwiseSolver):
         gap: float | None,
     ) -> tuple[Self, SmoothObjective]:
         """Steps of size 1 / L without momentum, as the bounds of `descent_theory` assume, and those bounds."""
-        clip = practical.default_clip(problem, public, budget) if clip is None else clip
+        clip = descent_defaults.default_clip(problem, public, budget) if clip is None else clip
         facts = objective_facts(problem, public, budget, clip=clip, smoothness=smoothness, gap=gap)
         plain = cls(step_size=1.0 / facts.smoothness, clip=clip, momentum=0.0, smoothness=facts.smoothness)
         return plain, facts
@@ -191,7 +192,7 @@ class GradientDescent(StepwiseSolver):
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The practical setting of `practical`, where a field was left open."""
-        setting = practical.descent_setting(
+        setting = descent_defaults.descent_setting(
             problem, public, budget, clip=self.clip, steps=self.steps, curvature=self.smoothness
         )
         step_size = setting.step_size if self.step_size is None else self.step_size
@@ -233,17 +234,17 @@ class GradientDescent(StepwiseSolver):
         return None
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
-        """See `practical.predicted_excess`."""
-        return practical.predicted_excess(
+        """See `descent_defaults.predicted_excess`."""
+        return descent_defaults.predicted_excess(
             problem, public, budget, steps=required(self.steps, "steps"), clip=self.clip
         )
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
-        """See `practical.notices`; and a step size that is too large."""
-        found = practical.notices(problem, public, budget, steps=self.steps, clip=self.clip)
+        """See `descent_defaults.notices`; and a step size that is too large."""
+        found = descent_defaults.notices(problem, public, budget, steps=self.steps, clip=self.clip)
         smoothness = self.smoothness
         if smoothness is None:
-            smoothness = practical.smoothness(problem, public) + problem.regulariser.smoothness
+            smoothness = descent_defaults.smoothness(problem, public) + problem.regulariser.smoothness
         if self.step_size is not None and self.step_size * smoothness > 2.0:
             found += (
                 f"step_size {self.step_size:.3g} exceeds 2 / L = {2.0 / smoothness:.3g}, L the curvature of the "
@@ -251,7 +252,7 @@ class GradientDescent(StepwiseSolver):
             )
         return found
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
         steps = required(self.steps, "steps")
         step = partial(
@@ -273,7 +274,7 @@ class GradientDescent(StepwiseSolver):
                 clip=required(self.clip, "clip"),
                 balanced=self.balanced,
             )
-            gradient = door.release(at_probe, noise)
+            gradient = curator.release(at_probe, noise)
             if self.average == "min_grad":
                 points.append(state.probe)
                 slopes.append(gradient + problem.regulariser.gradient(state.probe))
@@ -329,7 +330,7 @@ def objective_facts(
             "and `gap`."
         )
     parameters = math.prod(problem.parameter_shape(public))
-    noise = practical.noise_of_one(public, budget, clip)
+    noise = descent_defaults.noise_of_one(public, budget, clip)
     return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=parameters)
 
 

@@ -32,11 +32,13 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Repeated, Sequence
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.plans import Bound
+from privopt.planning import descent_defaults
+from privopt.planning.notices import NOISE_IS_OFF
+from privopt.planning.plan import Bound
 from privopt.problems.constraints import Constraint
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
@@ -44,10 +46,8 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers import practical
 from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import Solver, required
-from privopt.solvers.notices import NOISE_IS_OFF
 
 _root = cast(Any, brentq)  # its type information is incomplete
 FAILURE = 0.1  # of the bound, by Markov's inequality
@@ -62,7 +62,7 @@ class ProximalState(NamedTuple):
 
 
 def proximal_subproblem(
-    door: Door,
+    curator: Curator,
     problem: Problem,
     centre: Array,
     noise: Gaussian,
@@ -75,7 +75,7 @@ def proximal_subproblem(
     """Approximately minimise `F(x) + r(x) + weight |x - centre|^2` over the constraint set by noisy subgradient steps.
 
     Args:
-        door: answers `steps` releases by `noise`.
+        curator: answers `steps` releases by `noise`.
         problem: F, r and the set.
         centre: public point, where it starts.
         noise: of each release.
@@ -104,7 +104,7 @@ def proximal_subproblem(
     )
     for t in range(1, steps + 1):
         at_iterate = ClippedGradient(loss=problem.loss, at=state.params, clip=clip)
-        gradient = door.release(at_iterate, noise)
+        gradient = curator.release(at_iterate, noise)
         state = step(state, gradient, step_size=2.0 / (convexity * (t + 1)), ratio=2.0 / (t + 1))
     return state
 
@@ -190,7 +190,7 @@ class KLProximalPoint(Solver):
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The clip of `practical`, the weight of the module, and no more than `most_steps` releases."""
         self.check_applicable(problem, public)
-        clip = practical.default_clip(problem, public, budget) if self.clip is None else self.clip
+        clip = descent_defaults.default_clip(problem, public, budget) if self.clip is None else self.clip
         growth = problem.growth if self.growth is None else self.growth
         weight = self.weight
         if weight is None:
@@ -260,12 +260,12 @@ class KLProximalPoint(Solver):
             return (NOISE_IS_OFF,)
         return ()
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 2."""
         params, finite = start, jnp.asarray(True)
         for noise in self.mechanisms():
             state = proximal_subproblem(
-                door,
+                curator,
                 problem,
                 params,
                 noise,

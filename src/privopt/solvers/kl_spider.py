@@ -15,11 +15,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.plans import Bound, Finding
+from privopt.planning import descent_defaults
+from privopt.planning.kl_spider import Phase, PhasePlanner
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.plan import Bound, Finding
 from privopt.problems.constraints import Constraint, Unconstrained
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
@@ -28,10 +31,7 @@ from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.result import Outcome, Status
-from privopt.solvers import practical
 from privopt.solvers.base import Solver, required
-from privopt.solvers.kl_phases import Phase, PhasePlanner
-from privopt.solvers.notices import NOISE_IS_OFF, large_delta
 
 MOST_STEPS = 100_000
 
@@ -65,8 +65,8 @@ class KLSpider(Solver):
         most_releases: how many there can be; set by `configure`, for the plan.
     Guarantee:
         (epsilon, delta)-DP by a filter: the costs 1 / (2 z^2) of all releases add up to at most that of one Gaussian
-        release of multiplier `noise_multiplier`, under the door's relation, for any data, loss and parameters. What is
-        not spent is paid for all the same.
+        release of multiplier `noise_multiplier`, under the curator's relation, for any data, loss and parameters. What
+        is not spent is paid for all the same.
     Differs from the paper:
         Sensitivities are factor * C / n and factor * L' |w' - w| / n; the paper's lack the factor 2 of replacement and,
         for differences, the constants: as printed it spends more than twice its budget. Every difference that is
@@ -151,7 +151,7 @@ class KLSpider(Solver):
         smoothness = self.smoothness
         if smoothness is None:
             smoothness = curvature + problem.regulariser.smoothness
-        most_steps = MOST_STEPS if budget.is_private else practical.NOISELESS_STEPS
+        most_steps = MOST_STEPS if budget.is_private else descent_defaults.NOISELESS_STEPS
         return replace(
             self,
             growth=self.growth or problem.growth,
@@ -224,17 +224,17 @@ class KLSpider(Solver):
         _, gap = self._planner(problem, public)
         return {"gap": Finding(gap, "bound on the excess of the start")}
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1: phases under a filter."""
-        planner, gap = self._planner(problem, door.public, start.size)
+        planner, gap = self._planner(problem, curator.public, start.size)
         state = SpiderState(start, spent=0.0, events=0, steps=0, finite=True)
         if self.mode == "paper":
-            return self._run_published(door, problem, planner, gap, state)
+            return self._run_published(curator, problem, planner, gap, state)
         rho = self._rho()
         phases, events = planner.first_plan(gap, rho)
         if not phases:
             return self._outcome(state, planner, problem, gap, Status.FINISHED)
-        inner = door.filtered(self.name, Gaussian(required(self.noise_multiplier, "noise_multiplier")))
+        inner = curator.filtered(self.name, Gaussian(required(self.noise_multiplier, "noise_multiplier")))
         status, risk = Status.FINISHED, gap
         while phases and state.finite and state.events + phases[0].steps <= events:
             phase, *phases = phases
@@ -247,23 +247,23 @@ class KLSpider(Solver):
         return self._outcome(state, planner, problem, risk, status)
 
     def _run_published(
-        self, door: Door, problem: Problem, planner: PhasePlanner, gap: float, state: SpiderState
+        self, curator: Curator, problem: Problem, planner: PhasePlanner, gap: float, state: SpiderState
     ) -> Outcome:
         """The published phases, until there are none left or the steps are taken."""
         if planner.paper_releases(gap, self._rho()) == 0:
             return self._outcome(state, planner, problem, gap, Status.FINISHED)
-        inner = door.filtered(self.name, Gaussian(required(self.noise_multiplier, "noise_multiplier")))
+        inner = curator.filtered(self.name, Gaussian(required(self.noise_multiplier, "noise_multiplier")))
         for phase in planner.paper_phases(gap, self._rho()):
             state = self._descend(inner, problem, state, phase)
             if not state.finite or state.steps >= planner.most_steps:
                 break
         return self._outcome(state, planner, problem, gap, Status.FINISHED)
 
-    def _descend(self, door: Door, problem: Problem, state: SpiderState, phase: Phase) -> SpiderState:
+    def _descend(self, curator: Curator, problem: Problem, state: SpiderState, phase: Phase) -> SpiderState:
         """One phase: a gradient, then steps of one length on it and on its differences, until it is short."""
         clip, loss, penalty = required(self.clip, "clip"), problem.loss, problem.regulariser
         params = state.params
-        estimate = door.release(
+        estimate = curator.release(
             ClippedGradient(loss=loss, at=params, clip=clip), self._noise(phase.anchor_cost)
         )
         state = state._replace(
@@ -283,7 +283,7 @@ class KLSpider(Solver):
                 difference = ClippedGradientDifference(
                     loss=loss, at=moved, anchor=params, slope_clip=phase.radius / phase.length
                 )
-                estimate = estimate + door.release(difference, self._noise(phase.difference_cost))
+                estimate = estimate + curator.release(difference, self._noise(phase.difference_cost))
                 state = state._replace(
                     spent=state.spent + phase.difference_cost, events=state.events + (taken > 1)
                 )
@@ -320,7 +320,11 @@ class KLSpider(Solver):
         if self.clip is not None:
             return self.clip
         exact = problem.gradient_bound(public)
-        return exact if math.isfinite(exact) else practical.guess(problem, public).slope * public.row_bound
+        return (
+            exact
+            if math.isfinite(exact)
+            else descent_defaults.guess(problem, public).slope * public.row_bound
+        )
 
     def _gap(self, problem: Problem, growth: KL, clip: float) -> float:
         """The bound on the start's excess; gradients of norm C prove one if the loss is the whole objective."""

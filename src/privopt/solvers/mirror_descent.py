@@ -12,16 +12,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import descent_defaults, mirror_geometry
 from privopt.problems.mirror_maps import MirrorMap
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers import mirror_settings, practical
 from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import required
 from privopt.solvers.stepwise import StepwiseSolver
@@ -49,7 +49,7 @@ class MirrorDescent(StepwiseSolver):
         entry_bound: public bound on the entries of a feature row, utility only; default the row bound.
     Guarantee:
         T Gaussian releases of l2 sensitivity factor * C / n: exactly (epsilon, delta)-DP by Gaussian-DP composition,
-        under the door's relation, for any data, loss and parameters.
+        under the curator's relation, for any data, loss and parameters.
     Differs from the paper:
         full gradients with exactly calibrated noise.
     Source:
@@ -61,7 +61,7 @@ class MirrorDescent(StepwiseSolver):
     entry_bound: float | None = None
 
     def __post_init__(self) -> None:
-        mirror_settings.check_entry_bound(self.entry_bound)
+        mirror_geometry.check_entry_bound(self.entry_bound)
 
     @property
     def name(self) -> str:
@@ -70,19 +70,19 @@ class MirrorDescent(StepwiseSolver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A bounded body with a mirror map, and a smooth penalty."""
-        return mirror_settings.obstacle(problem, public)
+        return mirror_geometry.obstacle(problem, public)
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Steps, step size and clip, where they were left open."""
-        clip = mirror_settings.default_clip(problem, public, budget) if self.clip is None else self.clip
-        body = mirror_settings.geometry(problem, public, self.entry_bound)
+        clip = mirror_geometry.default_clip(problem, public, budget) if self.clip is None else self.clip
+        body = mirror_geometry.geometry(problem, public, self.entry_bound)
         steps = self.steps
         if steps is None:
-            one = practical.noise_of_one(public, budget, clip) * math.sqrt(body.width)
+            one = descent_defaults.noise_of_one(public, budget, clip) * math.sqrt(body.width)
             # From here on the bound B_w / (eta T) + eta T (s h)^2 / 2 no longer falls with T.
             enough = math.inf if one == 0 else body.smoothness * math.sqrt(2.0 * body.divergence) / one
-            most = mirror_settings.NOISELESS_STEPS if one == 0 else MOST_STEPS
-            steps = mirror_settings.clipped_steps(enough, FEWEST_STEPS, most)
+            most = mirror_geometry.NOISELESS_STEPS if one == 0 else MOST_STEPS
+            steps = mirror_geometry.clipped_steps(enough, FEWEST_STEPS, most)
         chosen = replace(self, clip=clip, steps=steps)
         step_size = self.step_size
         if step_size is None:
@@ -93,16 +93,16 @@ class MirrorDescent(StepwiseSolver):
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The bound B_w / (eta T) + eta E h_B(b)^2 / 2; no more than the loss at zero."""
-        body = mirror_settings.geometry(problem, public, self.entry_bound)
+        body = mirror_geometry.geometry(problem, public, self.entry_bound)
         step_size, steps = required(self.step_size, "step_size"), max(required(self.steps, "steps"), 1)
         noise = self._noise_square(body, public, budget)
         excess = body.divergence / (step_size * steps) + step_size * noise / 2.0
-        return mirror_settings.capped(excess, problem), "a bound for convex losses; pessimistic"
+        return mirror_geometry.capped(excess, problem), "a bound for convex losses; pessimistic"
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Mirror steps from released gradients."""
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
-        mirror = mirror_settings.mirror_of(problem, door.public)
+        mirror = mirror_geometry.mirror_of(problem, curator.public)
         step = partial(
             _step,
             step_size=required(self.step_size, "step_size"),
@@ -113,12 +113,17 @@ class MirrorDescent(StepwiseSolver):
         state = MirrorState(centre, mirror.point(centre), start, jnp.asarray(True))
         for t in range(required(self.steps, "steps")):
             at_params = ClippedGradient(loss=problem.loss, at=state.params, clip=required(self.clip, "clip"))
-            state = step(state, door.release(at_params, noise), ratio=1.0 / (t + 1))
+            state = step(state, curator.release(at_params, noise), ratio=1.0 / (t + 1))
         return Outcome(state.average, ending(state.finite))
 
-    def _noise_square(self, body: mirror_settings.Geometry, public: Public, budget: Budget) -> float:
-        return mirror_settings.noise_square(
-            body, public, budget, clip=required(self.clip, "clip"), solver=self
+    def _noise_square(self, body: mirror_geometry.Geometry, public: Public, budget: Budget) -> float:
+        return mirror_geometry.noise_square(
+            body,
+            public,
+            budget,
+            clip=required(self.clip, "clip"),
+            steps=required(self.steps, "steps"),
+            noise_multiplier=self.noise_multiplier,
         )
 
 

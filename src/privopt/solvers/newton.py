@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Repeated
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import descent_defaults
+from privopt.planning.averaging import Average, mixing_ratios
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.problems.problem import Problem
@@ -25,8 +27,7 @@ from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.hessian import Model, NewtonDirection
 from privopt.result import Outcome, ending
-from privopt.solvers import practical
-from privopt.solvers.averaging import Average, halted_at_divergence, mixing_ratios
+from privopt.solvers.averaging import halted_at_divergence
 from privopt.solvers.base import Solver, required
 
 _PRIVATE_STEPS, _NOISELESS_STEPS = 20, 100
@@ -58,7 +59,7 @@ class DoubleNoiseNewton(Solver):
     Guarantee:
         2 T Gaussian releases with one noise multiplier, half of them gradients of sensitivity at most factor * C / n,
         half directions whose sensitivity follows from the released gradient, see `NewtonDirection`: exactly
-        (epsilon, delta)-DP by Gaussian-DP composition, under the door's relation, for any data, loss and parameters.
+        (epsilon, delta)-DP by Gaussian-DP composition, under the curator's relation, for any data, loss and parameters.
     Differs from the paper:
         exact composition; under replace-one the direction's sensitivity is not doubled; averaging; few steps.
     Source:
@@ -94,7 +95,7 @@ class DoubleNoiseNewton(Solver):
         return replace(
             self,
             steps=steps,
-            clip=practical.default_clip(problem, public, budget) if self.clip is None else self.clip,
+            clip=descent_defaults.default_clip(problem, public, budget) if self.clip is None else self.clip,
             damping=_default_damping(problem, public, budget, steps)
             if self.damping is None
             else self.damping,
@@ -126,32 +127,32 @@ class DoubleNoiseNewton(Solver):
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """That this method is an experiment."""
-        common = practical.notices(problem, public, budget, steps=self.steps, clip=self.clip)
+        common = descent_defaults.notices(problem, public, budget, steps=self.steps, clip=self.clip)
         return (
             *common,
             "this method is experimental: whitened gradient descent was far more accurate in our tests.",
         )
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1, with averaging."""
-        self.check_applicable(problem, door.public)
+        self.check_applicable(problem, curator.public)
         loss = problem.loss
         assert isinstance(loss, ScalarLoss)  # `applicable` refuses the rest
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         state = NewtonState(params=start, average=start, finite=jnp.asarray(True))
         for ratio in mixing_ratios(self.average, required(self.steps, "steps")):
             at_point = ClippedGradient(loss=loss, at=state.params, clip=required(self.clip, "clip"))
-            gradient = _finite(door.release(at_point, noise) + problem.regulariser.gradient(state.params))
+            gradient = _finite(curator.release(at_point, noise) + problem.regulariser.gradient(state.params))
             towards = NewtonDirection(
                 loss=loss,
                 at=state.params,
                 gradient=gradient,
-                ridge=_ridge(problem, door.public),
+                ridge=_ridge(problem, curator.public),
                 damping=required(self.damping, "damping"),
-                clip=loss.curvature * door.public.row_bound**2,
+                clip=loss.curvature * curator.public.row_bound**2,
                 model=required(self.model, "model"),
             )
-            direction = door.release(towards, noise)
+            direction = curator.release(towards, noise)
             state = _step(state, direction, step_size=self.step_size, ratio=float(ratio))
         return Outcome(state.average, ending(state.finite))
 

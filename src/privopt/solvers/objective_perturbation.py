@@ -13,19 +13,19 @@ from typing import ClassVar, Self
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.objective_perturbation import objective_event
+from privopt.planning import descent_defaults, huberised, notices
+from privopt.planning.coordinates import Coordinates
 from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.perturbed_minimiser import LARGEST_NORMAL, PerturbedMinimiser, volume_shift
 from privopt.result import Outcome, Status
-from privopt.solvers import huberised_settings, notices, practical
 from privopt.solvers.base import Solver, required
-from privopt.solvers.coordinates import Coordinates
 
 LEAST_SHARE, LARGEST_SHARE = 1e-3, 0.3
 
@@ -43,7 +43,7 @@ class ObjectivePerturbation(Solver):
         two_signed: whether a record's slope can have either sign, derived.
     Guarantee:
         The minimiser satisfies `delta(eps) = GaussianDelta(mu, eps - c)` with mu = factor C / sigma for eps >= c (the
-        folded curve for slopes of either sign) under the door's relation, and it is released through a second
+        folded curve for slopes of either sign) under the curator's relation, and it is released through a second
         Gaussian of 2 tau / (n lam), tau the certified residual: for any records, of losses, penalties and sets of this
         library. The running time depends on the data and is not protected.
     Differs from the paper:
@@ -80,7 +80,7 @@ class ObjectivePerturbation(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Records, and formulas that the proof covers."""
-        return huberised_settings.obstacle(problem, public)
+        return huberised.obstacle(problem, public)
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Clip, ridge and share from public quantities.
@@ -89,10 +89,10 @@ class ObjectivePerturbation(Solver):
             ValueError: the problem is not covered, or the given ridge is too small for the budget.
         """
         self.check_applicable(problem, public)
-        clip = huberised_settings.default_clip(problem, public, budget) if self.clip is None else self.clip
+        clip = huberised.default_clip(problem, public, budget) if self.clip is None else self.clip
         ridge = self.ridge_total
         if ridge is None:
-            ridge = huberised_settings.default_ridge(problem, public, budget, clip)
+            ridge = huberised.default_ridge(problem, public, budget, clip)
         query = PerturbedMinimiser(problem=problem, clip=clip, ridge=ridge)
         objective = query.objective(public)
         if not objective.modulus > 0.0:
@@ -125,14 +125,14 @@ class ObjectivePerturbation(Solver):
 
     def passes(self) -> float:
         """A typical number of Newton steps, with two passes each; the true one depends on the data."""
-        return huberised_settings.TYPICAL_PASSES
+        return huberised.TYPICAL_PASSES
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The leading term at the least curvature, plus what the added ridge costs a far optimum."""
         if not budget.is_private:
             return 0.0, "the noise is off"
         strength = self._strength(problem, public)
-        noise = practical.noise_of_one(public, budget, required(self.clip, "clip"))
+        noise = descent_defaults.noise_of_one(public, budget, required(self.clip, "clip"))
         added = strength - float(min(own_ridge(problem, public.d)))
         radius = 10.0 / public.row_bound
         excess = 0.5 * noise**2 * public.d / strength + 0.5 * max(0.0, added) * radius**2
@@ -142,7 +142,7 @@ class ObjectivePerturbation(Solver):
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """What was added to the objective, and what is not protected."""
         ridge = required(self.ridge_total, "ridge_total")
-        found = huberised_settings.added_ridge(problem, public, ridge, needed_by="objective perturbation")
+        found = huberised.added_ridge(problem, public, ridge, needed_by="objective perturbation")
         if not budget.is_private:
             return (*found, notices.NOISE_IS_OFF)
         excess, _ = self.predicted_excess(problem, public, budget)
@@ -152,39 +152,39 @@ class ObjectivePerturbation(Solver):
                 "the ridge is so small for this many units that rounding limits the accuracy of the minimiser, and "
                 "much of the noise hides that: a larger `ridge_total` may be more accurate.",
             )
-        return (*found, huberised_settings.RUNNING_TIME)
+        return (*found, huberised.RUNNING_TIME)
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         """The same event with the clip of v: shift and ridge are those of w."""
         return replace(self, clip=coordinates.clip)
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """One release; the start does not matter."""
         del start
         return Outcome(
-            self._released(door, self._query(problem, required(self.clip, "clip"), None)), Status.FINISHED
+            self._released(curator, self._query(problem, required(self.clip, "clip"), None)), Status.FINISHED
         )
 
-    def run_in(self, door: Door, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
+    def run_in(self, curator: Curator, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
         """Noise that is isotropic in v, on the original rows and with the original ridge: `b = B^-T N(0, sigma^2 I)`.
 
         The determinant term stays what it is in w, so the event does not change.
         """
         del start
         query = self._query(problem, coordinates.clip, jnp.asarray(coordinates.matrix))
-        return Outcome(self._released(door, query), Status.FINISHED)
+        return Outcome(self._released(curator, query), Status.FINISHED)
 
     def _query(self, problem: Problem, clip: float, matrix: Array | None) -> PerturbedMinimiser:
         ridge = required(self.ridge_total, "ridge_total")
         return PerturbedMinimiser(problem=problem, clip=float(clip), ridge=ridge, matrix=matrix)
 
-    def _released(self, door: Door, query: PerturbedMinimiser) -> Array:
+    def _released(self, curator: Curator, query: PerturbedMinimiser) -> Array:
         mechanism = query.mechanism(
             required(self.noise_multiplier, "noise_multiplier"),
-            door.public,
+            curator.public,
             output_share=required(self.output_share, "output_share"),
         )
-        return door.release(query, mechanism)
+        return curator.release(query, mechanism)
 
     def _residual_noise(self, problem: Problem, public: Public, budget: Budget) -> float:
         """The standard deviation of the second noise."""

@@ -1,4 +1,4 @@
-"""Output perturbation: compute without noise behind the door, then release the result with noise, once.
+"""Output perturbation: compute without noise where the data are, then release the result with noise, once.
 
 Source: Chaudhuri, Monteleoni, Sarwate 2011, Algorithm 1 (the minimiser); Zhang, Zheng, Mou, Wang 2017, Algorithm 1, and
 Wu, Li, Kumar, Chaudhuri, Jha, Naughton 2017 (a number of steps).
@@ -10,17 +10,17 @@ from typing import Literal, Self
 
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import descent_defaults, huberised, notices
 from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser, geometric_sum, largest_step
 from privopt.result import Outcome, Status
-from privopt.solvers import huberised_settings, notices, practical
 from privopt.solvers.base import Solver, required
 
 MOST_STEPS, NOISELESS_STEPS = 1_000, 5_000
@@ -39,7 +39,7 @@ class OutputPerturbation(Solver):
     Guarantee:
         One Gaussian release. T steps move by at most `(factor C eta / n) (1 - (1 - eta mu)^T) / (eta mu)` and the
         minimiser by at most `factor C / (n lam)`, plus what the certificate and rounding leave open: for any records,
-        under the door's relation, since the losses are Huberised.
+        under the curator's relation, since the losses are Huberised.
     Differs from the paper:
         Huberised losses in place of the Lipschitz assumption, exact Gaussian noise, and a smoothness that includes the
         ridge, without which a step need not contract.
@@ -71,7 +71,7 @@ class OutputPerturbation(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Records, and formulas that the proof covers."""
-        return huberised_settings.obstacle(problem, public)
+        return huberised.obstacle(problem, public)
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """Clip, steps and step size from public quantities.
@@ -80,14 +80,14 @@ class OutputPerturbation(Solver):
             ValueError: the problem is not covered.
         """
         self.check_applicable(problem, public)
-        clip = huberised_settings.default_clip(problem, public, budget) if self.clip is None else self.clip
+        clip = huberised.default_clip(problem, public, budget) if self.clip is None else self.clip
         step_size = largest_step(problem, public) if self.step_size is None else self.step_size
         steps = self.steps
         if steps is None:
             steps = _default_steps(problem, public, budget, clip, step_size)
         ridge = self.ridge_total
         if ridge is None:
-            ridge = huberised_settings.default_ridge(problem, public, budget, clip)
+            ridge = huberised.default_ridge(problem, public, budget, clip)
         return replace(self, clip=clip, step_size=step_size, steps=steps, ridge_total=ridge)
 
     def releases(self) -> int:
@@ -97,7 +97,7 @@ class OutputPerturbation(Solver):
     def passes(self) -> float:
         """Two a step: predictions, then their products with the rows."""
         if self.form == "minimiser":
-            return huberised_settings.TYPICAL_PASSES
+            return huberised.TYPICAL_PASSES
         return 2.0 * required(self.steps, "steps")
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
@@ -125,19 +125,19 @@ class OutputPerturbation(Solver):
         found: tuple[str, ...] = ()
         if self.form == "minimiser":
             ridge = required(self.ridge_total, "ridge_total")
-            found = huberised_settings.added_ridge(problem, public, ridge, needed_by="the minimiser")
+            found = huberised.added_ridge(problem, public, ridge, needed_by="the minimiser")
         if not budget.is_private:
             return (*found, notices.NOISE_IS_OFF)
         if self.form == "minimiser":
-            found += (huberised_settings.RUNNING_TIME,)
+            found += (huberised.RUNNING_TIME,)
         return found + notices.large_delta(public, budget)
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """One release."""
         if not self.releases():
             return Outcome(start, Status.FINISHED)
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
-        return Outcome(door.release(self._query(problem, start), noise), Status.FINISHED)
+        return Outcome(curator.release(self._query(problem, start), noise), Status.FINISHED)
 
     def _query(self, problem: Problem, start: Array) -> HuberisedMinimiser | DescentEnd:
         clip = required(self.clip, "clip")
@@ -160,7 +160,7 @@ def _default_steps(problem: Problem, public: Public, budget: Budget, clip: float
     settled = 5.0 / (step_size * own) if own > 0.0 else math.inf
     if not budget.is_private:
         return math.ceil(min(6.0 * settled, NOISELESS_STEPS))
-    noise = practical.noise_of_one(public, budget, clip)
+    noise = descent_defaults.noise_of_one(public, budget, clip)
     trace = problem.loss.curvature * public.row_bound**2 + public.d * own
     radius = 10.0 / public.row_bound
     balanced = (radius**2 / (2.0 * step_size**3 * trace * noise**2)) ** (1.0 / 3.0)

@@ -20,14 +20,14 @@ from typing import ClassVar, Self
 import numpy as np
 
 from privopt.ledger.amounts import Budget
+from privopt.planning import descent_defaults
+from privopt.planning.descent_theory import Shares, budget_shares, predicted_path, trace_ratio
+from privopt.planning.kl_theory import horizon
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.solvers import practical
 from privopt.solvers.base import required
-from privopt.solvers.descent_theory import Shares, budget_shares, predicted_path, trace_ratio
 from privopt.solvers.gradient_descent import GradientDescent, Output
-from privopt.solvers.kl_theory import horizon
 
 FEWEST_STEPS = 10
 REACH = 10.0  # R_w times the row bound R, for features of about the row bound's size
@@ -85,8 +85,8 @@ class ScheduledGradientDescent(GradientDescent):
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The rules of the module, where a field was left open."""
-        clip = practical.default_clip(problem, public, budget) if self.clip is None else self.clip
-        curvature = practical.smoothness(problem, public) if self.curvature is None else self.curvature
+        clip = descent_defaults.default_clip(problem, public, budget) if self.clip is None else self.clip
+        curvature = descent_defaults.smoothness(problem, public) if self.curvature is None else self.curvature
         step_size = self.step_size
         if step_size is None:
             step_size = 1.0 / (curvature + problem.regulariser.smoothness)
@@ -159,7 +159,7 @@ class ScheduledGradientDescent(GradientDescent):
 
     def _noise_of_one(self, public: Public, budget: Budget) -> float:
         """s."""
-        return practical.noise_of_one(public, budget, required(self.clip, "clip"))
+        return descent_defaults.noise_of_one(public, budget, required(self.clip, "clip"))
 
     def _horizon(self, problem: Problem, public: Public, noise: float) -> float:
         """h."""

@@ -1,9 +1,9 @@
 """A private choice of the point with the smallest gradient, among points that are public or released.
 
-The exponential mechanism on minus the norms |grad F(w_t)|; the norms are exact and stay behind the door. Each moves by
-at most Delta = factor L0 / n when a unit changes, up or down, so the range of the change is at most 2 Delta, and with
-an epsilon of e the chance of point t is proportional to exp(-c |grad F(w_t)|), c = e / (2 Delta). It costs e^2 / 8 in
-zCDP.
+The exponential mechanism on minus the norms |grad F(w_t)|; the norms are exact and stay with the curator. Each moves
+by at most Delta = factor L0 / n when a unit changes, up or down, so the range of the change is at most 2 Delta, and
+with an epsilon of e the chance of point t is proportional to exp(-c |grad F(w_t)|), c = e / (2 Delta). It costs e^2 / 8
+in zCDP.
 
 Source:
     Menart, Ullah, Arora, Bassily, Guzman 2023, Theorem 5; bounded range: Dong, Durfee, Rogers 2020.
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.problems.glm import Loss
 from privopt.queries.gradient_norms import GradientNorms
@@ -53,7 +53,7 @@ class FlattestPoints:
 
 
 def select_stationary(
-    door: Door,
+    curator: Curator,
     loss: Loss,
     points: Sequence[Array],
     *,
@@ -64,7 +64,7 @@ def select_stationary(
     """Choose the point where the clipped mean gradient is shortest, nearly always one where it is nearly so.
 
     Args:
-        door: answers the one release.
+        curator: answers the one release.
         loss: whose gradients.
         points: public or released, all of one shape; at least one. Each costs a pass over the data.
         clip: L0, the largest norm of one unit's gradient.
@@ -73,7 +73,7 @@ def select_stationary(
     Returns:
         The index of the chosen point. Its norm exceeds the smallest by 2 Delta ln(T) / epsilon in the mean, or less.
     Privacy:
-        One release by the exponential mechanism of sensitivity 2 Delta in the range; the norms stay behind the door.
+        One release by the exponential mechanism of sensitivity 2 Delta in the range; the norms stay with the curator.
     Raises:
         BudgetExceeded, PlanMismatch: nothing was read or spent.
     """
@@ -85,4 +85,4 @@ def select_stationary(
         clip=clip,
         offsets=0.0 if offsets is None else jnp.stack([jnp.asarray(o, jnp.float64) for o in offsets]),
     )
-    return int(door.release(query, mechanism))
+    return int(curator.release(query, mechanism))

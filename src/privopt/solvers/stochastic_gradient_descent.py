@@ -9,11 +9,14 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
+from privopt.curator.loops import ReleaseCall
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
-from privopt.loops import ReleaseCall
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import descent_defaults
+from privopt.planning.coordinates import Coordinates
 from privopt.problems.constraints import Constraint
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
@@ -21,10 +24,7 @@ from privopt.problems.regularisers import Regulariser
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.sampling import EveryUnit, FixedSize, Poisson, Sampling
-from privopt.solvers import practical
 from privopt.solvers.base import required
-from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.heavy_ball import heavy_ball_step
 from privopt.solvers.stepwise import StepwiseSolver
 
@@ -86,7 +86,7 @@ class StochasticGradientDescent(StepwiseSolver):
             only decides whether a step size is called too large.
     Guarantee:
         T sampled Gaussian releases priced by numerical accounting (privacy-loss distributions for Poisson sampling,
-        Renyi for fixed-size batches); the sample is drawn behind the door from secret randomness. With everybody in
+        Renyi for fixed-size batches); the sample is drawn by the curator from secret randomness. With everybody in
         every batch, the exact price of T Gaussian releases.
     Source:
         Abadi et al. 2016, Algorithm 1. Tail averaging and calibrated noise are ours.
@@ -131,7 +131,7 @@ class StochasticGradientDescent(StepwiseSolver):
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The practical setting of `practical`, where a field was left open."""
-        setting = practical.sampled_setting(
+        setting = descent_defaults.sampled_setting(
             problem, public, budget, clip=self.clip, steps=self.steps, rate=self.rate, sampler=self.sampler
         )
         return replace(
@@ -151,7 +151,7 @@ class StochasticGradientDescent(StepwiseSolver):
         """A step size that is too large."""
         smoothness = self.smoothness
         if smoothness is None:
-            smoothness = practical.smoothness(problem, public) + problem.regulariser.smoothness
+            smoothness = descent_defaults.smoothness(problem, public) + problem.regulariser.smoothness
         limit = 2.0 * (1.0 + self.momentum) / smoothness
         if self.step_size is None or self.step_size <= limit:
             return ()
@@ -171,7 +171,7 @@ class StochasticGradientDescent(StepwiseSolver):
             return "fixed-size sampling is priced under replace-one only: use sampler='poisson'"
         return None
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1 with momentum, projection, prox and tail averaging, as one priced loop."""
         steps = required(self.steps, "steps")
         step = SampledStep(
@@ -179,7 +179,7 @@ class StochasticGradientDescent(StepwiseSolver):
             regulariser=problem.regulariser,
             constraint=problem.constraint,
             noise=Gaussian(required(self.noise_multiplier, "noise_multiplier")),
-            sampling=self.sampling(door.public),
+            sampling=self.sampling(curator.public),
             momentum=self.momentum,
             tail_start=steps // 2,
         )
@@ -192,5 +192,5 @@ class StochasticGradientDescent(StepwiseSolver):
             clip=jnp.asarray(required(self.clip, "clip"), jnp.float64),
             finite=jnp.asarray(True),
         )
-        state = door.iterate(step, state, steps)
+        state = curator.iterate(step, state, steps)
         return Outcome(state.average, ending(state.finite))

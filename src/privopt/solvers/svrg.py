@@ -11,21 +11,21 @@ from typing import ClassVar, Literal, Self
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import descent_defaults, svrg
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.svrg import SVRGSetting
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers import practical, svrg_settings
 from privopt.solvers.base import Solver, required
-from privopt.solvers.coordinates import Coordinates
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.svrg_settings import SVRGSetting
 from privopt.solvers.svrg_step import SVRGState, SVRGStep, barzilai_borwein
 
 
@@ -59,7 +59,7 @@ class SVRG(Solver):
         fallback: the gradient descent that runs instead, set by `configure`.
     Guarantee:
         E Gaussian releases and sum(m) Gaussian releases on Poisson samples, priced as one tree by numerical
-        accounting, (epsilon, delta)-DP under the door's relation for any data, loss and parameters. h, eta, averages
+        accounting, (epsilon, delta)-DP under the curator's relation for any data, loss and parameters. h, eta, averages
         and the projection are functions of releases.
     Differs from the paper:
         The noise of its Algorithm 1 is not private: the proof needs T m >= n^2 epsilon, the experiments have far
@@ -106,7 +106,7 @@ class SVRG(Solver):
     def lengths(self) -> tuple[int, ...]:
         """Inner steps of every epoch."""
         epochs, steps = required(self.epochs, "epochs"), required(self.inner_steps, "inner_steps")
-        return svrg_settings.epoch_lengths(epochs, steps, doubling=self.doubling)
+        return svrg.epoch_lengths(epochs, steps, doubling=self.doubling)
 
     def snapshots(self) -> tuple[int, ...]:
         """How often each epoch releases its snapshot's gradient."""
@@ -117,7 +117,7 @@ class SVRG(Solver):
         """The snapshots, and the differences on sampled units."""
         if self.fallback is not None:
             return self.fallback.event(public)
-        return svrg_settings.svrg_event(
+        return svrg.svrg_event(
             required(self.snapshot_multipliers, "snapshot_multipliers"),
             self.snapshots(),
             required(self.rate, "rate"),
@@ -140,7 +140,7 @@ class SVRG(Solver):
     def setting(self, problem: Problem, public: Public, budget: Budget) -> SVRGSetting:
         """The practical setting for what was left open."""
         whitened = self.curvature is not None
-        return svrg_settings.svrg_setting(problem, public, budget, clip=self.clip, whitened=whitened)
+        return svrg.svrg_setting(problem, public, budget, clip=self.clip, whitened=whitened)
 
     def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
         """The setting of `svrg_settings` where a field was left open, or gradient descent where that is unstable."""
@@ -151,11 +151,11 @@ class SVRG(Solver):
         solver = replace(self, **open_fields)
         if "inner_steps" in open_fields:
             excess = solver.instability(problem, public, budget) / solver.largest_instability()
-            fewer = svrg_settings.fewer_steps(setting.inner_steps, excess, self.fewest_steps)
+            fewer = svrg.fewer_steps(setting.inner_steps, excess, self.fewest_steps)
             solver = replace(solver, inner_steps=fewer)
         if "snapshot_share" in open_fields:
             excess = solver.instability(problem, public, budget) / solver.largest_instability()
-            share = svrg_settings.smaller_share(setting.snapshot_share, excess)
+            share = svrg.smaller_share(setting.snapshot_share, excess)
             solver = replace(solver, snapshot_share=share)
         if self.fall_back and not solver.is_stable(problem, public, budget):
             descent = GradientDescent(clip=self.clip, step_size=self.step_size if self.curvature else None)
@@ -168,10 +168,10 @@ class SVRG(Solver):
         if snapshots is None:
             share = required(self.snapshot_share, "snapshot_share") if steps else 1.0
             growth = self.snapshot_growth if self.design == "once" else 1.0
-            snapshots = svrg_settings.snapshot_multipliers(budget, share, growth, counts)
+            snapshots = svrg.snapshot_multipliers(budget, share, growth, counts)
         rate = self.rate
         if rate is None:
-            rate = svrg_settings.smallest_rate(public, budget, snapshots, counts, steps)
+            rate = svrg.smallest_rate(public, budget, snapshots, counts, steps)
         return replace(self, snapshot_multipliers=snapshots, rate=rate)
 
     def configure(self, problem: Problem, public: Public, budget: Budget) -> Self:
@@ -186,7 +186,7 @@ class SVRG(Solver):
             return replace(solver, fallback=descent, noise_multiplier=descent.noise_multiplier)
         if solver.noise_multiplier is not None:
             return solver
-        multiplier = svrg_settings.difference_multiplier(
+        multiplier = svrg.difference_multiplier(
             budget,
             public.relation,
             required(solver.snapshot_multipliers, "snapshot_multipliers"),
@@ -210,7 +210,7 @@ class SVRG(Solver):
 
     def instability(self, problem: Problem, public: Public, budget: Budget) -> float:
         """nu of `svrg_settings`, from public quantities."""
-        return svrg_settings.instability(
+        return svrg.instability(
             problem,
             public,
             budget,
@@ -221,7 +221,7 @@ class SVRG(Solver):
 
     def largest_instability(self) -> float:
         """The largest nu that is run."""
-        return svrg_settings.largest_instability(required(self.momentum, "momentum"))
+        return svrg.largest_instability(required(self.momentum, "momentum"))
 
     def is_stable(self, problem: Problem, public: Public, budget: Budget) -> bool:
         """Whether the differences' noise stays small against the distance it is proportional to."""
@@ -253,8 +253,8 @@ class SVRG(Solver):
                 self._why_fallback(problem, public, budget),
                 *self.fallback.notices(problem, public, budget),
             )
-        passes = practical.descent_setting(problem, public, budget, clip=self.clip).steps
-        found = list(practical.notices(problem, public, budget, steps=passes, clip=self.clip))
+        passes = descent_defaults.descent_setting(problem, public, budget, clip=self.clip).steps
+        found = list(descent_defaults.notices(problem, public, budget, steps=passes, clip=self.clip))
         if self.design == "paper":
             found.append(
                 "design='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
@@ -298,10 +298,10 @@ class SVRG(Solver):
             tail=1.0,
         )
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1; see the class for where it differs."""
         if self.fallback is not None:
-            return self.fallback.run(door, problem, start)
+            return self.fallback.run(curator, problem, start)
         multipliers = required(self.snapshot_multipliers, "snapshot_multipliers")
         lengths = self.lengths()
         block = max(1, math.gcd(*lengths))  # epochs of unequal length share one compiled loop
@@ -311,11 +311,11 @@ class SVRG(Solver):
             state = state._replace(anchor=state.average)  # line 2
             if self.design == "once":
                 at_anchor = ClippedGradient(loss=problem.loss, at=state.anchor, clip=state.clip)
-                state = state._replace(snapshot=door.release(at_anchor, Gaussian(multiplier)))  # line 3
+                state = state._replace(snapshot=curator.release(at_anchor, Gaussian(multiplier)))  # line 3
             state = self._opened(state, previous, length)  # line 4
             step = self._step(problem, multiplier)
             for _ in range(length // block):
-                state = door.iterate(step, state, block)  # lines 5 to 9
+                state = curator.iterate(step, state, block)  # lines 5 to 9
         return Outcome(state.average, ending(state.finite))  # line 10: the last epoch's mean
 
     def _step(self, problem: Problem, snapshot_multiplier: float) -> SVRGStep:
@@ -323,7 +323,7 @@ class SVRG(Solver):
             loss=problem.loss,
             constraint=problem.constraint,
             noise=Gaussian(required(self.noise_multiplier, "noise_multiplier")),
-            sampling=svrg_settings.sampling_of(required(self.rate, "rate")),
+            sampling=svrg.sampling_of(required(self.rate, "rate")),
             momentum=required(self.momentum, "momentum"),
             snapshot_noise=Gaussian(snapshot_multiplier) if self.design == "paper" else None,
         )

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from privopt.ledger.amounts import Budget
+from privopt.planning.svrg import SVRGSetting, plus_plus_setting
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.solvers.svrg import SVRG
-from privopt.solvers.svrg_settings import SVRGSetting, plus_plus_setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,14 +8,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from privopt.loops import ReleaseCall
+from privopt.curator.loops import ReleaseCall
+from privopt.ledger.sampling import Sampling
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.problems.constraints import Constraint
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.regularisers import Regulariser
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.sampling import Sampling
 from privopt.solvers.heavy_ball import heavy_ball_step
 
 

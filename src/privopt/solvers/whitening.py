@@ -14,12 +14,13 @@ from typing import Self
 
 from jaxtyping import Array
 
-from privopt.curator import Door
+from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss, Logistic, Softmax
 from privopt.problems.problem import Problem
@@ -29,7 +30,6 @@ from privopt.queries.second_moment import SecondMoment, unpack
 from privopt.result import Outcome
 from privopt.solvers.base import Solver, required
 from privopt.solvers.gradient_descent import GradientDescent
-from privopt.solvers.whitening_rule import SHARE, WhiteningRule
 
 WIDEST = 2_000  # d^2 numbers are released and d^3 operations spent
 
@@ -135,12 +135,12 @@ class Whitening(Solver):
         """The inner solver's."""
         return self.inner.notices(problem, public, budget)
 
-    def run(self, door: Door, problem: Problem, start: Array) -> Outcome:
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
-        public = door.public
-        moment = door.release(
+        public = curator.public
+        moment = curator.release(
             SecondMoment(row_bound=public.row_bound),
             Gaussian(required(self.noise_multiplier, "noise_multiplier")),
         )
         rule: WhiteningRule = required(self.rule, "rule")
-        return self.inner.run_in(door, problem, start, rule.coordinates(unpack(moment, public.d)))
+        return self.inner.run_in(curator, problem, start, rule.coordinates(unpack(moment, public.d)))

@@ -1,0 +1,376 @@
+"""What a solver sees: the curator, who is asked for releases, prices them first and looks at data second.
+
+`release` and `iterate` charge the ledger from public quantities only, and a refused release has not touched data. Where
+the answers come from is said by the subclasses in `curator.py` and `replay.py`.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from privopt.curator import loops
+from privopt.curator.handles import Held, Stream
+from privopt.curator.transcript import FilterMark, Release, Transcript
+from privopt.data.blocks import Block, Lineage, block_assignment, share_units
+from privopt.engine.rounding import rounding_bound
+from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
+from privopt.ledger.events import Sequence as EventSequence
+from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
+from privopt.mechanisms.base import Mechanism, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.laplace import Laplace
+from privopt.precision import require_double_precision
+from privopt.public import Public
+from privopt.queries.base import MeanQuery, Query, Scalar
+
+Observer = Callable[[str, int], None]
+
+
+class Curator(abc.ABC):
+    """What a solver sees. Subclasses say where the answers come from.
+
+    Attributes:
+        public: sizes, bounds and relation of the curator's data.
+        ledger: what was charged; refuses before anything is read.
+        transcript: what was released.
+        lineage: which block of the units this curator opens on; empty for all of them.
+        under: the outermost filter that pays for what is released here; None where each release pays for itself.
+    """
+
+    lineage: Lineage = ()
+    under: FilterMark | None = None
+
+    def __init__(
+        self, public: Public, ledger: Ledger, transcript: Transcript, observer: Observer | None = None
+    ) -> None:
+        self.public = public
+        self.ledger = ledger
+        self.transcript = transcript
+        self._observer = observer
+        self._streams: dict[int, Any] = {}
+        self._entered: dict[int, list[Lineage]] = {}
+
+    def release(self, query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
+        """Release one noised value.
+
+        Args:
+            query: what to compute.
+            mechanism: how to noise it, and so what it costs.
+            sampling: which units take part; drawn by the curator.
+        Returns:
+            The released value, shape `query.shape(public)`, float64 (an index for a selection).
+        Privacy:
+            Charged before data is read, by `sampling.event(mechanism.event())`; the noise is scaled by the
+            query's sensitivity plus the engine's rounding bound.
+        Raises:
+            BudgetExceeded, PlanMismatch: nothing was read or spent.
+            ValueError: the query's sensitivity is not in the mechanism's norm, or infinite, or the query cannot be
+                sampled; nothing was read or spent.
+        """
+        require_double_precision()
+        loops.require_fit(query, mechanism, sampling, self.public)
+        event = sampling.event(mechanism.event())
+        sensitivity = self._sensitivity(query, sampling)
+        checked_sensitivity(sensitivity, noisy=mechanism.event() != NonPrivateEvent())
+        self.ledger.charge(query.name, event)
+        released = self._answer(query, mechanism, sampling, sensitivity)
+        self._record(query.name, mechanism, event, sampling, [sensitivity], np.asarray(released)[None])
+        return jnp.asarray(released)
+
+    def iterate(self, step: loops.Step, state: Any, times: int) -> Any:
+        """Run `state = step(state, release)` `times` times, priced as a whole before the first.
+
+        `step` is pure; its only access to data is `release(query, mechanism, sampling)`. When every release in it is a
+        sampled mean over dense records, the loop is compiled into one `lax.scan`; otherwise the same step runs
+        eagerly. A step that is hashable by value (a frozen dataclass with `__call__`) compiles once for all runs.
+
+        Args:
+            step: one step of the solver.
+            state: a pytree of arrays, kept in shape and dtype by `step`.
+            times: number of steps, at least 0. Public.
+        Returns:
+            The last state.
+        Raises:
+            BudgetExceeded, PlanMismatch: nothing was read or spent.
+            ValueError: a mechanism's cost depends on the state; such loops use `release`.
+        """
+        require_double_precision()
+        if times == 0:
+            return state
+        slots = loops.probe(step, state, self.public)
+        events = [slot.sampling.event(slot.mechanism.event()) for slot in slots]
+        charges = [event if times == 1 else Repeated(event, times) for event in events]
+        if len(charges) > 1 and not self.ledger.affords(EventSequence(tuple(charges))):
+            names = ", ".join(slot.name for slot in slots)
+            self.ledger.charge(names, EventSequence(tuple(charges)))  # refuses all of them or none
+        for slot, charge in zip(slots, charges, strict=True):
+            self.ledger.charge(slot.name, charge)
+        if loops.compiles(slots, self.public):
+            state, released, sensitivities = self._iterate_compiled(step, state, times, slots)
+        else:
+            state, released, sensitivities = self._iterate_eagerly(step, state, times, slots)
+        for slot, event, values, moved in zip(slots, events, released, sensitivities, strict=True):
+            self._record(slot.name, slot.mechanism, event, slot.sampling, moved, values)
+        return state
+
+    def affords(self, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> bool:
+        """Whether a release by `mechanism` would be granted now."""
+        return self.ledger.affords(sampling.event(mechanism.event()))
+
+    def stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...] = ()) -> Stream:
+        """Open a mechanism with hidden state; its whole declared schedule is charged now.
+
+        Args:
+            name: what the transcript calls it.
+            mechanism: opens the state; its own methods are asked through the handle.
+            shape: shape of one item.
+        Raises:
+            BudgetExceeded, PlanMismatch: nothing was read or spent.
+        """
+        event = mechanism.event()
+        self.ledger.charge(name, event)
+        key = len(self.transcript)
+        self._entered[key] = []
+        self._open_stream(name, key, mechanism, shape)
+        self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
+        return Stream(self, mechanism, key)
+
+    def ask_stream(
+        self,
+        key: int,
+        mechanism: StreamMechanism,
+        method: str,
+        query: Query | None,
+        source: "Curator",
+        public_arguments: dict[str, Any],
+    ) -> Any:
+        """Feed or draw from an open stream; see `Stream.ask`. Free: the stream was charged when it opened."""
+        sensitivity = None
+        if query is not None:
+            loops.require_fit(query, mechanism, EveryUnit(), source.public)
+            self._enter(key, mechanism, source)
+            sensitivity = source._sensitivity(query, EveryUnit())
+        released = self._answer_stream(key, mechanism, method, query, sensitivity, source, public_arguments)
+        name = f"{type(mechanism).__name__}.{method}"
+        if released is not None:
+            self._record(
+                name, mechanism, NoEvent(), EveryUnit(), [sensitivity or 0.0], np.asarray(released)[None]
+            )
+        return released
+
+    def _enter(self, key: int, mechanism: StreamMechanism, source: "Curator") -> None:
+        """Refuse an item that would put a unit into more items than the stream was charged for.
+
+        Privacy:
+            A unit's items lie in parts of the data that share it, so all of them are among those that may share a unit
+            with the last one; if the mechanism admits that set it admits the unit's.
+        """
+        entered = self._entered[key]
+        if source.transcript is not self.transcript or source.lineage[: len(self.lineage)] != self.lineage:
+            raise ValueError(
+                "a stream is fed from the curator that opened it, or from a block of its units: no other curator's "
+                "units have paid for it."
+            )
+        shared = {item for item, lineage in enumerate(entered) if share_units(lineage, source.lineage)}
+        if not mechanism.admits(frozenset(shared | {len(entered)})):
+            raise ValueError(
+                f"item {len(entered)} of {mechanism!r} would hold units of earlier items, more often than the stream "
+                "was charged for: feed it from disjoint blocks (`blocks`), or declare the participation."
+            )
+        entered.append(source.lineage)
+
+    @abc.abstractmethod
+    def hold(self, query: MeanQuery) -> Held:
+        """Compute each unit's clipped contribution and keep it. Free: nothing is released."""
+
+    def allot(
+        self, name: str, *, share: float | None = None, rho: float | None = None, plan: Event | None = None
+    ) -> "Curator":
+        """Lend an inner solver a part of the budget; what it does not spend stays with this curator.
+
+        Args:
+            name: who borrows.
+            share: the part, as a fraction of this curator's budget.
+            rho: the part, in zCDP.
+            plan: the part, as a piece of the declared plan.
+        Raises:
+            ValueError: not exactly one of the three was given, or it is not a part of this budget.
+        """
+        return self._related(self._same_units(self.ledger.sub_ledger(name, share=share, rho=rho, plan=plan)))
+
+    def filtered(self, name: str, mechanism: Gaussian) -> "Curator":
+        """Pay for one Gaussian release now, and choose as the run goes which smaller ones are made for it.
+
+        The noise multiplier of each release on the curator that is returned may depend on what was released before; it
+        refuses what would not fit. What is left at the end is not given back: the price is that of `mechanism`.
+
+        Args:
+            name: who spends it.
+            mechanism: noise multiplier z: the releases' costs 1 / (2 z_t^2) may add up to 1 / (2 z^2).
+        Privacy:
+            See `Ledger.gaussian_filter`. Sums of floats may pass the cap by 1e-9 of it. Calibration leaves ten times
+            that; a multiplier given by hand leaves nothing.
+        Raises:
+            BudgetExceeded, PlanMismatch: nothing was spent.
+        """
+        event = mechanism.event()
+        curator = self._related(self._same_units(self.ledger.gaussian_filter(name, event)))
+        if self.under is None:
+            curator.under = FilterMark(self.transcript.next_filter(), event, len(self.lineage))
+        return curator
+
+    def blocks(self, sizes: int | Sequence[int]) -> list["Curator"]:
+        """Split the units at random into disjoint blocks; the dearest block is what is charged.
+
+        A declared plan names them as `Parallel`, in order; a block that only feeds a stream has the branch `NoEvent()`.
+
+        Args:
+            sizes: how many blocks of equal size, or the public size of each, see `blocks.block_assignment`.
+        """
+        parts = block_assignment(self.public, sizes, self._unit_generator())
+        ledgers = self.ledger.parallel(len(parts))
+        cut = self.transcript.next_cut()
+        curators: list[Curator] = []
+        for index, ((private_positions, size), ledger) in enumerate(zip(parts, ledgers, strict=True)):
+            curator = self._some_units(private_positions, size, ledger)
+            curator.lineage = (*self.lineage, Block(cut, index, len(parts)))
+            curator.under = self.under
+            curators.append(curator)
+        return curators
+
+    def view(self, row_map: Array | NDArray[np.float64], row_bound: float) -> "Curator":
+        """The same data through a public linear map of its rows, on the same ledger.
+
+        Args:
+            row_map: (d, k); a row a becomes `a @ row_map`, then is clipped to `row_bound`. Public or released.
+            row_bound: largest l2 norm of a mapped row.
+        """
+        return self._related(self._mapped_units(np.asarray(row_map, np.float64), row_bound))
+
+    def _related(self, curator: "Curator") -> "Curator":
+        """Another curator on the same units, under the same filter."""
+        curator.lineage, curator.under = self.lineage, self.under
+        return curator
+
+    @abc.abstractmethod
+    def _same_units(self, ledger: Ledger) -> "Curator":
+        """A curator on the same units with another ledger."""
+
+    @abc.abstractmethod
+    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> "Curator":
+        """A curator on the units at some positions."""
+
+    @abc.abstractmethod
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "Curator":
+        """A curator on the same units with mapped rows."""
+
+    @abc.abstractmethod
+    def _unit_generator(self) -> np.random.Generator:
+        """Where the assignment to blocks comes from."""
+
+    @abc.abstractmethod
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any: ...
+
+    @abc.abstractmethod
+    def _open_stream(
+        self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]
+    ) -> None: ...
+
+    @abc.abstractmethod
+    def _answer_stream(
+        self,
+        key: int,
+        mechanism: StreamMechanism,
+        method: str,
+        query: Query | None,
+        sensitivity: Scalar | None,
+        source: "Curator",
+        public_arguments: dict[str, Any],
+    ) -> Any: ...
+
+    @abc.abstractmethod
+    def _iterate_compiled(
+        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]: ...
+
+    def _iterate_eagerly(
+        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        released: list[list[Any]] = [[] for _ in slots]
+        sensitivities: list[list[float]] = [[] for _ in slots]
+        for _ in range(times):
+            position = 0
+
+            def release(query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
+                nonlocal position
+                loops.require_priced(slots, position, query, mechanism, sampling)
+                sensitivity = self._sensitivity(query, sampling)
+                answer = self._answer_in_loop(position, query, mechanism, sampling, sensitivity)
+                released[position].append(np.asarray(answer))
+                sensitivities[position].append(float(sensitivity))
+                position += 1
+                return jnp.asarray(answer)
+
+            state = step(state, release)
+            self._observe(slots[0].name if slots else "step", 1)
+        return (
+            state,
+            [np.stack(values) for values in released],
+            [np.asarray(moved) for moved in sensitivities],
+        )
+
+    def _answer_in_loop(
+        self, slot: int, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar
+    ) -> Any:
+        """The answer to the release call number `slot` of an eager loop's step."""
+        del slot
+        return self._answer(query, mechanism, sampling, sensitivity)
+
+    def _sensitivity(self, query: Query, sampling: Sampling) -> Scalar:
+        """The query's sensitivity plus what float64 rounding of the sum can add on both data sets."""
+        sensitivity = query.sensitivity(self.public, sampling)
+        if isinstance(query, MeanQuery):
+            units = expected_units(sampling, self.public.n)
+            sensitivity = sensitivity + 2.0 * rounding_bound(query.radius(), self.public.n) / units
+        return sensitivity
+
+    def _record(
+        self,
+        name: str,
+        mechanism: Any,
+        event: Event,
+        sampling: Sampling,
+        sensitivities: Any,
+        released: NDArray[Any],
+    ) -> None:
+        sensitivity = np.asarray(sensitivities, np.float64).reshape(-1)
+        scale = None
+        if isinstance(mechanism, Gaussian | Laplace):
+            silent = mechanism.noise_multiplier == 0  # and the sensitivity may be infinite
+            scale = np.zeros_like(sensitivity) if silent else mechanism.noise_multiplier * sensitivity
+        self.transcript.append(
+            Release(
+                name=name,
+                event=event,
+                count=len(released),
+                sensitivity=sensitivity,
+                noise=repr(mechanism),
+                scale=scale,
+                sampling=sampling,
+                released=released,
+                lineage=self.lineage,
+                under=self.under,
+            )
+        )
+        if len(released) == 1:
+            self._observe(name, 1)
+
+    def _observe(self, name: str, count: int) -> None:
+        if self._observer is not None:
+            self._observer(name, count)

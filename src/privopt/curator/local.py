@@ -1,0 +1,172 @@
+"""The curator that holds the data: the only way a number computed from them gets out.
+
+A solver is a program over a curator. It asks for releases and gets noised answers; it never holds data. The same
+program runs against several curators: `LocalCurator` (this file) answers from data, `replay.Replay` from a recorded
+transcript, `replay.DryRun` with zeros (the price), `replay.Audit` from two neighbouring data sets at once.
+
+Every request is priced first and looked at second: see `curator.Curator`.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator import loops
+from privopt.curator.base import Curator, Observer
+from privopt.curator.handles import Held, Stream
+from privopt.curator.transcript import Transcript
+from privopt.data.units import Units
+from privopt.engine.in_process import InProcessEngine
+from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
+from privopt.mechanisms.base import Mechanism, StreamMechanism
+from privopt.mechanisms.noise import NoiseSource
+from privopt.queries.base import (
+    ArgminQuery,
+    MeanQuery,
+    Query,
+    RecordsQuery,
+    Scalar,
+    StatisticOfHeld,
+)
+
+__all__ = ["Curator", "Held", "LocalCurator", "Observer", "Stream"]
+
+
+class LocalCurator(Curator):
+    """The curator that holds data, noise and ledger.
+
+    Args:
+        units: the data.
+        ledger: the budget; built from a plan, or a filter (see `ledger.ledger`).
+        noise: secret randomness; default: fresh, from the operating system.
+        observer: called with (name, count) after releases, for progress bars; sees nothing private.
+    """
+
+    def __init__(
+        self,
+        units: Units,
+        ledger: Ledger,
+        *,
+        noise: NoiseSource | None = None,
+        observer: Observer | None = None,
+        transcript: Transcript | None = None,
+        engine: InProcessEngine | None = None,
+    ) -> None:
+        if ledger.relation is not units.public.relation:
+            raise ValueError(
+                f"the ledger keeps {ledger.relation.value} privacy, but the units are described under "
+                f"{units.public.relation.value}: sensitivities and prices must be of one relation."
+            )
+        self._noise = NoiseSource() if noise is None else noise
+        if transcript is None:
+            transcript = Transcript(units.public.relation, seeded=self._noise.seeded or units.seeded)
+        ledger.seeded = ledger.seeded or transcript.seeded
+        super().__init__(units.public, ledger, transcript, observer)
+        self._private_units = units
+        self._engine = InProcessEngine(units) if engine is None else engine
+        self._private_held: dict[Held, NDArray[np.float64]] = {}
+
+    def hold(self, query: MeanQuery) -> Held:
+        """Compute each unit's clipped contribution and keep it. Free: nothing is released."""
+        handle = Held(len(self._private_held))
+        self._private_held[handle] = self._engine.gather(query)
+        return handle
+
+    def _same_units(self, ledger: Ledger) -> "LocalCurator":
+        curator = self._child(self._private_units, self._engine, ledger)
+        curator._private_held = self._private_held
+        return curator
+
+    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> "LocalCurator":
+        private_units = self._private_units.subset(private_positions, size)
+        return self._child(private_units, InProcessEngine(private_units), ledger)
+
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
+        engine = self._engine.view(row_map, row_bound)
+        curator = self._child(engine.units, engine, self.ledger)
+        curator._private_held = self._private_held
+        return curator
+
+    def _unit_generator(self) -> np.random.Generator:
+        return self._noise.units_generator
+
+    def _child(self, private_units: Units, engine: InProcessEngine, ledger: Ledger) -> "LocalCurator":
+        return LocalCurator(
+            private_units,
+            ledger,
+            noise=self._noise,
+            observer=self._observer,
+            transcript=self.transcript,
+            engine=engine,
+        )
+
+    def _private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
+        """The value before noise; a function of the noise for an `ArgminQuery`."""
+        if isinstance(query, MeanQuery):
+            private_sum = self._engine.clipped_sum(query, private_draw)
+            return query.finish(jnp.asarray(private_sum) / expected_units(sampling, self.public.n))
+        if isinstance(query, StatisticOfHeld):
+            if query.held not in self._private_held:
+                raise ValueError(
+                    f"{query.name} asks for vectors that another curator holds: hold them where they are used."
+                )
+            return query.value(jnp.asarray(self._private_held[query.held]))
+        if isinstance(query, ArgminQuery):
+            private_units = self._engine.units
+            return partial(
+                query.minimise, self.public, private_units.private_features, private_units.private_targets
+            )
+        if isinstance(query, RecordsQuery):
+            private_units = self._engine.units
+            return query.value(self.public, private_units.private_features, private_units.private_targets)
+        raise TypeError(f"the engine does not know how to compute a {type(query).__name__}.")
+
+    def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
+        if isinstance(sampling, EveryUnit):
+            return None
+        return self._engine.draw(sampling, self._noise.units_generator)
+
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        private_value = self._private_value(query, sampling, self._draw(sampling))
+        return mechanism.release(self._noise, private_value, float(sensitivity))
+
+    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+        del name
+        self._streams[key] = mechanism.open(self._noise, shape)
+
+    def _answer_stream(
+        self,
+        key: int,
+        mechanism: StreamMechanism,
+        method: str,
+        query: Query | None,
+        sensitivity: Scalar | None,
+        source: Curator,
+        public_arguments: dict[str, Any],
+    ) -> Any:
+        ask = getattr(mechanism, method)
+        if query is None:
+            return ask(self._streams[key], self._noise, **public_arguments)
+        assert isinstance(source, LocalCurator)
+        private_value = source._private_value(query, EveryUnit(), None)
+        return ask(
+            self._streams[key], self._noise, private_value, float(sensitivity or 0.0), **public_arguments
+        )
+
+    def _iterate_compiled(
+        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        return loops.run(
+            step,
+            state,
+            times,
+            slots,
+            public=self.public,
+            private_arrays=self._engine.traced_arrays(),
+            draws=loops.SecretDraws(self._noise, self._engine),
+            observe=self._observe,
+        )

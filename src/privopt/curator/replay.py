@@ -1,0 +1,129 @@
+"""Answers from a recorded transcript: what shows that a result is post-processing of its releases."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator import loops
+from privopt.curator.base import Curator
+from privopt.curator.dataless import Dataless, Unlimited
+from privopt.curator.transcript import Release, Transcript
+from privopt.engine.in_process import traced_shapes
+from privopt.errors import ReplayMismatch
+from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import Sampling
+from privopt.mechanisms.base import Mechanism, StreamMechanism
+from privopt.public import Public
+from privopt.queries.base import Query, Scalar
+
+
+class Replay(Dataless):
+    """Answers from a recorded transcript; a solver run against it must give the bit-identical result.
+
+    Args:
+        transcript: the recorded releases, with their values.
+        public: the public description the solver was run with.
+        ledger: a fresh ledger with the same budget, for solvers that ask what they can afford; default: no limit.
+    """
+
+    def __init__(
+        self, transcript: Transcript, public: Public, ledger: Ledger | None = None, _cursor: Any = None
+    ) -> None:
+        super().__init__(
+            public,
+            Unlimited() if ledger is None else ledger,
+            Transcript(public.relation, seeded=transcript.seeded),
+        )
+        self._recorded = transcript
+        self._cursor: Iterator[int] = iter(range(len(transcript))) if _cursor is None else _cursor
+        self._loop: list[Iterator[NDArray[Any]]] = []
+
+    def _child(self, public: Public, ledger: Ledger) -> Curator:
+        child = Replay(self._recorded, public, ledger, self._cursor)
+        child.transcript = self.transcript
+        return child
+
+    def _next(self, name: str) -> NDArray[Any]:
+        record: Release | None = next((self._recorded[i] for i in self._cursor), None)
+        if record is None or record.name != name:
+            found = "the end of the transcript" if record is None else repr(record.name)
+            raise ReplayMismatch(f"the solver asked for {name!r} where the transcript has {found}.")
+        if record.released is None:
+            raise ReplayMismatch(
+                f"the values of {name!r} were not kept: raise the transcript's `keep_bytes`."
+            )
+        return record.released
+
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        del mechanism, sampling, sensitivity
+        return self._next(query.name)[0]
+
+    def _answer_in_loop(
+        self, slot: int, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar
+    ) -> Any:
+        del query, mechanism, sampling, sensitivity
+        return next(self._loop[slot])
+
+    def _iterate_eagerly(
+        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        self._loop = [iter(self._next(slot.name)) for slot in slots]
+        return super()._iterate_eagerly(step, state, times, slots)
+
+    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+        del key, mechanism, shape
+        self._next(name)
+
+    def _answer_stream(
+        self,
+        key: int,
+        mechanism: StreamMechanism,
+        method: str,
+        query: Query | None,
+        sensitivity: Scalar | None,
+        source: Curator,
+        public_arguments: dict[str, Any],
+    ) -> Any:
+        del key, query, sensitivity, source, public_arguments
+        if method in mechanism.silent:
+            return None
+        return self._next(f"{type(mechanism).__name__}.{method}")[0]
+
+    def _iterate_compiled(
+        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        recorded = [self._next(slot.name) for slot in slots]
+        return loops.run(
+            step,
+            state,
+            times,
+            slots,
+            public=self.public,
+            private_arrays=traced_shapes(self.public),
+            draws=RecordedDraws(recorded, self.public.n),
+            observe=self._observe,
+        )
+
+
+@dataclass
+class RecordedDraws:
+    """Scan inputs of a replay: nobody is sampled, nothing is noised, the recorded values stand in."""
+
+    recorded: list[NDArray[Any]]
+    n: int
+    forced: bool = True
+    position: int = 0
+
+    def block(self, slots: list[loops.Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
+        """The next `length` recorded releases; padded with zeros past the last."""
+        indices = [np.full((length, size), self.n, np.int32) for size in capacity]
+        noise = [np.zeros((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots]
+        values = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
+        for k, recorded in enumerate(self.recorded):
+            part = recorded[self.position : self.position + length]
+            values[k][: len(part)] = part
+        self.position += length
+        return tuple(indices), tuple(noise), tuple(values)

@@ -1,0 +1,73 @@
+"""Disjoint blocks of units: drawn without looking at them, and told apart, so that the curator knows who is in what."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.public import Public, Relation
+
+
+@dataclass(frozen=True)
+class Block:
+    """Block `index` of the `count` disjoint ones that were made at once; `cut` numbers the call that made them."""
+
+    cut: int
+    index: int
+    count: int
+
+
+Lineage = tuple[Block, ...]  # the block, the block of that block, ...; () is everybody
+
+
+def share_units(left: Lineage, right: Lineage) -> bool:
+    """Whether a unit may be in both parts of the data: not if they lie in different blocks of one cut."""
+    for one, other in zip(left, right, strict=False):
+        if one != other:
+            return one.cut != other.cut
+    return True
+
+
+def block_assignment(
+    public: Public, sizes: int | Sequence[int], generator: np.random.Generator
+) -> list[tuple[NDArray[np.int64], int]]:
+    """Assign unit positions to disjoint blocks, without looking at the units.
+
+    Args:
+        public: the public side of the data that is cut.
+        sizes: how many blocks of equal size, or the public size of each; units that are left over are in none.
+        generator: the secret stream for units.
+    Returns:
+        One (positions, public size) pair a block; the size is what the block's means divide by.
+    Privacy:
+        Under replace-one the blocks are slices of a random permutation of the positions: the replaced unit stays in
+        its block. Under add-or-remove-one each position joins a block independently, with probability size / n, so
+        that adding a unit moves no other.
+    Raises:
+        ValueError: a block of fewer than two units, or more units than there are.
+    """
+    shares, sizes = _shares_and_sizes(public, sizes)
+    if public.relation is Relation.ADD_OR_REMOVE_ONE:
+        block = np.searchsorted(np.cumsum(shares), generator.random(public.n), side="right")
+        return [(np.flatnonzero(block == b), size) for b, size in enumerate(sizes)]
+    edges = np.concatenate(([0], np.cumsum(sizes)))
+    order = generator.permutation(public.n)
+    return [(np.sort(order[edges[b] : edges[b + 1]]), size) for b, size in enumerate(sizes)]
+
+
+def _shares_and_sizes(public: Public, sizes: int | Sequence[int]) -> tuple[list[float], list[int]]:
+    if isinstance(sizes, int | np.integer):
+        count = int(sizes)
+        if not 1 <= count <= public.n // 2:
+            raise ValueError(f"there may be 1 to n / 2 = {public.n // 2} blocks, got {count}.")
+        small, larger = divmod(public.n, count)
+        if public.relation is Relation.ADD_OR_REMOVE_ONE:
+            larger = 0
+        return [1.0 / count] * count, [small + 1] * larger + [small] * (count - larger)
+    given = [int(size) for size in sizes]
+    if not given or min(given) < 2 or sum(given) > public.n:
+        raise ValueError(
+            f"blocks need at least 2 units each and n = {public.n} together at most, got sizes {given}."
+        )
+    return [size / public.n for size in given], given

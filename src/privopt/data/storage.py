@@ -1,0 +1,133 @@
+"""Feature rows as they are stored: clipped, dense or CSR, a block at a time so that no second copy exists."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from privopt.data.rows import (
+    MappedRows,
+    Positions,
+    Rows,
+    aligned_zeros,
+    block_length,
+    clip_rows,
+    clip_sparse_rows,
+)
+from privopt.data.users import offsets
+
+
+def store_rows(
+    features: Any,
+    positions: Positions,
+    row_bound: float,
+    intercept: float | None,
+    total_bound: float,
+    private_usable: NDArray[np.bool_] | None,
+    dtype: Any,
+) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
+    """Clip and store the rows at `positions`, a block at a time.
+
+    Returns:
+        (rows, norms of the rows rounded up, which of the rows at `positions` were finite).
+    """
+    if sparse.issparse(features):
+        return _store_sparse(features, positions, row_bound, intercept, total_bound, private_usable, dtype)
+    width = features.shape[1]
+    where = np.arange(features.shape[0])[positions]
+    private_rows = aligned_zeros(len(where), width + (intercept is not None), dtype)
+    private_norms, private_finite = np.zeros(len(where)), np.zeros(len(where), np.bool_)
+    step = block_length(width)
+    for start in range(0, len(where), step):
+        part = where[start : start + step]
+        here = slice(start, start + len(part))
+        with np.errstate(all="ignore"):
+            private_block = features[part].astype(np.float64)
+        if private_usable is not None:
+            private_block[~private_usable[part]] = 0.0
+        private_rows[here, :width], private_norms[here], private_finite[here] = clip_rows(
+            private_block, row_bound, dtype
+        )
+        if intercept is not None:
+            private_counts = private_finite[here] & (True if private_usable is None else private_usable[part])
+            private_rows[here, width] = np.where(private_counts, intercept, 0.0)
+            private_norms[here] = _norms_with(private_norms[here], private_counts, intercept, total_bound)
+    return private_rows, private_norms, private_finite
+
+
+def _store_sparse(
+    features: sparse.csr_array,
+    positions: Positions,
+    row_bound: float,
+    intercept: float | None,
+    total_bound: float,
+    private_usable: NDArray[np.bool_] | None,
+    dtype: Any,
+) -> tuple[sparse.csr_array, NDArray[np.float64], NDArray[np.bool_]]:
+    """`_store` for CSR: the structure is copied, the values are clipped a block of rows at a time."""
+    private_source: Any = features if isinstance(positions, slice) else features[positions]
+    rows, width = private_source.shape
+    private_lengths = np.diff(private_source.indptr).astype(np.int64)
+    private_values = np.empty(private_source.nnz, dtype)
+    private_norms, private_finite = np.zeros(rows), np.zeros(rows, np.bool_)
+    step = block_length(int(private_source.nnz / max(rows, 1)) + 1)
+    for start in range(0, rows, step):
+        here = slice(start, min(start + step, rows))
+        entries = slice(private_source.indptr[here.start], private_source.indptr[here.stop])
+        with np.errstate(all="ignore"):
+            private_block = private_source.data[entries].astype(np.float64)
+        if private_usable is not None:
+            private_block[~np.repeat(private_usable[here], private_lengths[here])] = 0.0
+        private_values[entries], private_norms[here], private_finite[here] = clip_sparse_rows(
+            private_block, private_lengths[here], row_bound, width, dtype
+        )
+    private_columns = private_source.indices.astype(np.int32, copy=True)
+    if intercept is not None:
+        private_counts = private_finite & (True if private_usable is None else private_usable)
+        private_norms = _norms_with(private_norms, private_counts, intercept, total_bound)
+        ends = private_source.indptr[1:]
+        private_values = np.insert(private_values, ends, np.where(private_counts, intercept, 0.0))
+        private_columns = np.insert(private_columns, ends, np.int32(width))
+        private_lengths, width = private_lengths + 1, width + 1
+    private_rows = sparse.csr_array(
+        (private_values, private_columns, offsets(private_lengths)), shape=(rows, width), copy=False
+    )
+    return private_rows, private_norms, private_finite
+
+
+def _norms_with(
+    private_norms: NDArray[np.float64],
+    private_counts: NDArray[np.bool_],
+    intercept: float,
+    total_bound: float,
+) -> NDArray[np.float64]:
+    """Norms of rows with the constant appended, rounded up; absent rows stay zero."""
+    private_longer = np.minimum(np.hypot(private_norms, intercept) * (1.0 + 2.0**-50), total_bound)
+    return np.where(private_counts, private_longer, 0.0)
+
+
+def finite_rows(features: Any) -> NDArray[np.bool_]:
+    """Which rows hold finite numbers only."""
+    rows = features.shape[0]
+    if sparse.issparse(features):
+        row = np.repeat(np.arange(rows), np.diff(features.indptr))
+        return np.bincount(row, weights=~np.isfinite(features.data), minlength=rows) == 0
+    private_finite = np.ones(rows, np.bool_)
+    step = block_length(features.shape[1])
+    for start in range(0, rows, step):
+        private_finite[start : start + step] = np.isfinite(features[start : start + step]).all(axis=1)
+    return private_finite
+
+
+def gather_rows(private_rows: Rows, positions: NDArray[np.int64]) -> Rows:
+    """Some rows, stored as the whole is."""
+    if isinstance(private_rows, MappedRows):
+        return MappedRows(
+            gather_rows(private_rows.private_source, positions), private_rows.matrix, private_rows.bound
+        )
+    if isinstance(private_rows, np.ndarray):
+        private_taken = aligned_zeros(len(positions), private_rows.shape[1], private_rows.dtype)
+        np.take(private_rows, positions, axis=0, out=private_taken)
+        return private_taken
+    return private_rows[positions]

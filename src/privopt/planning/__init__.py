@@ -1,0 +1,1 @@
+"""The public arithmetic of a solve: defaults, forecasts, plans."""

@@ -1,0 +1,262 @@
+"""The price of a solve and what to expect of it, from public quantities only."""
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from privopt.json_values import described_array, json_value, plain
+from privopt.ledger import accounting
+from privopt.ledger.amounts import Budget
+from privopt.ledger.events import Event
+from privopt.notebook import card
+from privopt.public import Public
+
+ROW_SECONDS = (
+    1.2e-8  # a record's scalar work (one exponential) in the compiled kernel, one thread, 2024 server core
+)
+BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
+OWN_SECONDS, OWN_PARAMETER_SECONDS = 2e-7, 5e-9  # one record's gradient of a user-written loss, vectorised
+WIDTH = 79  # of a printed plan
+COMPARED = ("releases", "passes", "predicted", "bound")  # of several plans
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A number with its meaning: what a run shows about its own result, or what is known before it.
+
+    Attributes:
+        value: the number, or an array for further computations.
+        meaning: what it is and on what condition it holds, in words.
+    """
+
+    value: Any
+    meaning: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values; of a long array, its shape."""
+        return {"value": json_value(self.value), "meaning": self.meaning}
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound on the excess of the result, known before the data is read.
+
+    Attributes:
+        value: the excess objective.
+        probability: with which it holds, over the noise.
+        condition: what it rests on, in words.
+    """
+
+    value: float
+    probability: float
+    condition: str
+
+    @property
+    def sentence(self) -> str:
+        """The bound in words."""
+        rests = self.condition.strip().rstrip(".")
+        if rests and not rests.startswith(("if ", "provided ", "as long as ", "for ", "in expectation")):
+            rests = f"if {rests}"
+        return ", ".join(
+            part
+            for part in (
+                f"excess at most {figure(self.value)} with probability {figure(self.probability)}",
+                rests,
+            )
+            if part
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a solver will do, said before any data is read.
+
+    Attributes:
+        solver: its name.
+        settings: every parameter it will run with, derived from public quantities.
+        event: everything it will release, priced as one.
+        budget: the (epsilon, delta) it was calibrated to.
+        public: what is public about the data.
+        releases: number of noised values that leave the curator.
+        passes: expected passes over the data.
+        memory_bytes: resident data and work space.
+        seconds: rough estimate on one core, compilation excluded.
+        predicted_excess: predicted excess of the objective over its non-private optimum; None if no formula applies.
+        prediction: what the prediction is and how far to trust it.
+        bound: a bound on the excess, where there is one.
+        indicators: by name, what can be hoped for, such as lower bounds.
+        notices: sentences for the user, from public quantities.
+        adaptive: whether `releases` and `passes` are the most there can be, and the run may end earlier.
+        reason: why "auto" chose this solver, as the end of a sentence that begins with "because".
+    """
+
+    solver: str
+    settings: Mapping[str, float | int | str]
+    event: Event
+    budget: Budget
+    public: Public
+    releases: int
+    passes: float
+    memory_bytes: int
+    seconds: float
+    predicted_excess: float | None = None
+    prediction: str = ""
+    bound: Bound | None = None
+    indicators: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
+    notices: tuple[str, ...] = field(default=())
+    adaptive: bool = False
+    reason: str = ""
+
+    @property
+    def epsilon(self) -> float:
+        """The price at the budget's delta."""
+        return self.epsilon_at(self.budget.delta)
+
+    def epsilon_at(self, delta: float) -> float:
+        """The price at any delta."""
+        near = self.budget.epsilon if delta == self.budget.delta and self.budget.is_private else None
+        return accounting.epsilon(self.event, delta, self.public.relation, near=near)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values (infinity is the text "infinity")."""
+        return json_value(
+            {
+                "solver": self.solver,
+                "settings": dict(self.settings),
+                "event": self.event.to_dict(),
+                "epsilon": self.epsilon,
+                "delta": self.budget.delta,
+                "relation": self.public.relation.value,
+                "unit": self.public.unit,
+                "n": self.public.n,
+                "d": self.public.d,
+                "releases": self.releases,
+                "passes": self.passes,
+                "adaptive": self.adaptive,
+                "memory_bytes": self.memory_bytes,
+                "seconds": self.seconds,
+                "predicted_excess": self.predicted_excess,
+                "prediction": self.prediction,
+                "bound": None if self.bound is None else asdict(self.bound),
+                "indicators": {name: found.to_dict() for name, found in self.indicators.items()},
+                "notices": list(self.notices),
+                "reason": self.reason,
+            }
+        )
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What there is to say, as labelled sentences."""
+        most = "at most " if self.adaptive else ""
+        effort = (
+            f"{most}{self.releases:,} releases, {_many(self.passes)} passes over {self.public.n:,} x "
+            f"{self.public.d:,}, about {self.seconds:.2g} s and {self.memory_bytes / 2**20:.0f} MB"
+        )
+        chosen = [("chosen", f"by 'auto' because {self.reason.rstrip('.')}")] if self.reason else []
+        return [
+            *chosen,
+            ("effort", effort),
+            ("predicted", self.excess_sentence),
+            ("bound", "no bound" if self.bound is None else self.bound.sentence),
+            *(("indicator", sentence) for sentence in self.indicator_sentences),
+            *(("note", notice) for notice in self.notices),
+        ]
+
+    @property
+    def indicator_sentences(self) -> list[str]:
+        """Every indicator with its name and meaning."""
+        return [
+            f"{name.replace('_', ' ')} {figure(found.value)}: {found.meaning}"
+            for name, found in self.indicators.items()
+        ]
+
+    @property
+    def excess_sentence(self) -> str:
+        """The predicted excess in words."""
+        if self.predicted_excess is None:
+            return f"no prediction: {self.prediction}" if self.prediction else "no prediction"
+        meaning = f" ({self.prediction})" if self.prediction else ""
+        return f"objective about {figure(self.predicted_excess)} above its non-private optimum{meaning}"
+
+    @property
+    def headline(self) -> str:
+        """The solver, the price and what it protects."""
+        relation = f"{self.public.relation.value}, one {self.public.unit}"
+        if math.isinf(self.budget.epsilon):
+            price = "no privacy (epsilon = inf)"
+        else:
+            price = f"epsilon {self.epsilon:.4g} at delta {self.budget.delta:.3g}"
+        return f"{self.solver}: {price} ({relation})"
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *labelled(self.rows())])
+
+    def _repr_html_(self) -> str:
+        return card(self.headline, self.rows())
+
+
+def figure(value: Any) -> str:
+    """A number with three digits; an array by its shape."""
+    value = plain(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return described_array(value) or str(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return "infinite" if math.isinf(value) and value > 0 else f"{value:.3g}"
+
+
+def _many(count: float) -> str:
+    return f"{count:,.0f}" if count >= 100 else f"{count:.3g}"
+
+
+def labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
+    """Labelled sentences as indented lines."""
+    lines: list[str] = []
+    for label, text in rows:
+        lines += textwrap.wrap(
+            text,
+            WIDTH,
+            initial_indent=f"  {label:<10} ",
+            subsequent_indent=" " * 13,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+    return lines
+
+
+def compared(plans: Sequence[Plan]) -> list[str]:
+    """One line for each plan: effort, predicted excess, bound."""
+    width = max((len(plan.solver) for plan in plans), default=0)
+    rows = [("", *COMPARED), *(comparison(plan) for plan in plans)]
+    return [
+        f"  {solver:<{width}}  {releases:>10}  {passes:>8}  {excess:>9}  {bound}"
+        for solver, releases, passes, excess, bound in rows
+    ]
+
+
+def comparison(plan: Plan) -> tuple[str, str, str, str, str]:
+    """The solver, and in words what `COMPARED` names."""
+    excess = "-" if plan.predicted_excess is None else figure(plan.predicted_excess)
+    bound = "-" if plan.bound is None else f"{figure(plan.bound.value)} at {figure(plan.bound.probability)}"
+    releases = f"{'<= ' if plan.adaptive else ''}{plan.releases:,}"
+    return plan.solver, releases, _many(plan.passes), excess, bound
+
+
+def pass_seconds(public: Public, outputs: int = 1, *, own: int | None = None) -> float:
+    """Rough time of one pass over dense rows on one core.
+
+    Args:
+        public: what is public about the data.
+        outputs: columns of the parameters of a generalised-linear loss.
+        own: number of parameters of a user-written loss, which is differentiated record by record.
+    """
+    records = public.n * public.records_per_unit
+    if own is not None:
+        return records * (OWN_SECONDS + own * OWN_PARAMETER_SECONDS)
+    return records * (4 * public.d * BYTE_SECONDS * max(1, outputs / 2) + ROW_SECONDS * outputs)
+
+
+def data_bytes(public: Public) -> int:
+    """Memory of the stored rows, targets and norms (dense; sparse rows are smaller)."""
+    return public.n * public.records_per_unit * (4 * public.d + 17)

@@ -1,0 +1,229 @@
+"""Settings of whitened methods from public quantities: the floor of the spectrum, the clip, the number of steps.
+
+With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), share q of mu^2 for the second moment:
+
+    noise of the Gram   sigma_G = sqrt(factor) R^2 / (n mu sqrt(q)), in the Frobenius norm
+    floor               f = max(lam / curvature, sigma_G sqrt(d / 2))
+    spectrum            h, the released eigenvalues with the noise's share taken out, see `denoised`
+    map                 B = U diag(h + f)^-1/2 U^T
+    typical row in v    r = sqrt(sum_j h_j / (h_j + f)), at most R / sqrt(f + R^2 / d) if the h sum to R^2
+    noise in v          s = factor slope r / (n mu sqrt(1 - q)), had the rest bought a single gradient
+    drowned             V = s^2 K e / (1.2 curvature), about the excess that noise alone would leave, for K outputs and
+                        e = (d r0^4)^(1/3) directions, between the d that there are and the r0^2 that rows use
+    cap                 a - b log10 V, between a least value and 1; the clip is cap * slope * r
+    steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
+    step size           1.25 / (curvature + lam |B|^2); momentum 0.5
+
+`loss_constants` has what depends on the loss. The numbers were chosen by the training excess of logistic regression on
+eight tables (adult, compas, covertype, fars, german, kdd99, randhie, w8a) and of softmax on MNIST, at epsilon 0.1 to 3;
+other losses' on two tables. All of it concerns utility only.
+
+Source:
+    Eigenvalues of a low-rank matrix in noise: Benaych-Georges, Nadakuditi 2011.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from privopt.ledger.amounts import Budget
+from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.planning import descent_defaults
+from privopt.planning.averaging import Average
+from privopt.planning.coordinates import Coordinates
+from privopt.problems.losses import Huber, Logistic, SmoothedHinge, Softmax, Squared
+from privopt.problems.problem import Problem
+from privopt.public import Public
+
+SHARE = 0.1  # of mu^2 for the second moment
+STEPS_POWER = 0.48
+FEWEST_STEPS, MOST_STEPS = 4, 100
+STEP_FACTOR, MOMENTUM = 1.25, 0.5
+LEAST_TRACE = 0.25  # over R^2: rows are seldom shorter than half their bound
+FULL_RIDGE = 1e-3  # the V from which the default ridge is 1 / n
+LEAST_RIDGE = 0.1  # of 1 / n
+NOISELESS_FLOOR, NOISELESS_STEPS, NOISELESS_MOMENTUM = 1e-6, 500, 0.8  # the floor over R^2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConstants:
+    """What the rule takes from the loss.
+
+    Attributes:
+        slope: the largest slope worth keeping.
+        curvature: of the loss by its prediction.
+        cap: (a, b, least): the cap is a - b log10 V, between `least` and 1.
+        balanced: whether gradients are shortened without regard to the target.
+        pace: factor of the number of steps.
+        average: of the iterates.
+    """
+
+    slope: float
+    curvature: float
+    cap: tuple[float, float, float] = (-0.45, 0.3, 0.15)
+    balanced: bool = False
+    pace: float = 1.0
+    average: Average = "settled"
+
+
+def loss_constants(problem: Problem, public: Public) -> LossConstants:
+    """The constants of a loss; targets to predict are scaled to [-1, 1], counts are not."""
+    guess = descent_defaults.guess(problem, public)
+    match problem.loss:
+        case Logistic():
+            return LossConstants(slope=1.0, curvature=0.25, cap=(0.08, 0.21, 0.25), balanced=True)
+        case Softmax() as loss:
+            pace = float(loss.outputs)
+            return LossConstants(
+                slope=math.sqrt(2.0), curvature=0.5, cap=(0.25, 0.0, 0.25), pace=pace, average="late"
+            )
+        case SmoothedHinge() as loss:
+            return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5))
+        case Squared():
+            return LossConstants(slope=1.0, curvature=1.0)
+        case Huber() as loss:
+            return LossConstants(slope=loss.threshold, curvature=1.0)
+        case _:
+            return LossConstants(slope=guess.slope, curvature=guess.curvature)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhiteningRule:
+    """Everything about a whitened problem that is known before, or follows from, the released second moment.
+
+    Attributes:
+        constants: of the loss.
+        gram_noise: sigma_G, the scale of the noise of the released second moment.
+        floor: f.
+        unit_noise: s / r.
+        parameters: p.
+        row_bound: R.
+        ridge: largest strength of the ridge.
+        width: d.
+    """
+
+    constants: LossConstants
+    gram_noise: float
+    floor: float
+    unit_noise: float
+    parameters: int
+    row_bound: float
+    ridge: float
+    width: int
+
+    @classmethod
+    def of(cls, problem: Problem, public: Public, budget: Budget, share: float) -> "WhiteningRule":
+        """The rule for a problem and a budget."""
+        constants = loss_constants(problem, public)
+        mu = gaussian_mu(budget.epsilon, budget.delta) if budget.is_private else math.inf
+        factor = public.relation.factor
+        gram_noise = math.sqrt(factor) * public.row_bound**2 / (public.n * mu * math.sqrt(share))
+        ridge = problem.regulariser.smoothness
+        floor = max(ridge / constants.curvature, gram_noise * math.sqrt(public.d / 2.0))
+        if not budget.is_private:
+            floor = NOISELESS_FLOOR * public.row_bound**2
+        return cls(
+            constants=constants,
+            gram_noise=gram_noise,
+            floor=floor,
+            unit_noise=factor * constants.slope / (public.n * mu * math.sqrt(1.0 - share)),
+            parameters=math.prod(problem.parameter_shape(public)),
+            row_bound=public.row_bound,
+            ridge=ridge,
+            width=public.d,
+        )
+
+    @property
+    def most_signal(self) -> float:
+        """The r of eigenvalues that sum to R^2, all alike: no smaller sum and no other split gives more."""
+        return self.row_bound / math.sqrt(self.floor + self.row_bound**2 / self.width)
+
+    def drowned(self, signal: float) -> float:
+        """V: the excess that the noise of one gradient would leave at cap 1, for rows of typical length `signal`."""
+        crowded = (self.most_signal**2 / self.width) ** (2.0 / 3.0)
+        return (self.unit_noise * signal) ** 2 * self.parameters * crowded / (1.2 * self.constants.curvature)
+
+    def cap(self, signal: float) -> float:
+        """Clip over the steepest slope times the typical row: small where noise drowns, 1 where it does not."""
+        drowned = self.drowned(signal)
+        if drowned == 0:
+            return 1.0
+        at_one, falling, least = self.constants.cap
+        return min(max(at_one - falling * math.log10(drowned), least), 1.0)
+
+    def steps(self) -> int:
+        """T, from public numbers alone."""
+        drowned = self.drowned(self.most_signal)
+        if drowned == 0:
+            return NOISELESS_STEPS
+        steps = self.constants.pace * min(max(drowned, 1e-12), 1e12) ** -STEPS_POWER
+        return min(max(round(steps), FEWEST_STEPS), MOST_STEPS)
+
+    def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
+        """The coordinates of a released second moment (d, d). Post-processing."""
+        moment = np.asarray(released_moment, np.float64)
+        usable = np.all(np.isfinite(moment))
+        spectrum, axes = np.linalg.eigh(moment if usable else np.zeros_like(moment))
+        kept = denoised(spectrum, self.gram_noise, self.row_bound**2)
+        matrix, signal = inverse_root(kept, axes, self.floor)
+        return self._coordinates(matrix, float(np.min(kept) + self.floor) ** -0.5, signal)
+
+    def planned(self) -> Coordinates:
+        """The coordinates of no data, with the lengths of the longest typical row: for plans."""
+        return self._coordinates(np.eye(self.width) * self.floor**-0.5, self.floor**-0.5, self.most_signal)
+
+    def _coordinates(self, matrix: NDArray[np.float64], stretch: float, signal: float) -> Coordinates:
+        noiseless = self.unit_noise == 0
+        hurry = 1.0 if noiseless else STEP_FACTOR
+        return Coordinates(
+            matrix=matrix,
+            stretch=stretch,
+            clip=math.inf if noiseless else self.cap(signal) * self.constants.slope * max(signal, 1e-6),
+            smoothness=self.constants.curvature / hurry,
+            ridge_smoothness=self.ridge * stretch**2 / hurry,
+            momentum=NOISELESS_MOMENTUM if noiseless else MOMENTUM,
+            balanced=self.constants.balanced and not noiseless,
+        )
+
+
+def default_ridge(problem: Problem, public: Public, budget: Budget) -> float:
+    """A ridge strength for the mean loss: 1 / n, and down to a tenth of it where the noise is small.
+
+    A ridge of 1 / n damps what noise does to directions that the data say little about; where there is little noise it
+    would itself be the largest error.
+    """
+    drowned = WhiteningRule.of(problem, public, budget, SHARE)
+    share = min(max(drowned.drowned(drowned.most_signal) / FULL_RIDGE, LEAST_RIDGE), 1.0)
+    return share / public.n
+
+
+def denoised(spectrum: NDArray[np.float64], noise: float, largest_trace: float) -> NDArray[np.float64]:
+    """Estimates of the eigenvalues of a positive semidefinite matrix from those of a noisy one.
+
+    Noise whose off-diagonal entries have standard deviation `noise / sqrt(2)` spreads zero eigenvalues over an interval
+    of half-length `noise sqrt(2 d)`. An eigenvalue g beyond it is pushed out from `(g + sqrt(g^2 - 2 d noise^2)) / 2`;
+    the others say nothing one by one, and share what is left of the trace.
+
+    Args:
+        spectrum: eigenvalues of the released matrix, (d,).
+        noise: scale of its noise in the Frobenius norm.
+        largest_trace: a public bound on the trace, seldom more than four times it.
+    """
+    spectrum = np.clip(spectrum, 0.0, 2.0 * largest_trace)
+    edge = 2.0 * len(spectrum) * noise**2
+    large = (spectrum > 0.0) & (spectrum**2 > edge)
+    pulled = 0.5 * (spectrum + np.sqrt(np.where(large, spectrum**2 - edge, 0.0)))
+    total = min(max(float(np.sum(spectrum)), LEAST_TRACE * largest_trace), largest_trace)
+    rest = max(total - float(np.sum(pulled[large])), 0.0) / max(1, len(spectrum) - int(np.sum(large)))
+    return np.where(large, pulled, rest)
+
+
+def inverse_root(
+    spectrum: NDArray[np.float64], axes: NDArray[np.float64], floor: float
+) -> tuple[NDArray[np.float64], float]:
+    """`U diag(g + f)^-1/2 U^T` for g >= 0, and the typical length `sqrt(sum g / (g + f))` of a mapped row."""
+    matrix = (axes * (spectrum + floor) ** -0.5) @ axes.T
+    return 0.5 * (matrix + matrix.T), math.sqrt(float(np.sum(spectrum / (spectrum + floor))))

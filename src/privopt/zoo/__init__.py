@@ -1,0 +1,27 @@
+"""Test problems whose growth, constants and minimum are known: `zoo.power(p=4.0)`, `zoo.sine()`, ...
+
+They are for studying solvers: whether a bound holds, how the excess falls with the number of units, what a wrong
+constant does. See `ZooProblem` for what each of them knows about itself.
+"""
+
+from privopt.zoo.factorisations import factorisation
+from privopt.zoo.linear_models import ball_logistic, leaky_link, least_squares, separable_logistic
+from privopt.zoo.powers import power
+from privopt.zoo.problem import ZooProblem
+from privopt.zoo.sines import sine
+from privopt.zoo.tangent_kernel import tangent_kernel_floor, tangent_kernel_growth
+from privopt.zoo.valleys import valley
+
+__all__ = [
+    "ZooProblem",
+    "ball_logistic",
+    "factorisation",
+    "leaky_link",
+    "least_squares",
+    "power",
+    "separable_logistic",
+    "sine",
+    "tangent_kernel_floor",
+    "tangent_kernel_growth",
+    "valley",
+]

@@ -1,0 +1,49 @@
+import numpy as np
+import pytest
+
+from privopt.data.blocks import Block, block_assignment, share_units
+from privopt.public import Public, Relation
+
+FIXED = Public(n=11, d=2)
+OPEN = Public(n=20_000, d=2, relation=Relation.ADD_OR_REMOVE_ONE)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"), [(3, [4, 4, 3]), ([5, 2, 4], [5, 2, 4]), ([2, 3], [2, 3]), (1, [11])]
+)
+def test_blocks_of_a_fixed_number_of_units_are_disjoint_and_have_their_public_sizes(sizes, expected):
+    parts = block_assignment(FIXED, sizes, np.random.default_rng(0))
+    assert [size for _, size in parts] == [len(positions) for positions, _ in parts] == expected
+    joined = np.concatenate([positions for positions, _ in parts])
+    assert len(np.unique(joined)) == len(joined)
+    assert set(joined) <= set(range(11))
+
+
+@pytest.mark.parametrize(("sizes", "shares"), [(4, [0.25] * 4), ([10_000, 5_000, 2_500], [0.5, 0.25, 0.125])])
+def test_units_that_may_be_added_join_a_block_independently_with_its_share(sizes, shares):
+    parts = block_assignment(OPEN, sizes, np.random.default_rng(0))
+    assert [size for _, size in parts] == [round(share * OPEN.n) for share in shares]
+    found = np.array([len(positions) for positions, _ in parts])
+    spread = np.sqrt(OPEN.n * np.array(shares) * (1 - np.array(shares)))
+    assert np.all(found != [size for _, size in parts])  # no count is balanced
+    assert np.all(np.abs(found - OPEN.n * np.array(shares)) < 5 * spread)
+    joined = np.concatenate([positions for positions, _ in parts])
+    assert len(np.unique(joined)) == len(joined)
+
+
+@pytest.mark.parametrize("sizes", [0, 6, [], [1, 4], [6, 6]])
+def test_blocks_that_cannot_be_are_refused(sizes):
+    with pytest.raises(ValueError, match="got"):
+        block_assignment(FIXED, sizes, np.random.default_rng(0))
+
+
+def test_parts_share_units_unless_they_lie_in_different_blocks_of_one_cut():
+    left, right = Block(1, 0, 2), Block(1, 1, 2)
+    other = Block(2, 0, 2)
+    assert not share_units((left,), (right,))
+    assert not share_units((left, other), (right, Block(3, 1, 2)))
+    assert not share_units((left, other), (left, Block(2, 1, 2)))
+    assert share_units((), (left,))
+    assert share_units((left,), (left, other))
+    assert share_units((left,), (left,))
+    assert share_units((left,), (other,))  # two cuts of the same units
