@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from privopt.curator.base import Observer
-from privopt.curator.local import LocalCurator
+from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.errors import NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
-from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.notebook import card, table
 from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
@@ -166,7 +165,7 @@ def minimize(
         start: public or released starting point; required for a function.
         account: a budget shared with other solves; charged for the whole plan before the data is read.
         random_state: a seed: reproducible, and *not private*.
-        observer: called with (name, count) after releases.
+        observer: called with (name, count) after releases and (what, 0) before a long stage.
     Returns:
         The released parameters, status, transcript, and the plan that was announced.
     Raises:
@@ -182,18 +181,15 @@ def minimize(
         chosen, reason = choose(solver, problem, public, budget)
         configured = chosen.configure(problem, public, budget)
         announced = replace(configured.plan(problem, public, budget), reason=reason)
-        noise = NoiseSource(random_state)
-        ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
-        if account is not None:
-            account.spend(
-                configured.name,
-                announced.event,
-                budget.epsilon,
-                budget.delta,
-                relation=public.relation,
-                unit=public.unit,
-                seeded=noise.seeded,
-            )
-        curator = LocalCurator(units, ledger, noise=noise, observer=observer)
-        result = configured.solve(curator, problem, first)
+        run = Run(
+            configured.name,
+            announced.event,
+            budget,
+            public,
+            noise=NoiseSource(random_state),
+            account=account,
+            observer=observer,
+            seeded=units.seeded,
+        )
+        result = configured.solve(run.curator(units), problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from tests.audit.attack import Unlimited, worst_pair
+from tests.audit.attack import worst_pair
 
 from privopt.curator import loops
 from privopt.curator.local import LocalCurator
@@ -16,6 +16,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.laplace import Laplace
 from privopt.mechanisms.noise import NoiseSource

@@ -1,5 +1,6 @@
 """Units: what is clipped, what counts as zero, what raises before any value is looked at."""
 
+import math
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,6 +254,20 @@ def test_users_are_grouped_capped_and_weighted() -> None:
     assert units.private_weights.tolist() == [1, 1, 0]
 
 
+def test_a_record_without_a_user_key_counts_as_nothing() -> None:
+    arguments = {"row_bound": 10.0, "n": 3, "noise": FixedChoice()}
+    features, keys = np.arange(6.0)[:, None] + 1, ["b", None, "a", "", "b", math.nan]
+    units = Units.from_arrays(features, groups=keys, **arguments)
+    without = Units.from_arrays(features[[0, 2, 4]], groups=["b", "a", "b"], **arguments)
+    assert dense(units).tolist() == dense(without).tolist() == [[1], [5], [3]]
+    assert units.private_weights is not None
+    assert without.private_weights is not None
+    assert units.private_weights.tolist() == without.private_weights.tolist()
+    assert Units.from_arrays(features, groups=keys, row_bound=1.0).public.n == 2
+    none = Units.from_arrays(features, groups=[None] * 6, relation="add-or-remove-one", **arguments)
+    assert none.public.n == 3
+
+
 def test_weights_follow_the_rule() -> None:
     groups = np.repeat(np.arange(5), [1, 3, 10, 50, 400])
     expected = {
@@ -340,7 +356,7 @@ def test_printing_shows_no_data() -> None:
         ({"features": np.ones(4)}, ValueError, "shape"),
         ({"features": np.array([["a"] * 2] * 4)}, TypeError, "must be numbers"),
         ({"features": np.array([[1, None]] * 4, object)}, TypeError, "must be numbers"),
-        ({"features": np.ones((4, 2), complex)}, TypeError, "must be numbers"),
+        ({"features": np.ones((4, 2), complex)}, ValueError, "Complex data not supported"),
         ({"features": np.ones((4, 0))}, ValueError, "at least one column"),
         ({"targets": np.ones(3)}, ValueError, "one for each row"),
         ({"targets": np.ones((4, 1))}, ValueError, "one for each row"),
@@ -352,8 +368,9 @@ def test_printing_shows_no_data() -> None:
         ({"classes": [0, 1], "target_bounds": (0, 1)}, ValueError, "not both"),
         ({"target_bounds": (1, 0)}, ValueError, "low < high"),
         ({"groups": [0, 1, 2]}, ValueError, "one user key"),
-        ({"groups": [0, 1, 2, np.nan]}, ValueError, "missing keys"),
-        ({"groups": ["a", None, "b", "c"]}, ValueError, "missing keys"),
+        ({"groups": np.zeros((4, 1))}, ValueError, "one user key"),
+        ({"groups": [np.nan] * 4}, ValueError, "key is missing .* belongs to nobody"),
+        ({"groups": ["a", "", None, pd.NA]}, ValueError, "name 1 users"),
         ({"groups": [0, 1, 2, 3], "max_records_per_user": 0}, ValueError, "at least 1"),
         ({"groups": [0, 1, 2, 3], "user_weighting": "none"}, ValueError, "user_weighting"),
         ({"relation": "add-or-remove-one"}, ValueError, "n is missing"),

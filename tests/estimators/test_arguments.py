@@ -96,7 +96,9 @@ def test_features_that_are_no_matrix_are_refused_without_a_cell_of_them(name: st
     model = configured(LogisticRegression, solver=FEW_STEPS)
     fitted = configured(LogisticRegression, solver=FEW_STEPS).fit(*toy_data())
     for call in (lambda: model.fit(odd_features(X)[name], y), lambda: fitted.predict(odd_features(X)[name])):
-        with pytest.raises(ValueError, match="X must") as refused:
+        with pytest.raises(
+            (ValueError, TypeError), match=r"Expected 2D|[Cc]omplex data|do not hold numbers"
+        ) as refused:
             call()
         assert "733" not in str(refused.value)
         assert "\n" not in str(refused.value)

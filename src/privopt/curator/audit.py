@@ -14,7 +14,7 @@ from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
@@ -35,7 +35,7 @@ class Audit(LocalCurator):
         self,
         left: Units,
         right: Units,
-        ledger: Ledger,
+        ledger: Payer,
         *,
         noise: NoiseSource | None = None,
         understate: float = 0.0,
@@ -61,10 +61,10 @@ class Audit(LocalCurator):
         self._right_held[handle] = self._right.gather(query)
         return handle
 
-    def _same_units(self, ledger: Ledger) -> LocalCurator:
+    def _same_units(self, ledger: Payer) -> LocalCurator:
         return self._sharing_held(self._pair(self._engine, self._right, ledger))
 
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> LocalCurator:
+    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> LocalCurator:
         """The same positions on both sides."""
         left = InProcessEngine(self._engine.units.subset(private_positions, size))
         right = InProcessEngine(self._right.units.subset(private_positions, size))
@@ -78,7 +78,7 @@ class Audit(LocalCurator):
         curator._private_held, curator._right_held = self._private_held, self._right_held
         return curator
 
-    def _pair(self, left: InProcessEngine, right: InProcessEngine, ledger: Ledger) -> "Audit":
+    def _pair(self, left: InProcessEngine, right: InProcessEngine, ledger: Payer) -> "Audit":
         child = Audit(
             left.units,
             right.units,

@@ -20,7 +20,7 @@ from privopt.data.blocks import Block, Lineage, block_assignment, share_units
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
-from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.gaussian import Gaussian
@@ -47,7 +47,7 @@ class Curator(abc.ABC):
     under: FilterMark | None = None
 
     def __init__(
-        self, public: Public, ledger: Ledger, transcript: Transcript, observer: Observer | None = None
+        self, public: Public, ledger: Payer, transcript: Transcript, observer: Observer | None = None
     ) -> None:
         self.public = public
         self.ledger = ledger
@@ -118,6 +118,10 @@ class Curator(abc.ABC):
         for slot, event, values, moved in zip(slots, events, released, sensitivities, strict=True):
             self._record(slot.name, slot.mechanism, event, slot.sampling, moved, values)
         return state
+
+    def announce(self, stage: str) -> None:
+        """Tell the observer what begins now and may take a while: (stage, 0). Nothing is charged or released."""
+        self._observe(stage, 0)
 
     def affords(self, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> bool:
         """Whether a release by `mechanism` would be granted now."""
@@ -259,11 +263,11 @@ class Curator(abc.ABC):
         return curator
 
     @abc.abstractmethod
-    def _same_units(self, ledger: Ledger) -> "Curator":
+    def _same_units(self, ledger: Payer) -> "Curator":
         """A curator on the same units with another ledger."""
 
     @abc.abstractmethod
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> "Curator":
+    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "Curator":
         """A curator on the units at some positions."""
 
     @abc.abstractmethod

@@ -7,10 +7,11 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.dataless import Dataless, Unlimited
+from privopt.curator.dataless import Dataless
 from privopt.curator.transcript import Transcript
-from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
@@ -22,10 +23,10 @@ class DryRun(Dataless):
     """Answers zeros: which releases a solver with a fixed plan asks for, from public quantities only."""
 
     def __init__(self, public: Public) -> None:
-        super().__init__(public, Unlimited(), Transcript(public.relation))
+        super().__init__(public, Unlimited(public.relation), Transcript(public.relation))
         self._rehearsal = NoiseSource(seed=0)
 
-    def _child(self, public: Public, ledger: Ledger) -> Curator:
+    def _child(self, public: Public, ledger: Payer) -> Curator:
         del ledger
         child = DryRun(public)
         child.transcript = self.transcript

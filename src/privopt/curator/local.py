@@ -20,7 +20,7 @@ from privopt.curator.handles import Held, Stream
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
@@ -43,13 +43,14 @@ class LocalCurator(Curator):
         units: the data.
         ledger: the budget; built from a plan, or a filter (see `ledger.ledger`).
         noise: secret randomness; default: fresh, from the operating system.
-        observer: called with (name, count) after releases, for progress bars; sees nothing private.
+        observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage that
+            may take a while; sees nothing private.
     """
 
     def __init__(
         self,
         units: Units,
-        ledger: Ledger,
+        ledger: Payer,
         *,
         noise: NoiseSource | None = None,
         observer: Observer | None = None,
@@ -76,12 +77,12 @@ class LocalCurator(Curator):
         self._private_held[handle] = self._engine.gather(query)
         return handle
 
-    def _same_units(self, ledger: Ledger) -> "LocalCurator":
+    def _same_units(self, ledger: Payer) -> "LocalCurator":
         curator = self._child(self._private_units, self._engine, ledger)
         curator._private_held = self._private_held
         return curator
 
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> "LocalCurator":
+    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
         private_units = self._private_units.subset(private_positions, size)
         return self._child(private_units, InProcessEngine(private_units), ledger)
 
@@ -94,7 +95,7 @@ class LocalCurator(Curator):
     def _unit_generator(self) -> np.random.Generator:
         return self._noise.units_generator
 
-    def _child(self, private_units: Units, engine: InProcessEngine, ledger: Ledger) -> "LocalCurator":
+    def _child(self, private_units: Units, engine: InProcessEngine, ledger: Payer) -> "LocalCurator":
         return LocalCurator(
             private_units,
             ledger,

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.dataless import Dataless, Unlimited
+from privopt.curator.dataless import Dataless
 from privopt.curator.transcript import Release, Transcript
 from privopt.engine.in_process import traced_shapes
 from privopt.errors import ReplayMismatch
-from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.public import Public
 from privopt.queries.base import Query, Scalar
@@ -30,18 +31,18 @@ class Replay(Dataless):
     """
 
     def __init__(
-        self, transcript: Transcript, public: Public, ledger: Ledger | None = None, _cursor: Any = None
+        self, transcript: Transcript, public: Public, ledger: Payer | None = None, _cursor: Any = None
     ) -> None:
         super().__init__(
             public,
-            Unlimited() if ledger is None else ledger,
+            Unlimited(public.relation) if ledger is None else ledger,
             Transcript(public.relation, seeded=transcript.seeded),
         )
         self._recorded = transcript
         self._cursor: Iterator[int] = iter(range(len(transcript))) if _cursor is None else _cursor
         self._loop: list[Iterator[NDArray[Any]]] = []
 
-    def _child(self, public: Public, ledger: Ledger) -> Curator:
+    def _child(self, public: Public, ledger: Payer) -> Curator:
         child = Replay(self._recorded, public, ledger, self._cursor)
         child.transcript = self.transcript
         return child

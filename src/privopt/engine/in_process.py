@@ -60,7 +60,7 @@ class InProcessEngine:
             Within `rounding_bound` of the exact sum of contributions inside the query's ball. Nothing raises, warns
             or changes shape because of a unit's values.
         """
-        with double_precision():
+        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
             public, query = self.units.public, _with_typed_leaves(_checked(query))
             if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
                 return second_moment_sum(self.units, query, private_draw)
@@ -90,7 +90,7 @@ class InProcessEngine:
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
         """`clipped_sum` by the path that serves every query, `vmap` over chunks of whole units: the reference."""
-        with double_precision():
+        with double_precision(), np.errstate(all="ignore"):
             return self._chunked_sum(_with_typed_leaves(_checked(query)), private_draw, by_rows=False)
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
@@ -98,7 +98,7 @@ class InProcessEngine:
 
         A statistic of the vectors may count them, so there are n of them whatever the relation.
         """
-        with double_precision():
+        with double_precision(), np.errstate(all="ignore"):
             query = _with_typed_leaves(_checked(query))
             private_parts = [
                 np.asarray(chunk_contributions(query, private_chunk, public=self.units.public))[:units]
@@ -161,7 +161,7 @@ class InProcessEngine:
     def _inverse_norms(self, norm: str) -> NDArray[np.float64]:
         """1 / norm, rounded down; 1 for zero rows, whose contribution is zero whatever their coefficient."""
         if norm not in self._private_inverses:
-            private_norms = self._norms(norm)
+            private_norms = self._norms(norm)  # 0 or at least LEAST_PEAK
             zero = private_norms == 0
             private_inverses = (1.0 / np.where(zero, 1.0, private_norms)) * (1.0 - 2.0**-52)
             self._private_inverses[norm] = np.where(zero, 1.0, private_inverses)

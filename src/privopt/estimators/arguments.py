@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import sparse
 
 from privopt.data.users import check_user_records
 from privopt.ledger.account import checked_account
@@ -135,10 +134,11 @@ def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
     present = public_targets[~np.asarray(pd.isna(public_targets))]
     try:
         labels = np.unique(present)
-    except TypeError:
+    except Exception:  # whatever labels that cannot be compared raise
         raise ValueError(
             "Unknown label type: the labels in y have several types; give classes=[...] instead of 'from_y'."
         ) from None
+    labels = np.asarray(labels.tolist())
     if labels.dtype.kind == "f" and np.any(labels != np.floor(labels)):
         raise ValueError(
             "Unknown label type: classes='from_y' was given a continuous target. Use a regressor, or give the labels "
@@ -150,45 +150,6 @@ def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
             "needs two: give all labels that may occur as classes=[...]."
         )
     return labels
-
-
-def refuse_other_than_rows(X: Any) -> None:
-    """Refuse what is no matrix of real numbers, by its type and dimensions, so that no value gets into a message.
-
-    Raises:
-        TypeError: some column is no column of numbers.
-        ValueError: the numbers are complex, or are no rows of equal length.
-    """
-    if isinstance(X, pd.DataFrame):
-        odd = [str(name) for name, dtype in X.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
-        if odd:
-            raise TypeError(
-                f"the columns {', '.join(odd)} do not hold numbers: encode them first, by public rules "
-                "(TabularEncoder)."
-            )
-        kinds = {dtype.kind for dtype in X.dtypes}
-    else:
-        try:
-            array = X if sparse.issparse(X) else np.asarray(X)
-        except ValueError:
-            raise ValueError(
-                "X must have rows of equal length: give one list or array of numbers a record."
-            ) from None
-        kinds = {array.dtype.kind}
-        if not kinds <= set("biufc"):
-            raise TypeError(
-                f"X has dtype {array.dtype}, which is not a numeric type: convert it, and encode other columns first, "
-                "by public rules (TabularEncoder)."
-            )
-        if array.ndim != 2:
-            raise ValueError(
-                f"X must have two dimensions, rows and columns, got {array.ndim}. Reshape your data: X.reshape(-1, 1) "
-                "where there is one feature, X.reshape(1, -1) where there is one record."
-            )
-    if "c" in kinds:
-        raise ValueError(
-            "Complex data not supported: X must be real numbers; give real and imaginary parts as columns of their own."
-        )
 
 
 def check_model(model: Any) -> None:

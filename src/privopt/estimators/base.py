@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.data.users import Weighting
-from privopt.estimators import arguments
 from privopt.estimators.fitting import (
     Shape,
     checked_arrays,
     checked_budget,
+    checked_features,
     declarations,
     in_search,
     set_parameters,
@@ -29,7 +29,6 @@ from privopt.estimators.fitting import (
     units_in,
     with_penalty,
 )
-from privopt.estimators.holdout import Score
 from privopt.estimators.penalties import PRIVATE, Penalty, strengths
 from privopt.estimators.scaling import TargetScaling
 from privopt.estimators.search import Candidate, SearchPlan, plan_search
@@ -42,6 +41,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
 from privopt.problems.losses import GLMLoss
 from privopt.public import Relation
+from privopt.queries.holdout_scores import Score
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
 from privopt.solve import minimize
@@ -179,6 +179,10 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """How well a prediction fits one record, for a charged selection."""
 
     @abc.abstractmethod
+    def _score_means(self) -> str:
+        """What `X @ coef_ + intercept_` of the fitted model is, in a few words."""
+
+    @abc.abstractmethod
     def _declared_target(self) -> str:
         """What was declared public about the target, in a sentence."""
 
@@ -191,13 +195,16 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             X: (rows, d) numbers, dense or sparse (kept sparse).
             y: (rows,) labels or numbers.
             groups: (rows,) user keys; then all records of a user are protected together.
-            observer: called with (name, count) after releases, for progress bars.
+            observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage
+                that may take a while, such as "rows".
         Raises:
             ValueError, TypeError: a privacy argument is missing, or an argument has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; no data have been read.
         """
         check_observer(observer)
         budget = checked_budget(self, (*getattr(X, "shape", ()), None)[0] if groups is None else None)
+        if observer is not None:
+            observer("rows", 0)
         private_features, private_targets = checked_arrays(self, X, y)
         shape = Shape(
             width=private_features.shape[1],
@@ -328,8 +335,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     def _checked_features(self, X: Any) -> Any:
         """Features to predict from, checked by shape and type only."""
         check_is_fitted(self)
-        arguments.refuse_other_than_rows(X)
-        return validate_data(self, X, accept_sparse="csr", ensure_all_finite=False, reset=False, dtype=None)
+        return checked_features(self, X, least=0, reset=False)
 
     def _linear(self, features: Any) -> NDArray[np.float64]:
         """`features @ coef_.T + intercept_`."""

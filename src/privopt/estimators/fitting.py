@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
+from privopt.data import cells
+from privopt.errors import ArgumentError
 from privopt.estimators import arguments
-from privopt.estimators.holdout import Score
 from privopt.estimators.penalties import PenaltyArguments, default_strength
 from privopt.estimators.scale_estimation import ScaleEstimation, scale_estimation
 from privopt.estimators.scaling import FeatureScaling
@@ -27,6 +29,7 @@ from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import Relation
+from privopt.queries.holdout_scores import Score
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
 UNIT = "unit"
 INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature
+GIVEN = "Columns are in the units that they were given in."
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
 
 
@@ -72,13 +76,10 @@ def checked_arrays(model: "PrivateLinearModel", X: Any, y: Any) -> tuple[Any, ND
     name = type(model).__name__
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    arguments.refuse_other_than_rows(X)
     # Under add-or-remove-one the number of rows is private: even none is a data set.
     least = 1 if Relation.parse(model.relation) is Relation.REPLACE_ONE else 0
-    private_features = validate_data(
-        model, X, accept_sparse="csr", ensure_all_finite=False, ensure_min_samples=least, dtype=None
-    )
-    private_targets = column_or_1d(y, warn=True)
+    private_features = checked_features(model, X, least=least, reset=True)
+    private_targets = column_or_1d(cells.targets(y, labels=is_classifier(model)), warn=True)
     check_consistent_length(private_features, private_targets)
     if least == 1 and model.n is None and len(private_targets) < 2:
         raise ValueError(
@@ -87,11 +88,34 @@ def checked_arrays(model: "PrivateLinearModel", X: Any, y: Any) -> tuple[Any, ND
     return private_features, private_targets
 
 
+def checked_features(model: "PrivateLinearModel", X: Any, *, least: int, reset: bool) -> Any:
+    """Features as numbers, their names and number noted (`reset`) or compared with those of the fit.
+
+    Raises:
+        ValueError, TypeError: a shape or a type is wrong, or there are fewer than `least` rows.
+    """
+    private_features = cells.matrix(X)
+    if private_features.ndim != 2:  # scikit-learn's sentence would print the cells
+        raise ArgumentError(
+            f"Expected 2D array, got {private_features.ndim}D array instead. "
+            "Reshape your data to (rows, features): X[:, None] for a single feature, X[None, :] for a single row."
+        )
+    options: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": False, "dtype": None}
+    private_features = check_array(
+        private_features, **options, ensure_min_samples=least, estimator=model, input_name="X"
+    )
+    private_named: Any = X if isinstance(X, pd.DataFrame) else private_features
+    validate_data(model, private_named, reset=reset, skip_check_array=True)
+    return private_features
+
+
 def units_in(model: "PrivateLinearModel", rows: int, groups: Any) -> int:
     """The public number of units: the model's n, or under replace-one that of the rows or users."""
     if model.n is not None:
         return model.n
-    return rows if groups is None or np.ndim(groups) != 1 else int(pd.Series(np.asarray(groups)).nunique())
+    if groups is None:
+        return rows
+    return cells.user_count(int(cells.user_codes(groups, rows).max(initial=-1)) + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,9 +315,33 @@ def set_report(
             features=getattr(model, "feature_names_in_", None),
             intercept=model.intercept_ if model.fit_intercept else None,
             classes=None if setup.labels is None else list(setup.labels),
+            meaning=meaning(model),
         ),
+        divided_rows=setup.unit_rows,
         selection=selection,
     )
+
+
+def meaning(model: "PrivateLinearModel", columns: str = GIVEN) -> str:
+    """What a fitted model's coefficients are, in sentences.
+
+    Args:
+        model: the fitted model.
+        columns: in which units the columns are, in a sentence.
+    """
+    if _divided(model):
+        what = (
+            "A coefficient says what one unit of its column adds to a record's score; the score is then divided by the "
+            f"length of the record's scaled row, which makes it {model._score_means()}."
+        )
+    else:
+        what = f"A coefficient says what one unit of its column adds to {model._score_means()}."
+    return f"{what} {columns}"
+
+
+def _divided(model: "PrivateLinearModel") -> bool:
+    """Whether a fitted model's rows were divided by their lengths."""
+    return getattr(model, "row_lengths_", None) is not None
 
 
 def in_search() -> bool:

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -231,19 +230,8 @@ class TargetScaling:
         return cls(center, spread, ((low - center) / spread, (high - center) / spread))
 
     def apply(self, private_targets: NDArray[Any]) -> NDArray[np.float64]:
-        """Scale targets; values out of bounds are clipped when units are made, what is no number becomes NaN.
-
-        Raises:
-            TypeError: the array's type is neither numbers nor Python objects.
-        """
-        if private_targets.dtype.kind not in "biufO":
-            raise TypeError(
-                f"y must be numbers, got dtype {private_targets.dtype}: a regression predicts a number."
-            )
+        """Scale targets; values out of bounds are clipped when units are made."""
         with np.errstate(all="ignore"):
-            if private_targets.dtype.kind == "O":  # numbers beside None or pandas.NA
-                private_numbers: Any = pd.to_numeric(pd.Series(private_targets), errors="coerce")
-                private_targets = np.asarray(private_numbers, np.float64)
             return (private_targets.astype(np.float64) - self.center) / self.spread
 
 

@@ -49,13 +49,14 @@ from privopt.ledger.filters import (
     filter_epsilon,
     require_room,
 )
-from privopt.ledger.till import Till, Uncopied
+from privopt.ledger.payer import Payer
+from privopt.ledger.spend_lock import NotCopyable, SpendLock
 from privopt.public import Relation
 
 SEEDED = "seeded: not private"
 
 
-class Ledger(Uncopied):
+class Ledger(NotCopyable, Payer):
     """Charges releases against a budget; refuses before anything is recorded.
 
     Args:
@@ -97,7 +98,7 @@ class Ledger(Uncopied):
         self.bad_event_delta = float(bad_event_delta)
         self.seeded = bool(seeded)
         self.entries: list[Entry] = []
-        self._root, self._till = self, Till()
+        self._root, self._lock = self, SpendLock()
         # Pays the same as this one; None for a block of a declared plan, which was paid for when it was drawn.
         self._above: Ledger | None = None
         self._blocks: Blocks | None = None  # set where the ledger above pays only for the dearest of several
@@ -323,10 +324,8 @@ class Ledger(Uncopied):
         )
         return "\n".join(lines + entries_to_lines(self.entries))
 
-    # Inside ------------------------------------------------------------------------------------------------------
-
     def _pay(self, name: str, event: Event, cost: Cost) -> None:
-        with self._root._till:
+        with self._root._lock:
             self._require(name, event, cost)
             self._commit(event, cost)
 

@@ -28,7 +28,7 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning.bounds import accelerated_bound
-from privopt.planning.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.problems.losses import (
     GLMLoss,
     Logistic,
@@ -227,14 +227,11 @@ def predicted_excess(
     return excess, f"an upper estimate for an optimum within {distance:.3g} of zero"
 
 
-def notices(
-    problem: Problem, public: Public, budget: Budget, *, steps: int | None, clip: float | None
-) -> tuple[str, ...]:
+def notices(problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
     """What a user should be told, from public quantities."""
     if math.isinf(budget.epsilon):
         return (NOISE_IS_OFF,)
-    excess, _ = predicted_excess(problem, public, budget, steps=steps or 1, clip=clip)
-    found = large_delta(public, budget) + faint_signal(problem, excess)
+    found = large_delta(public, budget)
     if not isinstance(problem.loss, GLMLoss):
         found += (
             "step size and clip of a user-written loss, where not given, are guesses from the row bound.",

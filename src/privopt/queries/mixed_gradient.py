@@ -22,6 +22,8 @@ from privopt.queries.base import (
 )
 from privopt.queries.gradient import ClippedGradient, glm_slopes, record_gradient
 
+_LEAST_GAIN = 1e-100
+
 
 @query
 class MixedGradient(RecordSum):
@@ -93,11 +95,13 @@ class MixedGradient(RecordSum):
         return (1.0 - gain) * private_gradient + gain * private_change
 
     def weight(self) -> Scalar:
-        """The gain as it is used, in [0, 1]."""
+        """The gain as it is used, in [0, 1]; 0 where it is so small that its product with a clip could vanish."""
         if not isinstance(self.gain, jax.Array):
             gain = float(self.gain)
-            return min(gain, 1.0) if gain > 0.0 else 0.0  # a gain that is not a number is not above 0
-        return jnp.where(self.gain > 0.0, jnp.minimum(jnp.asarray(self.gain, jnp.float64), 1.0), 0.0)
+            return (
+                min(gain, 1.0) if gain >= _LEAST_GAIN else 0.0
+            )  # a gain that is not a number is not above it
+        return jnp.where(self.gain >= _LEAST_GAIN, jnp.minimum(jnp.asarray(self.gain, jnp.float64), 1.0), 0.0)
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: the mixed slopes, each part clipped, times the row."""

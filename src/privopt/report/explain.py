@@ -7,6 +7,7 @@ from privopt.planning.plan import Finding
 from privopt.public import Relation
 from privopt.report import words
 from privopt.report.curve import sure
+from privopt.result import Status
 
 if TYPE_CHECKING:
     from privopt.report.report import PrivacyReport
@@ -155,7 +156,7 @@ def price(report: "PrivacyReport") -> str:
         text += f" ({plan.prediction.rstrip('.')}). " if plan.prediction else ". "
     if plan is not None and plan.bound is not None:
         text += f"The bound known before the data were read: {plan.bound.sentence}. "
-    return text + report.status
+    return text + (CHOSEN_STEPS if _ended_early(report) else report.status)
 
 
 def filters(report: "PrivacyReport") -> list[str]:
@@ -191,6 +192,12 @@ def expectations(report: "PrivacyReport") -> list[tuple[str, str, str]]:
 
 def _row(name: str, found: Finding) -> tuple[str, str, str]:
     return words.titled(name), words.pretty(found.value, 3), found.meaning
+
+
+def _ended_early(report: "PrivacyReport") -> bool:
+    """Whether a run that chose its own steps took all of them, fewer than the most there could be."""
+    fewer = report.plan is not None and report.count < report.plan.releases
+    return fewer and _went_by_itself(report) and report.status == Status.FINISHED.value
 
 
 def _went_by_itself(report: "PrivacyReport") -> bool:
@@ -296,6 +303,7 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
     ]
 
 
+CHOSEN_STEPS = "The run chose the number of its steps as it went, and took all of them."
 _SETTINGS = {
     "clip": "Clip {0}: a longer contribution is shortened to this length. The shortening itself is enforced; if many "
     "contributions are longer, the answer is biased.",
@@ -326,7 +334,10 @@ def utility_assumptions(report: "PrivacyReport") -> list[str]:
     ]
     longest = words.pretty(report.plan.public.row_bound)
     sentences.append(
-        f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
+        "Every row was divided by its length (l2 norm), and predictions do the same: the model is worse where a score "
+        "should grow with the length of a record."
+        if report.divided_rows
+        else f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
     )
     if report.plan.predicted_excess is not None:
         sentences.append(

@@ -272,6 +272,7 @@ def _model(report: PrivacyReport) -> dict[str, Any] | None:
         "headings": model.headings,
         "rows": rows,
         "note": note,
+        "meaning": model.meaning,
         "size": model.size,
         "details": {key: words.pretty(value) for key, value in (model.details or {}).items()},
     }

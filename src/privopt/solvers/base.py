@@ -15,8 +15,10 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, leaf_counts
 from privopt.planning.coordinates import Coordinates
+from privopt.planning.effort import RELEASE_SECONDS, data_bytes, loading_seconds, pass_seconds
 from privopt.planning.indicators import common_indicators
-from privopt.planning.plan import Bound, Finding, Plan, data_bytes, pass_seconds
+from privopt.planning.notices import faint_signal
+from privopt.planning.plan import Bound, Finding, Plan
 from privopt.precision import double_precision
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
@@ -67,6 +69,17 @@ class Solver(abc.ABC):
     @abc.abstractmethod
     def passes(self) -> float:
         """Expected passes over the data of this configured solver."""
+
+    def matrix_seconds(self, public: Public) -> float:
+        """Rough time of products and decompositions of matrices of order d, which passes leave out."""
+        del public
+        return 0.0
+
+    def seconds(self, problem: Problem, public: Public) -> float:
+        """Rough time of a run of this configured solver on data that are loaded."""
+        own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
+        passes = self.passes() * pass_seconds(public, problem.loss.outputs, own=own)
+        return passes + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
 
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """Predicted excess objective, and what the number is."""
@@ -123,6 +136,7 @@ class Solver(abc.ABC):
             Parameters in the original coordinates, how the run ended, and what it found (in the other coordinates).
         """
         inner = self.in_coordinates(coordinates)
+        curator.announce("change of coordinates")
         view = curator.view(coordinates.matrix, coordinates.longest_row(curator.public.row_bound))
         outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
         findings = {
@@ -154,7 +168,6 @@ class Solver(abc.ABC):
         """The plan of this solver, configured first where needed."""
         solver = self.configure(problem, public, budget)
         excess, meaning = solver.predicted_excess(problem, public, budget)
-        own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
         return Plan(
             solver=self.name,
             settings=settings(solver),
@@ -165,7 +178,7 @@ class Solver(abc.ABC):
             adaptive=solver.adaptive,
             passes=solver.passes(),
             memory_bytes=data_bytes(public),
-            seconds=solver.passes() * pass_seconds(public, problem.loss.outputs, own=own),
+            seconds=loading_seconds(public) + solver.seconds(problem, public),
             predicted_excess=excess,
             prediction=meaning,
             bound=solver.bound(problem, public, budget),
@@ -173,7 +186,7 @@ class Solver(abc.ABC):
                 **common_indicators(problem, public, budget),
                 **solver.indicators(problem, public, budget),
             },
-            notices=solver.notices(problem, public, budget),
+            notices=solver.notices(problem, public, budget) + faint_signal(problem, excess),
         )
 
     def solve(self, curator: Curator, problem: Problem, start: Array | None = None) -> Result:

@@ -241,7 +241,7 @@ class GradientDescent(StepwiseSolver):
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """See `descent_defaults.notices`; and a step size that is too large."""
-        found = descent_defaults.notices(problem, public, budget, steps=self.steps, clip=self.clip)
+        found = descent_defaults.notices(problem, public, budget)
         smoothness = self.smoothness
         if smoothness is None:
             smoothness = descent_defaults.smoothness(problem, public) + problem.regulariser.smoothness

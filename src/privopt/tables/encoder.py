@@ -233,6 +233,19 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         schema = Schema.from_json(self.schema)
         return schema.feature_columns(self.features, exclude=self.exclude, target=self.target)
 
+    def describe_units(self) -> str:
+        """In which units the encoded features are, in a sentence."""
+        low, high = self.numeric_range
+        kinds = {column.kind for column in self._columns()}
+        parts = {
+            "num": f"a number runs from {low:g} to {high:g} over its declared range",
+            "flag": "a flag is 0 or 1",
+            "cat": "a level is 1 where it applies, else 0",
+            "set": "a member of a set is 1 where it is in it, else 0",
+            "pixels": "a pixel runs from 0 to 1 over its declared range",
+        }
+        return f"Columns are as encoded: {', '.join(text for kind, text in parts.items() if kind in kinds)}."
+
     def _norm_bound(self, column: ColumnSpec) -> float:
         if column.kind == "num":
             return float(max(abs(np.float32(end)) for end in self.numeric_range))
