@@ -14,7 +14,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.notebook import card, table
 from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
 from privopt.precision import double_precision
-from privopt.problems.losses import GLMLoss
+from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 from privopt.result import Result
@@ -22,7 +22,7 @@ from privopt.solve_arguments import check_arguments, check_loss, flat_start, pos
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
 
-Loss = GLMLoss | Problem | Callable[..., Any]
+Loss = GLMLoss | RecordLoss | Problem | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,11 @@ class Plans:
     def _repr_html_(self) -> str:
         others = table(["other solvers", *COMPARED], [comparison(other) for other in self.plans[1:]])
         refused = card("Not applicable", self.refused)
-        parts = [self.default._repr_html_(), others * (len(self.plans) > 1), refused * bool(self.refused)]
+        parts = [
+            card(self.default.headline, self.default.rows()),
+            others * (len(self.plans) > 1),
+            refused * bool(self.refused),
+        ]
         return "".join(parts)
 
 

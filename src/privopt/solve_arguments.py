@@ -4,6 +4,7 @@ Everything here is public and is looked at before anything is charged. A loss of
 alone, as the engine will differentiate it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -77,7 +78,8 @@ def posed_problem(problem: Any, start: Any) -> Problem:
         raise ValueError(
             "give `start`: the parameters at which your loss function begins; their shapes define it."
         )
-    return Problem.from_pytree(problem, start)
+    loss: Callable[..., Any] = problem
+    return Problem.from_pytree(loss, start)
 
 
 def flat_start(problem: Problem, start: Any, public: Public) -> Any:

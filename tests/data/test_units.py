@@ -19,7 +19,7 @@ from scipy import sparse
 from privopt.data.rows import MappedRows, take_rows
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.ledger.sampling import FixedSize, Poisson, Sampling
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
 
@@ -217,7 +217,7 @@ def test_under_add_or_remove_one_no_message_says_how_many_rows_there_are() -> No
 
 
 @pytest.mark.parametrize("sampling", [Poisson(0.5), FixedSize(20, 40)])
-def test_a_sample_of_absent_units_is_smaller_and_never_beyond_the_rows(sampling) -> None:
+def test_a_sample_of_absent_units_is_smaller_and_never_beyond_the_rows(sampling: Sampling) -> None:
     engine = InProcessEngine(Units.from_arrays(np.ones((25, 2)), row_bound=2.0, n=40))
     drawn = [engine.draw(sampling, np.random.default_rng(seed)) for seed in range(400)]
     assert max(position for draw in drawn for position in draw) < 25
