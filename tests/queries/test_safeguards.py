@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from privopt.estimators.holdout import HoldoutScores
 
 from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator

@@ -91,7 +91,7 @@ def test_the_audit_notices_an_understated_range(solver, relation):
     records = np.tile([1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0], (N, 1))
     left = as_units(records, relation)
     positions, _ = block_assignment(
-        left.public, solver.batches or 1, NoiseSource(3).units_generator, positions=left.positions
+        left.public, solver.batches or 1, NoiseSource(3).units_generator, private_count=left.private_count
     )[0]
     other = records.copy()
     other[positions[0], :ROWS] *= -1.0 if relation is Relation.REPLACE_ONE else np.nan

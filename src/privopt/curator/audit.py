@@ -98,6 +98,17 @@ class Audit(LocalCurator):
         finally:
             self._engine, self._private_held = engine, held
 
+    def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
+        """Positions of whichever side has more units."""
+        wider = max(self._engine, self._right, key=lambda engine: engine.units.private_count)
+        everybody = isinstance(sampling, EveryUnit)
+        return None if everybody else wider.draw(sampling, self._noise.units_generator)
+
+    def _private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
+        if private_draw is not None:
+            private_draw = self._engine.units.private_held(private_draw)
+        return super()._private_value(query, sampling, private_draw)
+
     def _compare(self, query: Query, sampling: Sampling, draw: Any, left: Any, sensitivity: float) -> None:
         right = self._on_the_right(query, sampling, draw)
         moved = distance(np.asarray(left), np.asarray(right), query.norm)

@@ -89,8 +89,8 @@ class LocalCurator(Curator):
         return curator
 
     def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
-        room = self._private_units.positions
-        parts = block_assignment(self.public, sizes, self._noise.units_generator, positions=room)
+        room = self._private_units.private_count
+        parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=room)
         return [
             self._some_units(private_positions, size, ledger)
             for (private_positions, size), ledger in zip(parts, ledgers, strict=True)

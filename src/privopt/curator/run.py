@@ -97,7 +97,9 @@ class Run:
             sizes: the public size of each part.
         """
         ledgers = self.ledger.parallel(len(sizes), name)
-        cut = block_assignment(units.public, sizes, self.noise.units_generator, positions=units.positions)
+        cut = block_assignment(
+            units.public, sizes, self.noise.units_generator, private_count=units.private_count
+        )
         return [
             Part(self, ledger, private_positions, size)
             for ledger, (private_positions, size) in zip(ledgers, cut, strict=True)

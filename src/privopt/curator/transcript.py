@@ -107,6 +107,10 @@ class Transcript:
                 self._kept += size
             self._releases.append(release)
 
+    def __repr__(self) -> str:
+        seeded = ", seeded: not private" if self.seeded else ""
+        return f"Transcript({self.releases:,} releases, {self.relation.value}{seeded})"
+
     def __iter__(self) -> Iterator[Release]:
         return iter(self._releases)
 

@@ -12,7 +12,7 @@ from privopt.data.units import Units
 from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.precision import double_precision
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery
 from privopt.queries.safeguards import row_form_of
 
@@ -27,7 +27,7 @@ class TracedRows(NamedTuple):
 
 
 def traced_arrays(units: Units) -> TracedRows:
-    """The stored rows as JAX arrays; the feature matrix is not copied.
+    """The stored rows as JAX arrays; the feature matrix is not copied. Of no records, one that is absent.
 
     A block that was drawn may have room for nobody; it counts as one absent record, since an axis of length 0 has no
     positions to take.
@@ -40,7 +40,7 @@ def traced_arrays(units: Units) -> TracedRows:
         raise ValueError(
             "a compiled loop needs dense records, one a unit: run this loop with `release` instead."
         )
-    if units.positions == 0:
+    if units.private_count == 0:
         return _absent(1, units.public.d)
     with double_precision():
         return TracedRows(
@@ -52,17 +52,20 @@ def traced_arrays(units: Units) -> TracedRows:
 
 
 def traced_shapes(public: Public) -> TracedRows:
-    """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data."""
-    return _absent(public.n, public.d)
+    """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data.
+
+    Under add-or-remove-one nothing public says how many records there are, and n may be far more: one stands for all.
+    """
+    return _absent(public.n if public.relation is Relation.REPLACE_ONE else 1, public.d)
 
 
-def _absent(records: int, d: int) -> TracedRows:
+def _absent(rows: int, width: int) -> TracedRows:
     with double_precision():
         return TracedRows(
-            jnp.asarray(aligned_zeros(records, d)),
-            jnp.zeros(records, jnp.float64),
-            jnp.zeros(records, jnp.float64),
-            jnp.zeros(records, jnp.bool_),
+            jnp.asarray(aligned_zeros(rows, width)),
+            jnp.zeros(rows, jnp.float64),
+            jnp.zeros(rows, jnp.float64),
+            jnp.zeros(rows, jnp.bool_),
         )
 
 

@@ -137,7 +137,7 @@ def kernel_sum(
     """
     work = _pass(form)
     index = np.empty(0, np.int64) if private_positions is None else private_positions
-    count = units.positions if private_positions is None else len(private_positions)
+    count = units.private_count if private_positions is None else len(private_positions)
     if work.kind != "mixed" or private_positions is not None:
         carried = None  # slopes are kept from pass to pass over all units
     memory = SlopeMemory()

@@ -171,3 +171,17 @@ class Account:
                 f"this account keeps {self.relation.value} privacy, but the fit is under {theirs.value}: "
                 "open one account for each relation."
             )
+
+
+def checked_account(account: Any) -> Account | None:
+    """What was given as an account, if it is one or None.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if account is None or isinstance(account, Account):
+        return account
+    raise TypeError(
+        f"account must be an Account or None, got {type(account).__name__}: make one with Account(epsilon, delta), and "
+        "give the same one to every fit that it pays for."
+    )

@@ -310,7 +310,11 @@ class RecordsQuery(Query):
 
     @abc.abstractmethod
     def value(self, public: Public, private_features: Any, private_targets: Any) -> Any:
-        """The value, from the stored rows and targets."""
+        """The value, from the stored rows and targets.
+
+        There may be fewer of them than `public.n`, and where a unit may be added or removed their number is private: a
+        mean divides by `public.n`.
+        """
 
 
 class ArgminQuery(Query):
