@@ -4,8 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
-
 from privopt.curator.base import Observer
 from privopt.curator.run import Run
 from privopt.data.units import Units
@@ -13,16 +11,19 @@ from privopt.errors import NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.plan import Plan, compared, labelled
+from privopt.notebook import card, table
+from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
 from privopt.precision import double_precision
-from privopt.problems.losses import GLMLoss
+from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
+from privopt.queries.effects import require_pure_loss
 from privopt.result import Result
+from privopt.solve_arguments import check_arguments, check_loss, flat_start, posed_problem
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
 
-Loss = GLMLoss | Problem | Callable[..., Any]
+Loss = GLMLoss | RecordLoss | Problem | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,16 @@ class Plans:
             lines += [line for name, reason in self.refused for line in labelled([(f"{name}:", reason)])]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        others = table(["other solvers", *COMPARED], [comparison(other) for other in self.plans[1:]])
+        refused = card("Not applicable", self.refused)
+        parts = [
+            card(self.default.headline, self.default.rows()),
+            others * (len(self.plans) > 1),
+            refused * bool(self.refused),
+        ]
+        return "".join(parts)
+
 
 def plan(
     problem: Loss,
@@ -105,7 +116,7 @@ def plan(
     Raises:
         ValueError: an argument is out of its range.
     """
-    problem = _problem_of(problem, start)
+    problem = posed_problem(problem, start)
     budget = Budget(epsilon, delta)
     public = Public(
         n=n,
@@ -116,6 +127,7 @@ def plan(
         records_per_unit=records_per_unit,
         outputs=problem.loss.outputs,
     )
+    check_loss(problem, public)
     default, reason = choose("auto" if solver is None else solver, problem, public, budget)
     plans = [replace(default.plan(problem, public, budget), reason=reason)]
     if solver is not None:
@@ -162,15 +174,19 @@ def minimize(
     Returns:
         The released parameters, status, transcript, and the plan that was announced.
     Raises:
-        ValueError, TypeError: an argument is not usable.
+        ValueError, TypeError: an argument is not usable, or the loss has effects such as a callback.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
+    check_arguments(units, budget, account, observer)
     with double_precision():
-        problem, first = _as_problem(problem, start)
         public = units.public
+        problem = posed_problem(problem, start)
+        first = flat_start(problem, start, public)
+        check_loss(problem, public)
         chosen, reason = choose(solver, problem, public, budget)
         configured = chosen.configure(problem, public, budget)
         announced = replace(configured.plan(problem, public, budget), reason=reason)
+        require_pure_loss(problem.loss, problem.parameter_shape(public), public)
         run = Run(
             configured.name,
             announced.event,
@@ -183,26 +199,3 @@ def minimize(
         )
         result = configured.solve(run.curator(units), problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)
-
-
-def _as_problem(problem: Loss, start: Any) -> tuple[Problem, Any]:
-    """The problem, and the start as its flat or shaped array."""
-    posed = _problem_of(problem, start)
-    return posed, None if start is None else jnp.asarray(posed.ravel(start))
-
-
-def _problem_of(problem: Loss, start: Any) -> Problem:
-    """The problem that a loss, a problem or a function of parameters like `start` poses.
-
-    Raises:
-        ValueError: the start of a function is missing.
-    """
-    if isinstance(problem, Problem):
-        return problem
-    if isinstance(problem, GLMLoss):
-        return Problem(problem)
-    if start is None:
-        raise ValueError(
-            "give `start`: the parameters at which your loss function begins; their shapes define it."
-        )
-    return Problem.from_pytree(problem, start)

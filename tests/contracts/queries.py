@@ -9,7 +9,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from privopt.estimators.holdout import Accuracy, BoundedLoss, HoldoutScores
 
 import privopt
 from privopt.problems import losses
@@ -21,6 +20,7 @@ from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.hessian import NewtonDirection
+from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from privopt.problems.huberised_sum import HuberisedSum
 from scipy import sparse
 from tests.contracts.queries import OWN, PLAIN
 
@@ -17,6 +16,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.norms import scale_of
+from privopt.proofs.huberised_sum import HuberisedSum
 from privopt.queries.base import clip_rows_to_ball, clip_to_ball
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.mixed_gradient import MixedGradient

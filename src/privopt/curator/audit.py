@@ -8,15 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator import loops
-from privopt.curator.base import Curator
-from privopt.curator.handles import Held
+from privopt.curator.handles import Held, StreamRequest
 from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.mechanisms.base import Mechanism, StreamMechanism
+from privopt.mechanisms.base import Mechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import ArgminQuery, MeanQuery, Query, Scalar
 
@@ -99,6 +98,17 @@ class Audit(LocalCurator):
         finally:
             self._engine, self._private_held = engine, held
 
+    def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
+        """Positions of whichever side has more units."""
+        wider = max(self._engine, self._right, key=lambda engine: engine.units.private_count)
+        everybody = isinstance(sampling, EveryUnit)
+        return None if everybody else wider.draw(sampling, self._noise.units_generator)
+
+    def _private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
+        if private_draw is not None:
+            private_draw = self._engine.units.private_held(private_draw)
+        return super()._private_value(query, sampling, private_draw)
+
     def _compare(self, query: Query, sampling: Sampling, draw: Any, left: Any, sensitivity: float) -> None:
         right = self._on_the_right(query, sampling, draw)
         moved = distance(np.asarray(left), np.asarray(right), query.norm)
@@ -126,21 +136,12 @@ class Audit(LocalCurator):
             self._compare(query, sampling, draw, private_value, float(sensitivity))
         return released
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Curator,
-        public_arguments: dict[str, Any],
-    ) -> Any:
-        if query is not None:
-            assert isinstance(source, Audit)
-            private_value = source._private_value(query, EveryUnit(), None)
-            source._compare(query, EveryUnit(), None, private_value, float(sensitivity or 0.0))
-        return super()._answer_stream(key, mechanism, method, query, sensitivity, source, public_arguments)
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        if request.query is not None:
+            assert isinstance(request.source, Audit)
+            private_value = request.source._private_value(request.query, EveryUnit(), None)
+            request.source._compare(request.query, EveryUnit(), None, private_value, request.sensitivity)
+        return super()._answer_stream(request, state)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]

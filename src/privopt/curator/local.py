@@ -7,6 +7,7 @@ transcript, `replay.DryRun` with zeros (the price), `replay.Audit` from two neig
 Every request is priced first and looked at second: see `curator.Curator`.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,14 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator, Observer
-from privopt.curator.handles import Held, Stream
+from privopt.curator.handles import Held, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
+from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
-from privopt.mechanisms.base import Mechanism, StreamMechanism
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import (
     ArgminQuery,
@@ -32,6 +34,7 @@ from privopt.queries.base import (
     Scalar,
     StatisticOfHeld,
 )
+from privopt.queries.effects import require_pure
 
 __all__ = ["Curator", "Held", "LocalCurator", "Observer", "Stream"]
 
@@ -64,8 +67,10 @@ class LocalCurator(Curator):
             )
         self._noise = NoiseSource() if noise is None else noise
         if transcript is None:
-            transcript = Transcript(units.public.relation, seeded=self._noise.seeded or units.seeded)
-        ledger.seeded = ledger.seeded or transcript.seeded
+            transcript = Transcript(units.public.relation)
+        transcript.seeded = transcript.seeded or self._noise.seeded or units.seeded
+        if transcript.seeded:
+            ledger.mark_seeded()
         super().__init__(units.public, ledger, transcript, observer)
         self._private_units = units
         self._engine = InProcessEngine(units) if engine is None else engine
@@ -73,6 +78,7 @@ class LocalCurator(Curator):
 
     def hold(self, query: MeanQuery) -> Held:
         """Compute each unit's clipped contribution and keep it. Free: nothing is released."""
+        require_pure(query, self.public)
         handle = Held(len(self._private_held))
         self._private_held[handle] = self._engine.gather(query)
         return handle
@@ -82,7 +88,16 @@ class LocalCurator(Curator):
         curator._private_held = self._private_held
         return curator
 
+    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
+        room = self._private_units.private_count
+        parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=room)
+        return [
+            self._some_units(private_positions, size, ledger)
+            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+        ]
+
     def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
+        """A curator on the units at some positions."""
         private_units = self._private_units.subset(private_positions, size)
         return self._child(private_units, InProcessEngine(private_units), ledger)
 
@@ -91,9 +106,6 @@ class LocalCurator(Curator):
         curator = self._child(engine.units, engine, self.ledger)
         curator._private_held = self._private_held
         return curator
-
-    def _unit_generator(self) -> np.random.Generator:
-        return self._noise.units_generator
 
     def _child(self, private_units: Units, engine: InProcessEngine, ledger: Payer) -> "LocalCurator":
         return LocalCurator(
@@ -135,28 +147,17 @@ class LocalCurator(Curator):
         private_value = self._private_value(query, sampling, self._draw(sampling))
         return mechanism.release(self._noise, private_value, float(sensitivity))
 
-    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         del name
-        self._streams[key] = mechanism.open(self._noise, shape)
+        return mechanism.open(self._noise, shape)
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Curator,
-        public_arguments: dict[str, Any],
-    ) -> Any:
-        ask = getattr(mechanism, method)
-        if query is None:
-            return ask(self._streams[key], self._noise, **public_arguments)
-        assert isinstance(source, LocalCurator)
-        private_value = source._private_value(query, EveryUnit(), None)
-        return ask(
-            self._streams[key], self._noise, private_value, float(sensitivity or 0.0), **public_arguments
-        )
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        ask = getattr(request.mechanism, request.name)
+        if request.query is None:
+            return ask(state, self._noise, **request.arguments)
+        assert isinstance(request.source, LocalCurator)
+        private_value = request.source._private_value(request.query, EveryUnit(), None)
+        return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from privopt.curator import loops
 from privopt.curator.base import Curator
 from privopt.curator.dataless import Dataless
+from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Release, Transcript
 from privopt.engine.in_process import traced_shapes
 from privopt.errors import ReplayMismatch
@@ -74,24 +75,15 @@ class Replay(Dataless):
         self._loop = [iter(self._next(slot.name)) for slot in slots]
         return super()._iterate_eagerly(step, state, times, slots)
 
-    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
-        del key, mechanism, shape
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+        del mechanism, shape
         self._next(name)
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Curator,
-        public_arguments: dict[str, Any],
-    ) -> Any:
-        del key, query, sensitivity, source, public_arguments
-        if method in mechanism.silent:
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        del state
+        if not request.mechanism.request(request.name).releases:
             return None
-        return self._next(f"{type(mechanism).__name__}.{method}")[0]
+        return self._next(request.label)[0]
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]

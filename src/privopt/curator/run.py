@@ -88,16 +88,18 @@ class Run:
         self.ledger.charge(name, dominating(events))
         return Ledger(self.budget, self.ledger.relation, plan=events[index], seeded=self.seeded)
 
-    def split(self, name: str, public: Public, sizes: Sequence[int]) -> list["Part"]:
+    def split(self, name: str, units: Units, sizes: Sequence[int]) -> list["Part"]:
         """Cut the units once into disjoint parts, without looking at them; the dearest part is what is charged.
 
         Args:
             name: what the ledger calls the cut.
-            public: what is public about all units.
+            units: all of them, stored in any way.
             sizes: the public size of each part.
         """
         ledgers = self.ledger.parallel(len(sizes), name)
-        cut = block_assignment(public, sizes, self.noise.units_generator)
+        cut = block_assignment(
+            units.public, sizes, self.noise.units_generator, private_count=units.private_count
+        )
         return [
             Part(self, ledger, private_positions, size)
             for ledger, (private_positions, size) in zip(ledgers, cut, strict=True)

@@ -31,12 +31,13 @@ from privopt.data.rows import (
     whole_tiles,
 )
 from privopt.data.storage import finite_rows, gather_rows, store_rows
-from privopt.data.users import Weighting, choose_records, offsets, user_weights, within
+from privopt.data.users import Weighting, check_user_records, choose_records, offsets, user_weights, within
 from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public, Relation
 
 _LARGEST_BOUND = 1e30  # float32 ends at 3e38
+MOST_ABSENT = 2  # under replace-one, n is at most this many times the number of rows
 _MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused
 _SMALLEST_BOUND = 1e-18  # a row of this norm has entries of `LEAST_PEAK`, however many columns there are
 _DENSE_VIEW_BYTES = 2**29  # a mapped sparse matrix up to this size is stored dense
@@ -63,11 +64,12 @@ class Units:
         private_present: (rows,) whether the record counts; an absent one has a zero row.
         private_offsets: (units + 1,) user j owns rows offsets[j] to offsets[j + 1]; None when a unit is a record.
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
-        seeded: whether the choice of users' records came from a seed, which makes every run on them not private: who
-            else is kept then depends on how many records a user has.
+        seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
+            It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
 
-    With records as units no shape depends on private data. With users the number of units is public, but the number of
-    rows is not: it stays with the curator and shows in memory and running time only.
+    Memory is taken for the units that are there, never for n: a unit beyond them is absent and adds nothing. How many
+    rows are there is public where a unit is a record and may be replaced only. Elsewhere it is private, as is how many
+    users have any: it stays with the curator and shows in memory and running time only.
     """
 
     public: Public
@@ -105,8 +107,10 @@ class Units:
                 one by one, and one that is no number counts as NaN.
             relation: the neighbouring relation.
             row_bound: public bound on a row's l2 norm, without the intercept column; longer rows are scaled to it.
-            n: public number of units. Required under add-or-remove-one (a nominal number that no data set exceeds);
-                under replace-one it defaults to the number of rows or of distinct users. Missing units are absent.
+            n: public number of units; those beyond the rows (or users) given are absent. Under replace-one it defaults
+                to the number of rows or of distinct users; the rows' number is public there, and n at most twice that.
+                Under add-or-remove-one it is required: a nominal number that means divide by, chosen without looking.
+                Nothing shows how many fewer units there are; more are refused, so let no data set exceed it.
             groups: (rows,) user keys; then the privacy unit is a user, all of whose records change together. A record
                 whose key is missing (None, NaN, NaT, an empty text) belongs to nobody and counts as zero.
             max_records_per_user: public cap M; a user keeps a uniformly random choice of at most M usable records.
@@ -136,7 +140,8 @@ class Units:
         intercept = _check_intercept(intercept, dtype)
         _check_target_domain(classes, target_bounds)
         targets = _check_targets(targets, rows, classes)
-        codes = None if groups is None else _check_groups(groups, rows, max_records_per_user, user_weighting)
+        check_user_records(max_records_per_user, user_weighting)
+        codes = None if groups is None else cells.user_codes(groups, rows)
         units = rows if codes is None else int(codes.max(initial=-1)) + 1
         public = Public(
             n=_check_units(n, units, relation, by_user=codes is not None),
@@ -154,10 +159,10 @@ class Units:
         generator = (NoiseSource() if noise is None else noise).units_generator
         private_usable &= finite_rows(features) & (codes >= 0)
         private_order, private_offsets = choose_records(
-            codes, private_usable, public.n, max_records_per_user, generator
+            codes, private_usable, units, max_records_per_user, generator
         )
         private_rows, private_norms, _ = store_rows(
-            features, private_order, len(private_order), row_bound, intercept, public.row_bound, None, dtype
+            features, private_order, row_bound, intercept, public.row_bound, None, dtype
         )
         return cls(
             public=public,
@@ -167,13 +172,17 @@ class Units:
             private_present=np.ones(len(private_order), np.bool_),
             private_offsets=private_offsets,
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
-            seeded=isinstance(noise, NoiseSource) and noise.seeded,
+            seeded=noise is not None and not (isinstance(noise, NoiseSource) and not noise.seeded),
         )
 
     @property
-    def positions(self) -> int:
-        """How many units there is room for: n, or the number of positions chosen by `subset`. Never private."""
+    def private_count(self) -> int:
+        """How many units are there: at positions 0, 1, ...; a unit at a later position is absent."""
         return len(self.private_targets) if self.private_offsets is None else len(self.private_offsets) - 1
+
+    def private_held(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some positions at which there is a unit."""
+        return positions[positions < self.private_count]
 
     def private_rows_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of the units at some positions, one unit after the other."""
@@ -184,6 +193,7 @@ class Units:
 
     def subset(self, positions: NDArray[np.int64], size: int) -> "Units":
         """The units at some positions, chosen without looking at them; `size` is their public number n."""
+        positions = self.private_held(positions)
         private_rows = self.private_rows_of(positions)
         private_part = dataclasses.replace(
             self,
@@ -218,7 +228,7 @@ class Units:
         row_bound = _check_row_bound(row_bound)
         rows, width = len(self.private_targets), matrix.shape[1]
         private_source, dtype = self.private_features, self.private_features.dtype
-        size = dtype.itemsize * self.positions * width
+        size = dtype.itemsize * self.public.n * width
         dense = isinstance(private_source, np.ndarray) or size <= _DENSE_VIEW_BYTES
         private_rows = aligned_zeros(rows if dense else 0, width, dtype)
         private_norms = np.zeros(rows)
@@ -328,16 +338,8 @@ def _check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None
     return array
 
 
-def _check_groups(groups: Any, rows: int, cap: Any, weighting: str) -> NDArray[np.int64]:
-    """Number the user keys 0, 1, ...; -1 for a missing one."""
-    if not isinstance(cap, int | np.integer) or isinstance(cap, bool) or cap < 1:
-        raise ValueError(f"max_records_per_user must be an integer of at least 1, got {cap!r}.")
-    if weighting not in ("user", "sqrt", "record"):
-        raise ValueError(f"user_weighting must be 'user', 'sqrt' or 'record', got {weighting!r}.")
-    return cells.user_codes(groups, rows)
-
-
 def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
+    # Only the number of rows under replace-one is public: a user may be replaced by one who has none.
     what = "users" if by_user else "rows"
     if n is None:
         if relation is Relation.ADD_OR_REMOVE_ONE:
@@ -348,6 +350,11 @@ def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> in
         return cells.user_count(units) if by_user else units
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise TypeError(f"n must be an integer, got {type(n).__name__}.")
+    if relation is Relation.REPLACE_ONE and not by_user and not n / MOST_ABSENT <= units <= n:
+        raise ArgumentError(
+            f"n = {n} was given with {units} rows: under replace-one it lies between {units} and twice that; leave it "
+            "out, or give relation='add-or-remove-one' if the number of rows is private."
+        )
     if units > n:
         raise ArgumentError(
             f"there are more {what} than n = {n}: n must be a public number that no data set exceeds."
@@ -390,19 +397,15 @@ def _records(
     intercept: float | None,
     dtype: np.dtype[Stored],
 ) -> Units:
-    """Units that are records, padded with absent ones to n."""
-    rows, n = features.shape[0], public.n
+    """Units that are records."""
     private_rows, private_norms, private_finite = store_rows(
-        features, slice(0, rows), n, row_bound, intercept, public.row_bound, private_usable, dtype
+        features, slice(None), row_bound, intercept, public.row_bound, private_usable, dtype
     )
-    private_present = np.zeros(n, np.bool_)
-    private_present[:rows] = private_usable & private_finite
-    padded = np.zeros(n)
-    padded[:rows] = private_targets
+    private_present = private_usable & private_finite
     return Units(
         public=public,
         private_features=private_rows,
-        private_targets=np.where(private_present, padded, 0.0),
+        private_targets=np.where(private_present, private_targets, 0.0),
         private_norms=private_norms,
         private_present=private_present,
     )

@@ -28,6 +28,7 @@ from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.safeguards import row_form_of
 from privopt.queries.second_moment import WeightedSecondMoment
 
 __all__ = ["InProcessEngine", "traced_arrays", "traced_shapes", "traced_sum"]
@@ -72,7 +73,7 @@ class InProcessEngine:
     def _summed(self, query: MeanQuery, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """By the fastest of the paths that compute the query."""
         public = self.units.public
-        form = query.row_form(public) if isinstance(query, RecordSum) else None
+        form = row_form_of(query, public)
         # A user's average has no scalar clip in the l_inf norm.
         if form is None or (form.norm != "l2" and public.unit == "user"):
             return self._chunked_sum(query, private_draw, by_rows=False)
@@ -94,13 +95,18 @@ class InProcessEngine:
             return self._chunked_sum(_with_typed_leaves(_checked(query)), private_draw, by_rows=False)
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
-        """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit."""
+        """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit.
+
+        A statistic of the vectors may count them, so there are n of them whatever the relation.
+        """
         with double_precision(), np.errstate(all="ignore"):
             query = _with_typed_leaves(_checked(query))
             private_parts = [
                 np.asarray(chunk_contributions(query, private_chunk, public=self.units.public))[:units]
                 for private_chunk, units in self._chunks(query, None)
             ]
+            absent = max(0, self.units.public.n - self.units.private_count)
+            private_parts.append(np.zeros((absent, private_parts[0].shape[1])))
             return np.concatenate(private_parts)
 
     def rounding_bound(self, radius: float, units: int) -> float:
@@ -108,21 +114,23 @@ class InProcessEngine:
         return rounding_bound(radius, units)
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Draw the positions of the units that take part, in order. Independent of the data.
+        """Draw the positions of the units that take part, in order. Independent of what the units hold.
 
         Args:
             sampling: Poisson draws the number from the binomial law, then that many units without replacement, which
-                is each unit independently with probability `rate`; fixed-size draws `batch` without replacement.
+                is each unit independently with probability `rate`; fixed-size draws `batch` of n positions without
+                replacement, and an absent unit at one of them takes no part.
             generator: the secret stream for units.
         """
-        count = self.units.positions
+        private_count = self.units.private_count
         if isinstance(sampling, EveryUnit):
-            return np.arange(count)
+            return np.arange(private_count)
         if isinstance(sampling, FixedSize):
-            size = min(sampling.batch, count)
-        else:
-            size = int(generator.binomial(count, sampling.rate))
-        return np.sort(generator.choice(count, size, replace=False, shuffle=False)).astype(np.int64)
+            among = max(self.units.public.n, private_count)
+            private_draw = generator.choice(among, sampling.batch, replace=False, shuffle=False)
+            return np.sort(self.units.private_held(private_draw)).astype(np.int64)
+        size = int(generator.binomial(private_count, sampling.rate))
+        return np.sort(generator.choice(private_count, size, replace=False, shuffle=False)).astype(np.int64)
 
     def traced_arrays(self) -> TracedRows:
         """See `engine.compiled_loops.traced_arrays`."""
@@ -165,7 +173,7 @@ class InProcessEngine:
     ) -> Iterator[tuple[UnitChunk, int]]:
         """Chunks of whole units, padded to one shape, with how many units each really holds."""
         units = self.units
-        count = units.positions if private_draw is None else len(private_draw)
+        count = units.private_count if private_draw is None else len(private_draw)
         length = chunk_length(query, units.public, count)
         records = units.public.records_per_unit
         for start in range(0, max(count, 1), length):
@@ -192,7 +200,7 @@ class InProcessEngine:
         """Records in blocks: two matrix products in NumPy, the coefficients between them in JAX."""
         units, points = self.units, np.asarray(form.points, np.float64)
         private_norms = self._norms(form.norm)
-        count = units.positions if private_draw is None else len(private_draw)
+        count = units.private_count if private_draw is None else len(private_draw)
         length = block_length(8 * (2 * units.public.d + points.shape[1] + 3 * form.outputs), count)
         total = BlockedSum((units.public.d, form.outputs))
         for start in range(0, count, length):

@@ -23,7 +23,6 @@ from privopt.estimators.fitting import (
     checked_budget,
     checked_features,
     declarations,
-    in_search,
     set_parameters,
     set_report,
     units_in,
@@ -33,6 +32,7 @@ from privopt.estimators.penalties import PRIVATE, Penalty, strengths
 from privopt.estimators.scaling import TargetScaling
 from privopt.estimators.search import Candidate, SearchPlan, plan_search
 from privopt.estimators.search_run import Scorer, run_search, told_strength
+from privopt.estimators.searched import SEARCHED, in_search
 from privopt.estimators.setup import Setup
 from privopt.estimators.stages import Records, fit_in_stages, plan_stages
 from privopt.ledger.account import Account
@@ -46,14 +46,10 @@ from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
 from privopt.solve import minimize
 from privopt.solve import plan as plans_for
+from privopt.solve_arguments import check_observer
 from privopt.solvers.base import Solver
 
 HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
-SEARCHED = Selection(
-    sentence="Selection not private: chosen on raw validation scores. The model was fitted inside scikit-learn's "
-    "GridSearchCV or RandomizedSearchCV, which no budget paid for; PrivateSearchCV pays for the choice.",
-    private=False,
-)
 
 
 class Fitted(NamedTuple):
@@ -98,7 +94,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         relation: "replace-one" (one unit's data are replaced by any other) or "add-or-remove-one" (one unit is there
             or not; needs `n`).
         n: public number of units: under add-or-remove-one a nominal number that no data set exceeds; under
-            replace-one the number of rows (or of users) by default.
+            replace-one the number of rows (or of users) by default, and at most twice the number of rows.
         row_bound: public bound on the l2 norm of a scaled row; longer rows are shortened to it. A smaller bound needs
             less noise. Features of a `TabularEncoder` are no longer than its `row_norm_bound_`. Default for a
             regression: sqrt(d), which no row exceeds. Default for a classifier: "unit", see `PrivateClassifier`.
@@ -200,7 +196,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             ValueError, TypeError: a privacy argument is missing, or an argument has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; no data have been read.
         """
-        budget = checked_budget(self, getattr(X, "shape", (None,))[0] if groups is None else None)
+        check_observer(observer)
+        budget = checked_budget(self, (*getattr(X, "shape", ()), None)[0] if groups is None else None)
         if observer is not None:
             observer("rows", 0)
         private_features, private_targets = checked_arrays(self, X, y)

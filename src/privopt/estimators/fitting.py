@@ -6,7 +6,6 @@ The functions here ask a model for its arguments and hooks, and are the only one
 # pyright: reportPrivateUsage=none
 # A model's hooks are hidden from its users, not from these functions.
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,11 +43,14 @@ ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row lon
 
 
 def checked_budget(model: "PrivateLinearModel", rows: int | None) -> Budget:
-    """The model's budget; `rows`, if public, is named in the advice on delta.
+    """The model's budget, its arguments once checked; `rows`, if public, is named in the advice on delta.
 
     Raises:
-        ValueError, TypeError: epsilon, delta or, under add-or-remove-one, n is missing; or the account was lost.
+        ValueError, TypeError: an argument is out of its range; epsilon, delta or, under add-or-remove-one, n is
+            missing; or the account was lost.
     """
+    arguments.check_model(model)
+    arguments.check_groups_of_features(model)
     relation = Relation.parse(model.relation)
     if relation is Relation.ADD_OR_REMOVE_ONE and model.n is None:
         raise ValueError(
@@ -94,7 +96,7 @@ def checked_features(model: "PrivateLinearModel", X: Any, *, least: int, reset: 
     private_features = cells.matrix(X)
     if private_features.ndim != 2:  # scikit-learn's sentence would print the cells
         raise ArgumentError(
-            f"Expected 2D array, got {private_features.ndim}D array instead: X has shape {private_features.shape}. "
+            f"Expected 2D array, got {private_features.ndim}D array instead. "
             "Reshape your data to (rows, features): X[:, None] for a single feature, X[None, :] for a single row."
         )
     options: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": False, "dtype": None}
@@ -222,8 +224,7 @@ def _scaling(
     scaling = FeatureScaling.of(given, width, centered=model.fit_intercept, keep_zero=is_sparse, name=name)
     if known:
         return scaling, None
-    share = arguments.number("scale_budget", model.scale_budget)
-    return scaling, scale_estimation(given, share, width, keep_zero=is_sparse)
+    return scaling, scale_estimation(given, model.scale_budget, width, keep_zero=is_sparse)
 
 
 def penalty_of(model: "PrivateLinearModel") -> PenaltyArguments:
@@ -340,13 +341,3 @@ def meaning(model: "PrivateLinearModel", columns: str = GIVEN) -> str:
 def _divided(model: "PrivateLinearModel") -> bool:
     """Whether a fitted model's rows were divided by their lengths."""
     return getattr(model, "row_lengths_", None) is not None
-
-
-def in_search() -> bool:
-    """Whether a fit was called by scikit-learn's GridSearchCV, RandomizedSearchCV or a halving search."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("sklearn.model_selection._search"):
-            return True
-        frame = frame.f_back
-    return False

@@ -62,6 +62,11 @@ class FeatureScaling:
         low, high = (np.broadcast_to(end, (width,)) for end in ends)
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low <= high)):
             raise ValueError(f"{name} must be finite with low <= high for every feature, got {bounds!r}.")
+        if np.all(low == high):
+            raise ValueError(
+                f"{name} must have low < high for at least one feature, got {bounds!r}: every feature would be "
+                "constant, and nothing could be learned from it."
+            )
         if keep_zero and (np.any(low > 0) or np.any(high < 0)):
             raise ValueError(
                 f"{name} of sparse features must include 0, which is what an entry that is not stored means, got "

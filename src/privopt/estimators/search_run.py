@@ -19,7 +19,6 @@ from privopt.estimators.setup import Setup
 from privopt.estimators.stages import Records, released_bounds, started
 from privopt.ledger.account import Account
 from privopt.precision import double_precision
-from privopt.public import Public
 from privopt.queries.holdout_scores import HoldoutScores
 from privopt.report.report import Selection
 from privopt.result import Result
@@ -34,15 +33,15 @@ class SearchRun:
 
     Args:
         search: the plan.
-        public: what is public about all units.
+        units: all of them, stored in any way.
         run: ledger, transcript and noise; the whole plan is paid for.
     """
 
-    def __init__(self, search: SearchPlan, public: Public, run: Run) -> None:
+    def __init__(self, search: SearchPlan, units: Units, run: Run) -> None:
         self.search = search
         self._run = run
         sizes = (search.train, search.held_out)
-        self._train, self._held = run.split("training and holdout part", public, sizes)
+        self._train, self._held = run.split("training and holdout part", units, sizes)
 
     def fit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
         """Fit a candidate on the training part of all `units`; gives the number of its releases as well."""
@@ -147,7 +146,7 @@ def run_search(
             del first
             candidates = [_within(candidate, bounds) for candidate in candidates]
             scored = scored.within(bounds)
-        under_way = SearchRun(search, units_of(scored).public, run)
+        under_way = SearchRun(search, units_of(scored), run)
         fits = [
             under_way.fit(index, candidate.setup, units_of(candidate.setup))
             for index, candidate in enumerate(candidates)

@@ -17,6 +17,10 @@ class Payer(abc.ABC):
     relation: Relation
     seeded: bool
 
+    def mark_seeded(self) -> None:
+        """Say that something paid here rests on a seed."""
+        self.seeded = True
+
     @abc.abstractmethod
     def charge(self, name: str, event: Event, count: int = 1) -> None:
         """Pay for a release, or refuse it."""

@@ -10,9 +10,11 @@ from privopt.json_values import described_array, json_value, plain
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
+from privopt.notebook import card
 from privopt.public import Public
 
 WIDTH = 79  # of a printed plan
+COMPARED = ("releases", "passes", "predicted", "bound")  # of several plans
 
 
 @dataclass(frozen=True)
@@ -172,13 +174,21 @@ class Plan:
         meaning = f" ({self.prediction})" if self.prediction else ""
         return f"objective about {figure(self.predicted_excess)} above its non-private optimum{meaning}"
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The solver, the price and what it protects."""
         relation = f"{self.public.relation.value}, one {self.public.unit}"
         if math.isinf(self.budget.epsilon):
             price = "no privacy (epsilon = inf)"
         else:
             price = f"epsilon {self.epsilon:.4g} at delta {self.budget.delta:.3g}"
-        return "\n".join([f"{self.solver}: {price} ({relation})", *labelled(self.rows())])
+        return f"{self.solver}: {price} ({relation})"
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *labelled(self.rows())])
+
+    def _repr_html_(self) -> str:
+        return card(self.headline, self.rows())
 
 
 def figure(value: Any) -> str:
@@ -213,14 +223,16 @@ def labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
 def compared(plans: Sequence[Plan]) -> list[str]:
     """One line for each plan: effort, predicted excess, bound."""
     width = max((len(plan.solver) for plan in plans), default=0)
-    lines = [f"  {'':<{width}}  {'releases':>10}  {'passes':>8}  {'predicted':>9}  bound"]
-    for plan in plans:
-        excess = "-" if plan.predicted_excess is None else figure(plan.predicted_excess)
-        bound = (
-            "-" if plan.bound is None else f"{figure(plan.bound.value)} at {figure(plan.bound.probability)}"
-        )
-        releases = f"{'<= ' if plan.adaptive else ''}{plan.releases:,}"
-        lines.append(
-            f"  {plan.solver:<{width}}  {releases:>10}  {_many(plan.passes):>8}  {excess:>9}  {bound}"
-        )
-    return lines
+    rows = [("", *COMPARED), *(comparison(plan) for plan in plans)]
+    return [
+        f"  {solver:<{width}}  {releases:>10}  {passes:>8}  {excess:>9}  {bound}"
+        for solver, releases, passes, excess, bound in rows
+    ]
+
+
+def comparison(plan: Plan) -> tuple[str, str, str, str, str]:
+    """The solver, and in words what `COMPARED` names."""
+    excess = "-" if plan.predicted_excess is None else figure(plan.predicted_excess)
+    bound = "-" if plan.bound is None else f"{figure(plan.bound.value)} at {figure(plan.bound.probability)}"
+    releases = f"{'<= ' if plan.adaptive else ''}{plan.releases:,}"
+    return plan.solver, releases, _many(plan.passes), excess, bound

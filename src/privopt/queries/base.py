@@ -219,7 +219,17 @@ class MeanQuery(Query):
         `clip_unit` maps every unit's contribution into a ball of `radius` (non-finite ones to zero), so replacing
         a unit moves the sum by at most 2 * radius and adding or removing one by at most radius; N is public,
         `finish` is 1-Lipschitz. The engine's float64 rounding bound is added by the curator.
+        A class of somebody's own is held to this: the engine scales what its clip leaves too long, and a sensitivity
+        below factor * radius / N is refused without an argument. That `finish` is 1-Lipschitz is taken on trust. See
+        `queries.safeguards`.
+    Attributes:
+        radius_norm: the norm of a contribution that `radius` bounds; empty for `norm`. See `safeguards.into_radius`.
+        sensitivity_argument: why a sensitivity below factor * radius / N is enough, in a sentence; empty where it is
+            not below. It serves the class that declares it, and no subclass that computes something else.
     """
+
+    radius_norm: ClassVar[str] = ""
+    sensitivity_argument: ClassVar[str] = ""
 
     @abc.abstractmethod
     def radius(self) -> Scalar:
@@ -300,7 +310,11 @@ class RecordsQuery(Query):
 
     @abc.abstractmethod
     def value(self, public: Public, private_features: Any, private_targets: Any) -> Any:
-        """The value, from the stored rows and targets."""
+        """The value, from the stored rows and targets.
+
+        There may be fewer of them than `public.n`, and where a unit may be added or removed their number is private: a
+        mean divides by `public.n`.
+        """
 
 
 class ArgminQuery(Query):

@@ -1,7 +1,7 @@
 """The clipped mean gradient, and its norm."""
 
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +43,11 @@ class ClippedGradient(RecordSum):
         Abadi et al. 2016, Algorithm 1; `clip(grad)` of a convex generalised-linear loss is the gradient of its
         Huberised version (Song, Steinke, Thakurta, Thakurta 2021). Balanced: Kuensch, Stefanski, Carroll 1989.
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "A contribution lies in the convex hull of 0 and the records' gradients, which the losses of the library bound "
+        "at a public point more closely than the clip."
+    )
 
     loss: GLMLoss | RecordLoss = static()
     at: Float[Array, " *shape"]
@@ -129,6 +134,10 @@ class GradientNorm(ClippedGradient):
     Source:
         Menart et al. 2023, Algorithm 3 (the norm test), with the sensitivity of its clipped form.
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "The norm is 1-Lipschitz in the mean gradient, whose contributions it shares."
+    )
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """A scalar."""

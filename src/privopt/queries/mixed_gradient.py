@@ -1,6 +1,6 @@
 """The gradient mixed with its change since an earlier point: what a recursive gradient estimator asks for."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +52,11 @@ class MixedGradient(RecordSum):
         Menart, Ullah, Arora, Bassily, Guzman 2023 (the recursive estimator whose terms these are); the release in one
         piece is ours.
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "The gradient's part moves by no more than a clipped gradient does, which the losses of the library bound at a "
+        "public point more closely than the clip."
+    )
 
     loss: GLMLoss | RecordLoss = static()
     at: Float[Array, " *shape"]

@@ -40,6 +40,7 @@ class VertexScores(RecordSum):
     """
 
     norm: ClassVar[str] = "range"
+    radius_norm: ClassVar[str] = "linf"
 
     loss: GLMLoss | RecordLoss = static()
     at: Float[Array, " *shape"]

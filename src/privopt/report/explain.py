@@ -32,8 +32,9 @@ def banners(report: "PrivacyReport") -> list[Point]:
         found.append(
             Point(
                 "Seeded: not private",
-                "The noise was drawn from a seed, so that the run can be repeated. Whoever knows or guesses the seed "
-                "can subtract the noise and see the exact answers. The numbers below are what the same run would "
+                "The noise, or the choice of the records that count, was drawn from a seed, so that it can be "
+                "repeated. Whoever knows or guesses the seed can subtract the noise and see the exact answers, or "
+                "knows whose records were used. The numbers below are what the same run would "
                 "promise with secret noise. Do not publish this result; run it again without a seed.",
             )
         )
@@ -54,7 +55,7 @@ def headline(report: "PrivacyReport") -> str:
     if math.isinf(report.epsilon):
         return "This run is not private: no noise was added."
     if report.seeded:
-        return "This run is not private: its noise can be reproduced from a seed."
+        return "This run is not private: its random draws can be repeated from a seed."
     strength = f"(ε, δ) = ({words.pretty(report.epsilon)}, {words.pretty(report.delta, 3)})"
     if report.selection is not None and not report.selection.private:
         return f"This fit protects every {report.unit} with {strength}, but the choice of the model was not private."
@@ -262,7 +263,8 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
         Point(
             "Choices made by looking at the data",
             "Bounds, levels, scaling, features or settings that were learned or picked on the same data outside this "
-            "run reveal something about it, and so do test scores computed on it.",
+            "run reveal something about it, and so do test scores computed on it. This report cannot know of them: it "
+            "recognises the searches of scikit-learn that docs/sharp-edges.md lists, and no loop of your own.",
         ),
         Point(
             "What was declared public",
@@ -295,7 +297,7 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
             "Seeds",
             "A run with a fixed seed is not private. "
             + (
-                "The noise here came from a seed."
+                "Random draws of this run came from a seed."
                 if report.seeded
                 else "The noise here came from secret randomness."
             ),

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from html import escape
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.events import Event
+from privopt.notebook import card
 from privopt.planning.plan import Bound, Finding, Plan, figure
 from privopt.public import Public, Relation
 from privopt.report import explain, words
@@ -57,7 +57,7 @@ class PrivacyReport:
         relation: the neighbouring relation.
         event: everything that was released, priced as one: the plan where there is one, else the transcript.
         delta: the delta of the guarantee.
-        seeded: whether the noise came from a seed, which makes the run not private.
+        seeded: whether the noise or a choice of records came from a seed, which makes the run not private.
         status: how the run ended, in a sentence.
         releases: the releases, grouped by kind.
         plan: what was announced before the data were read.
@@ -302,7 +302,8 @@ class PrivacyReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        warnings = [banner.title for banner in explain.banners(self)]
+        return card(self.title, _terminal_lines(self), warnings=warnings)
 
 
 def form_of(path: Path) -> Literal["html", "json"]:
