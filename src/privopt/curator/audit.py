@@ -101,7 +101,7 @@ class Audit(Curator):
     ) -> Any:
         """The left value; how far the right one is from it goes into `moves`."""
         left, right = (
-            side.private_value(query, sampling, private_draw) for side in (self._left, self._right)
+            side.private_value(query, sampling, _held(side, private_draw)) for side in (self._left, self._right)
         )
         moved = distance(np.asarray(left), np.asarray(right), query.norm)
         self._note(query.name, moved, sensitivity)
@@ -149,6 +149,11 @@ class Audit(Curator):
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
         return self._iterate_eagerly(step, state, times, slots)
+
+
+def _held(side: LocalCurator, private_draw: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+    """Those of the drawn positions at which this side has a unit."""
+    return None if private_draw is None else side.private_units.private_held(private_draw)
 
 
 def distance(left: NDArray[Any], right: NDArray[Any], norm: str) -> float:

@@ -56,7 +56,8 @@ class Run:
         self.seeded = seeded or noise.seeded
         self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)
         self.transcript = Transcript(public.relation, seeded=self.seeded)
-        self._observer, self._engine = observer, engine
+        self._observer = observer
+        self._engine: EngineName = engine
         if account is not None:
             account.spend(
                 name,
