@@ -1,6 +1,6 @@
 """The benchmarks, from the command line.
 
-    python -m benchmarks [all | accuracy | prediction | steps | paper | lasso | kl | speed | table] [--quick] ...
+    python -m benchmarks [all | accuracy | prediction | steps | paper | lasso | kl | speed | planned | table] ...
 
 Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
 docs/benchmarks.md and docs/benchmarks-kl.md. Without a command everything is measured and the tables are renewed.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import kl, kl_data, kl_methods, lasso, methods, paper, speed, steps, tables
+from benchmarks import kl, kl_data, kl_methods, lasso, methods, paper, planned, speed, steps, tables
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
@@ -37,7 +37,18 @@ def parser() -> argparse.ArgumentParser:
         "what",
         nargs="?",
         default="all",
-        choices=["all", "accuracy", "prediction", "steps", "paper", "lasso", "kl", "speed", "table"],
+        choices=[
+            "all",
+            "accuracy",
+            "prediction",
+            "steps",
+            "paper",
+            "lasso",
+            "kl",
+            "speed",
+            "planned",
+            "table",
+        ],
     )
     command.add_argument(
         "--data",
@@ -139,6 +150,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "kl": measure_kl,
     "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),
+    "planned": lambda options, _: planned.measure(repeats=options.seeds or 5, quick=options.quick),
 }
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from privopt.tables import Schema, TabularEncoder, group_codes, read_table, read_target
+from privopt.tables import Schema, TabularEncoder, read_table, read_target, user_keys
 
 SHARED_DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
 
@@ -127,7 +127,7 @@ def load(
     if encoding.classes is not None:
         classes = tuple(range(len(encoding.classes)))
         y = _codes(y, encoding.classes)
-    groups = None if schema.user is None else group_codes(table, schema.user)
+    groups = None if schema.user is None else user_keys(table, schema.user).astype(np.int64)
     train_rows, test_rows = _cut(table, schema, recipe, groups, np.random.default_rng(seed))
     train_rows = train_rows[: recipe.train if train is None else train]
     test_rows = test_rows[: recipe.test if test is None else test]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import kl, kl_data, kl_methods, methods, tables
+from benchmarks import kl, kl_data, kl_methods, methods, planned, tables
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task, measure
 from benchmarks.encoded import encode, open_encoded
@@ -125,3 +125,11 @@ def test_the_bars_of_the_kl_comparison_are_means_of_ratios() -> None:
     assert kl.worse_rows(records) == [["adult", "0.5", "1.20"]]
     page = "<!-- table: kl -->\n<!-- end of table -->\n"
     assert "| adult | auto |  | 1.2e+03 | 1e+02 | 4e+02 |  |" in tables.render(records, page)
+
+
+def test_planned_seconds_are_put_beside_measured_ones() -> None:
+    record = planned.fits(500, 6, 1)
+    assert record["rows"] == 500
+    assert record["planned_s"] > 0
+    assert record["planned_over_measured"] == record["planned_s"] / record["fit_s"]
+    assert planned.WIDTHS == (10, 54, 108, 511)

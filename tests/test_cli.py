@@ -1,5 +1,6 @@
 """The command line on small tables: round trips, what is printed, and one sentence for every mistake."""
 
+import io
 import json
 import re
 import subprocess
@@ -14,13 +15,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
+from rich.console import Console
 from typer.testing import CliRunner
 
+from privopt import LogisticRegression
 from privopt.cli import app
 from privopt.commands import fitting, screen
 from privopt.commands.model_directory import SavedModel
-from privopt.commands.task import MODELS, Options, Task
-from privopt.tables import read_target
+from privopt.commands.options import Options
+from privopt.commands.task import MODELS, Task
+from privopt.tables import TableError, read_target
 
 ROWS = 600
 SCHEMA: dict[str, Any] = {
@@ -427,6 +431,24 @@ MISTAKES = {
     "an n of one": ("fit table.csv {schema} {budget} --n 1 --output out", "at least 2"),
     "an unknown solver": ("fit table.csv {schema} {budget} --solver magic --output out", "'magic'"),
     "a quantile of 2": ("fit table.csv {schema} {budget} --quantile 2 --output out", "between 0 and 1"),
+    "a quantile for another model": ("plan {schema} {budget} --quantile 0.9 --n 100", "--model quantile"),
+    "a cap on records without users": ("plan {schema} {budget} --max-records 5 --n 100", "with --group"),
+    "a name for a schema that has none": (
+        "plan {schema} --schema-name bla {budget} --n 100",
+        "no entry 'bla': it describes one table, without a name",
+    ),
+    "an output below a file": (
+        "fit table.csv {schema} {budget} --output bare.json/model",
+        "cannot be written to: not a directory",
+    ),
+    "a solver that cannot solve it": (
+        "fit table.csv {schema} {budget} --solver frank-wolfe --output out",
+        "frank-wolfe cannot solve this problem",
+    ),
+    "a table in which nobody has an id": (
+        "fit nobody.csv {schema} {budget} --group person --output out",
+        "has 0 users",
+    ),
     "a table without rows": ("fit empty.csv {schema} {budget} --output out", "at least 2"),
     "an unknown option": ("fit table.csv {schema} {budget} --colour red --output out", "--colour"),
     "an unknown command": ("train table.csv", "train"),
@@ -459,6 +481,7 @@ def mishaps(folder: Path) -> Path:
     table = make_table()
     table[["age", "smoker", "ill"]].to_csv(folder / "narrow.csv", index=False)
     table.head(0).to_csv(folder / "empty.csv", index=False)
+    table.assign(person="").to_csv(folder / "nobody.csv", index=False)
     (folder / "broken.parquet").write_bytes(b"PAR1 no more PAR1")
     (folder / "odd.json").write_text(json.dumps({"columns": {"age": {"kind": "nmu"}}}))
     (folder / "bare.json").write_text(json.dumps({"columns": SCHEMA["columns"]}))
@@ -524,17 +547,205 @@ def test_an_error_below_that_is_a_value_error_is_not_shown_as_the_users(
     assert "a private cell" not in outcome.output
 
 
-def test_an_interrupted_fit_stops_quietly(
+def test_a_value_error_of_python_in_a_line_of_ours_is_not_shown_either(
     folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupt(*arguments: Any, **options: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fitting, "read_target", interrupt)
+    names: dict[str, Any] = {"__name__": "privopt.tables.cells"}
+    exec("def fail(*arguments, **options): return float('a private cell')", names)
+    monkeypatch.setattr(fitting, "read_table", names["fail"])
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
+    assert outcome.exit_code == 1
+    assert "internal error (ValueError)" in outcome.output
+    assert "a private cell" not in outcome.output
+
+
+def interrupt(*arguments: Any, **options: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+def test_a_fit_that_is_interrupted_while_it_reads_has_spent_nothing(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fitting, "read_target", interrupt)
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "some" / "model"))
     assert outcome.exit_code == 130
     assert "Traceback" not in outcome.output
+    assert "Nothing was spent" in outcome.output
+    assert outcome.output.splitlines()[-1] == "privopt: stopped."
+    assert not (tmp_path / "some").exists()
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
+def test_a_fit_that_stops_halfway_says_what_was_spent(
+    failure: type[BaseException], folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fit(model: Any, *arguments: Any, observer: Any, **options: Any) -> Any:
+        observer("ClippedGradient", 1)
+        observer("ClippedGradient", 2)
+        raise failure("a private cell")
+
+    monkeypatch.setattr(MODELS["logistic"].estimator, "fit", fit)
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
+    assert outcome.exit_code == (130 if failure is KeyboardInterrupt else 1)
+    text = flat(outcome.output)
+    assert "Stopped after 3 of 16 releases. Fitting had begun: count its whole price as spent" in text
+    assert "on these data, epsilon 2 at delta 1e-5" in text
+    assert "a private cell" not in text
     assert not (tmp_path / "model").exists()
+
+
+def test_the_place_for_the_model_is_written_to_before_anything_is_read(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for reader in ("table_columns", "row_count", "read_table"):
+        monkeypatch.setattr(fitting, reader, lambda *arguments, **options: pytest.fail("something was read"))
+    (tmp_path / "file").write_text("")
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "file" / "model"))
+    assert outcome.exit_code == 2
+    assert "cannot be written to: not a directory" in outcome.output
+
+
+def test_a_model_that_is_paid_for_is_written_elsewhere_when_its_place_fails(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = SavedModel.write
+
+    def fail_at_first(saved: SavedModel, directory: Path) -> None:
+        if directory == tmp_path / "model":
+            raise TableError(f"The model directory {str(directory)!r} cannot be written: no space left.")
+        write(saved, directory)
+
+    monkeypatch.setattr(SavedModel, "write", fail_at_first)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
+    assert outcome.exit_code == 0, outcome.output
+    assert "paid for, and is written to" in flat(outcome.output)
+    (elsewhere,) = tmp_path.glob("privopt-model-*")
+    assert SavedModel.read(elsewhere).target == "ill"
+
+
+# ---- odd tables ------------------------------------------------------------------------
+
+ODD_CELLS = ("9" * 5000, "1e999", "1+2j", "-", "999999-12-31", "\ud800", "nan", "\x00", '"')
+
+
+@pytest.mark.parametrize("column", ["age", "sex", "smoker", "person", "ill"])
+def test_an_odd_cell_of_a_csv_stops_nothing(column: str, folder: Path, tmp_path: Path, run: Run) -> None:
+    table = make_table()[["age", "sex", "smoker", "person", "ill"]].astype(object)
+    for row, cell in enumerate(ODD_CELLS):
+        table.loc[row, column] = cell
+    path = tmp_path / "odd.csv"
+    path.write_bytes(table.to_csv(index=False).encode("utf-8", "surrogatepass"))
+    arguments = (
+        "--schema",
+        folder / "ill.json",
+        *BUDGET,
+        "--group",
+        "person",
+        "--output",
+        tmp_path / "model",
+    )
+    outcome = run("fit", path, *arguments)
+    assert outcome.exit_code == 0, outcome.output
+    outcome = run("predict", tmp_path / "model", path, "--output", tmp_path / "out.parquet")
+    assert outcome.exit_code == 0, outcome.output
+    assert len(pd.read_parquet(tmp_path / "out.parquet")) == ROWS
+
+
+@pytest.mark.parametrize("column", ["sex", "person"])
+def test_a_date_far_away_in_a_parquet_file_stops_nothing(
+    column: str, folder: Path, tmp_path: Path, run: Run
+) -> None:
+    table = pa.Table.from_pandas(make_table())
+    days = np.arange(ROWS, dtype=np.int32) // 3
+    days[5] = 2**31 - 1
+    table = table.set_column(table.column_names.index(column), column, pa.array(days).cast(pa.date32()))
+    pq.write_table(table, tmp_path / "odd.parquet")
+    arguments = (
+        "--schema",
+        folder / "ill.json",
+        *BUDGET,
+        "--group",
+        "person",
+        "--output",
+        tmp_path / "model",
+    )
+    outcome = run("fit", tmp_path / "odd.parquet", *arguments)
+    assert outcome.exit_code == 0, outcome.output
+
+
+def test_records_without_a_user_count_as_nothing_on_the_command_line_too(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    table = make_table()
+    nobody = table.head(90).assign(person=None, ill=1 - table["ill"].head(90), age=0.0)
+    table.to_parquet(tmp_path / "whole.parquet")
+    pd.concat([table, nobody]).to_parquet(tmp_path / "more.parquet")
+    pd.concat([table, nobody]).to_csv(tmp_path / "more.csv", index=False)
+    released = []
+    for name in ("whole.parquet", "more.parquet", "more.csv"):
+        arguments = ("--schema", folder / "ill.json", *BUDGET, "--group", "person", "--seed", 1)
+        outcome = run("fit", tmp_path / name, *arguments, "--output", tmp_path / f"model of {name}")
+        assert outcome.exit_code == 0, outcome.output
+        assert "among 200;" in flat(outcome.output)
+        released.append(safetensors.numpy.load_file(tmp_path / f"model of {name}" / "model.safetensors"))
+    for other in released[1:]:
+        np.testing.assert_array_equal(other["coef"], released[0]["coef"])
+
+
+@pytest.mark.parametrize("target", ["ill", "ward", "visits"])
+def test_a_table_with_a_header_only_has_no_predictions(
+    target: str, mishaps: Path, tmp_path: Path, run: Run
+) -> None:
+    outcome = run(*fit_arguments(mishaps, target, tmp_path / "model"))
+    assert outcome.exit_code == 0, outcome.output
+    outcome = run("predict", tmp_path / "model", mishaps / "empty.csv", "--output", tmp_path / "out.parquet")
+    assert outcome.exit_code == 0, outcome.output
+    assert ": 0 rows, prediction" in flat(outcome.output)
+    assert len(pd.read_parquet(tmp_path / "out.parquet")) == 0
+
+
+# ---- what a plan says ------------------------------------------------------------------------
+
+
+def test_a_tiny_epsilon_is_never_shown_as_zero(folder: Path, tmp_path: Path, run: Run) -> None:
+    arguments = ("--schema", folder / "ill.json", "--epsilon", "1e-9", "--delta", "auto")
+    for solver in ("auto", "curvature-probe"):
+        outcome = run("plan", *arguments, "--n", ROWS, "--solver", solver)
+        assert outcome.exit_code == 0, outcome.output
+        assert "epsilon 1e-9 at delta" in flat(outcome.output)
+    outcome = run("fit", folder / "table.csv", *arguments, "--output", tmp_path / "model")
+    assert outcome.exit_code == 0, outcome.output
+    assert "guarantee epsilon 1e-9 at delta" in flat(outcome.output)
+    printed = flat(run("report", tmp_path / "model").output)
+    assert "epsilon 1e-9, delta 2.78e-6 (budget: epsilon 1e-9)" in printed
+    assert "psilon 1e-9 at delta" in (tmp_path / "model" / "report.html").read_text()
+
+
+def test_a_plan_never_predicts_two_numbers(folder: Path, run: Run) -> None:
+    for n in (50, 100, 1000, 100_000):
+        for epsilon in (0.1, 1):
+            arguments = ("--epsilon", epsilon, "--delta", "auto", "--n", n, "--json")
+            document = json.loads(run("plan", "--schema", folder / "ill.json", *arguments).output)
+            for plan in document["plans"]:
+                for notice in plan["notices"]:
+                    said = re.search(r"predicted excess (\S+) is near", notice)
+                    assert said is None or said[1] == f"{plan['predicted_excess']:.2g}"
+
+
+def test_a_plan_as_json_says_that_a_seed_is_not_private(folder: Path, run: Run) -> None:
+    arguments = ("--schema", folder / "ill.json", *BUDGET, "--n", ROWS, "--json")
+    assert json.loads(run("plan", *arguments).output)["warnings"] == []
+    (warning,) = json.loads(run("plan", *arguments, "--seed", 3).output)["warnings"]
+    assert warning.startswith("NOT PRIVATE: the noise comes from --seed 3")
+
+
+def test_fit_and_plan_have_the_same_options(run: Run) -> None:
+    def options(command: str) -> set[str]:
+        return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
+
+    assert options("fit") - {"--output", "--overwrite"} == options("plan") - {"--json"}
+    assert len(options("plan")) == 15
 
 
 def test_a_bar_counts_releases() -> None:
@@ -543,6 +754,38 @@ def test_a_bar_counts_releases() -> None:
         observer("ClippedGradient", 2)
         observer("ClippedGradient", 3)
     assert "5/5 releases" in captured.get()
+
+
+def test_a_bar_says_what_is_prepared_and_runs_to_and_fro_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    drawn = io.StringIO()
+    terminal = Console(file=drawn, force_terminal=True, width=100)
+    with screen.release_bar(terminal, "fitting", 5) as observer:
+        for name, count in (("rows", 0), ("second moment", 1), ("coordinates", 0), ("gradient", 2)):
+            observer(name, count)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
+    said = ("preparing: rows", "preparing: coordinates", "3/3 releases")
+    places = [text.find(words) for words in said]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_a_fit_tells_its_observer_what_it_prepares_whatever_the_rows() -> None:
+    generator = np.random.default_rng(0)
+    features, labels = generator.uniform(-1, 1, (400, 3)), generator.integers(0, 2, 400)
+    model = LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-1, 1), classes=(0, 1))
+    heard = []
+    for rows in (features, np.full_like(features, np.nan)):
+        calls: list[tuple[str, int]] = []
+        model.fit(rows, labels, observer=lambda *call, calls=calls: calls.append(call))
+        heard.append(calls)
+    assert heard[0] == heard[1]
+    assert [name for name, count in heard[0] if count == 0] == [
+        "rows",
+        "second moment of the rows",
+        "change of coordinates",
+    ]
+    assert sum(count for _, count in heard[0]) == model.plan_.releases
 
 
 def test_the_installed_command_fails_with_one_line_on_stderr(folder: Path) -> None:

@@ -7,12 +7,13 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
+
+from privopt.commands.options import Options, with_options
 
 DEBUG = "PRIVOPT_DEBUG"
 STOPPED = 130  # what a shell expects of a command that was interrupted
@@ -35,6 +36,8 @@ class OneSentenceGroup(TyperGroup):
             code = _complain(f"{message}. See `privopt --help`.", 2)
         except Exception as error:
             code = _explain(error)
+        if code == STOPPED:
+            _complain("stopped.", STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -59,76 +62,8 @@ def _complain(sentence: str, code: int) -> int:
     return code
 
 
-class ModelName(StrEnum):
-    """What to fit."""
-
-    LOGISTIC = "logistic"
-    LINEAR = "linear"
-    SVM = "svm"
-    POISSON = "poisson"
-    QUANTILE = "quantile"
-    HUBER = "huber"
-
-
-class RelationName(StrEnum):
-    """The neighbouring relation."""
-
-    REPLACE_ONE = "replace-one"
-    ADD_OR_REMOVE_ONE = "add-or-remove-one"
-
-
 Table = Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.", show_default=False)]
 ModelDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False)]
-SchemaFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--schema", help="JSON file with the columns' public ranges and levels. Required.", show_default=False
-    ),
-]
-SchemaName = Annotated[
-    str | None, typer.Option("--schema-name", help="Which entry of the schema file.", show_default=False)
-]
-Target = Annotated[
-    str | None, typer.Option("--target", help="Column to predict; default: the schema's.", show_default=False)
-]
-EpsilonOption = Annotated[
-    float | None,
-    typer.Option(
-        "--epsilon", help="Privacy budget; 1 is common, less is more private. Required.", show_default=False
-    ),
-]
-DeltaOption = Annotated[
-    str | None,
-    typer.Option(
-        "--delta",
-        help="Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required.",
-        show_default=False,
-    ),
-]
-Model = Annotated[
-    ModelName | None,
-    typer.Option("--model", help="Default: logistic for classes, linear for numbers.", show_default=False),
-]
-Group = Annotated[
-    str | None,
-    typer.Option(
-        "--group", help="Column that says whose record a row is: protects users whole.", show_default=False
-    ),
-]
-MaxRecords = Annotated[
-    int, typer.Option("--max-records", min=1, help="With --group: records used of one user.")
-]
-RelationOption = Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")]
-Units = Annotated[
-    int | None,
-    typer.Option("--n", help="Public number of records, or of users with --group.", show_default=False),
-]
-Quantile = Annotated[float, typer.Option("--quantile", help="Level, for --model quantile.")]
-Solver = Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")]
-Seed = Annotated[
-    int | None,
-    typer.Option("--seed", help="Reproducible noise: the result is NOT PRIVATE.", show_default=False),
-]
 
 app = typer.Typer(
     name="privopt",
@@ -155,87 +90,31 @@ def _root(
 
 
 @app.command()
+@with_options
 def fit(
     table: Table,
+    options: Options,
     output: Annotated[
         Path | None, typer.Option("--output", help="Model directory to write. Required.", show_default=False)
     ] = None,
-    schema: SchemaFile = None,
-    schema_name: SchemaName = None,
-    target: Target = None,
-    epsilon: EpsilonOption = None,
-    delta: DeltaOption = None,
-    model: Model = None,
-    group: Group = None,
-    max_records: MaxRecords = 100,
-    relation: RelationOption = RelationName.REPLACE_ONE,
-    n: Units = None,
-    quantile: Quantile = 0.5,
-    solver: Solver = "auto",
-    seed: Seed = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in the directory.")] = False,
 ) -> None:
     """Fit a private model to a table; write it with its report."""
     from privopt.commands import fitting
-    from privopt.commands.task import Options
 
-    options = Options(
-        schema=schema,
-        schema_name=schema_name,
-        target=target,
-        epsilon=epsilon,
-        delta=delta,
-        model=None if model is None else model.value,
-        group=group,
-        max_records=max_records,
-        relation=relation.value,
-        n=n,
-        quantile=quantile,
-        solver=solver,
-        seed=seed,
-    )
     fitting.run(table, options, output=output, overwrite=overwrite)
 
 
 @app.command()
+@with_options
 def plan(
-    schema: SchemaFile = None,
-    schema_name: SchemaName = None,
-    target: Target = None,
-    epsilon: EpsilonOption = None,
-    delta: DeltaOption = None,
-    model: Model = None,
-    group: Group = None,
-    max_records: MaxRecords = 100,
-    relation: RelationOption = RelationName.REPLACE_ONE,
-    n: Units = None,
-    quantile: Quantile = 0.5,
-    solver: Solver = "auto",
-    seed: Seed = None,
+    options: Options,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Say what a fit would cost and achieve, without any table."""
     from privopt.commands import planning
-    from privopt.commands.task import Options
 
-    planning.run(
-        Options(
-            schema=schema,
-            schema_name=schema_name,
-            target=target,
-            epsilon=epsilon,
-            delta=delta,
-            model=None if model is None else model.value,
-            group=group,
-            max_records=max_records,
-            relation=relation.value,
-            n=n,
-            quantile=quantile,
-            solver=solver,
-            seed=seed,
-        ),
-        as_json=as_json,
-    )
+    planning.run(options, as_json=as_json)
 
 
 @app.command()

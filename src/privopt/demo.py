@@ -15,6 +15,7 @@ from privopt.commands import screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.rand_records import MEANING, MOST_VISITS, RECORDS, SCHEMA, TRAINING, Records, load
 from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.fitting import meaning
 from privopt.estimators.regressors import PoissonRegressor
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
@@ -41,6 +42,8 @@ INTRODUCTION = (
     "What is protected is one person-year. These records name no persons, so somebody who took part for several years "
     "is protected in each of them, not in all together.",
     NOT_COVERED,
+    "In the summary, AUC says how often a record with a visit is ranked above one without (0.5 is blind guessing), "
+    "deviance is the mean deviance (lower is better), and explained is its share that the constant lacks.",
 )
 ANY_QUESTION = "any doctor visit"
 COUNT_QUESTION = "number of visits"
@@ -299,13 +302,15 @@ def _report(fit: Fit, rows: Sequence[Mapping[str, Any]]) -> PrivacyReport:
         f"{key} on held-out records": row[key] for key in ("accuracy", "AUC", "deviance") if row[key] != ""
     }
     report: PrivacyReport = fit.estimator.privacy_
-    names = [MEANING.get(str(name), str(name)) for name in TabularEncoder(SCHEMA).get_feature_names_out()]
+    encoder = TabularEncoder(SCHEMA)
+    names = [MEANING.get(str(name), str(name)) for name in encoder.get_feature_names_out()]
     model = ModelSummary.of(
         type(fit.estimator).__name__,
         fit.estimator.coef_,
         features=names,
         intercept=fit.estimator.intercept_,
         classes=None if fit.counts else ("no visit", "any visit"),
+        meaning=meaning(fit.estimator, encoder.describe_units()),
     )
     return replace(
         report, title=fit.title, model=model, metrics=figures, notices=(*report.notices, NOT_COVERED)

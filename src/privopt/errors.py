@@ -1,17 +1,29 @@
 """Our own exceptions.
 
     PrivoptError
+    ├── ArgumentError       an argument has a value that cannot be used; also a ValueError
+    ├── ArgumentTypeError   an argument has a type that cannot be used; also a TypeError
     ├── BudgetExceeded      a release would cost more than is left; nothing was read
     ├── PlanMismatch        a release that the declared plan does not hold; nothing was read
     ├── NotPriceable        no accountant can price this event under this relation
     └── ReplayMismatch      a replayed solver asked for something that was not recorded
 
-Wrong arguments raise `ValueError` or `TypeError`. A message never carries a data value or a private count.
+Each is a sentence that we wrote: it carries no data value and no private count, and may be shown to anybody. Whatever
+else is raised once data are there may quote a cell, and the command line does not show it. An argument that is checked
+before any data are there may also raise a plain `ValueError` or `TypeError`.
 """
 
 
 class PrivoptError(Exception):
     """The root of privopt's own exceptions."""
+
+
+class ArgumentError(PrivoptError, ValueError):
+    """An argument, or the public shape of what was given, cannot be used."""
+
+
+class ArgumentTypeError(PrivoptError, TypeError):
+    """An argument is of a type that cannot be used."""
 
 
 class BudgetExceeded(PrivoptError):

@@ -7,6 +7,8 @@ import enum
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 
 class Relation(enum.Enum):
     """Which two data sets must be indistinguishable.
@@ -65,10 +67,16 @@ class Public:
     outputs: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("n", "d", "records_per_unit"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer):
+                raise TypeError(f"{name} must be an integer, got {value!r}.")
         if self.n < 2:
             raise ValueError(f"n must be at least 2 units, got {self.n}: a mean over fewer hides nobody.")
         if self.d < 1:
             raise ValueError(f"d must be at least 1, got {self.d}.")
+        if isinstance(self.row_bound, bool) or not isinstance(self.row_bound, int | float | np.number):
+            raise TypeError(f"row_bound must be a number, got {self.row_bound!r}.")
         if not (self.row_bound > 0 and math.isfinite(self.row_bound)):
             raise ValueError(
                 f"row_bound must be positive and finite, got {self.row_bound!r}: it is the largest norm of a row."

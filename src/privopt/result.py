@@ -1,11 +1,16 @@
 """What a solve gives back: public things only."""
 
 import enum
+import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
 from privopt.curator.transcript import Transcript
-from privopt.planning.plan import Finding, Plan
+from privopt.notebook import card
+from privopt.planning.plan import Finding, Plan, figure
 
 
 class Status(enum.Enum):
@@ -50,6 +55,31 @@ class Result(NamedTuple):
     transcript: Transcript
     plan: Plan | None = None
     findings: Mapping[str, Finding] = NOTHING
+
+    def __repr__(self) -> str:
+        lines = [f"  {label}: {textwrap.shorten(text, 100)}" for label, text in self._rows()]
+        return "\n".join(["Result(", *lines, ")"])
+
+    def _repr_html_(self) -> str:
+        return card("Result", self._rows())
+
+    def _rows(self) -> list[tuple[str, str]]:
+        """What there is, as labelled sentences; parameters and findings by their sizes."""
+        leaves = [np.shape(leaf) for leaf in jax.tree.leaves(self.params)]
+        shapes = ", ".join(" x ".join(map(str, shape)) or "1" for shape in leaves[:4])
+        more = f" and {len(leaves) - 4} more arrays" if len(leaves) > 4 else ""
+        rows = [
+            ("params", f"{shapes}{more} released numbers"),
+            ("status", self.status.value),
+        ]
+        if self.plan is not None:
+            rows.append(("plan", self.plan.headline))
+        noise = "; the noise came from a seed: NOT PRIVATE" if self.transcript.seeded else ""
+        rows.append(("transcript", f"{self.transcript.releases:,} releases{noise}"))
+        if self.findings:
+            found = (f"{name.replace('_', ' ')} {figure(one.value)}" for name, one in self.findings.items())
+            rows.append(("findings", ", ".join(found)))
+        return [*rows, ("more", "`.report` says in words what was protected, and at what price")]
 
     @property
     def report(self) -> Any:

@@ -4,27 +4,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax.numpy as jnp
-
 from privopt.curator.base import Observer
-from privopt.curator.local import LocalCurator
+from privopt.curator.run import Run
 from privopt.data.units import Units
+from privopt.engine.protocol import EngineName
 from privopt.errors import NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
-from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.notebook import card, table
 from privopt.planning.instance import Instance
-from privopt.planning.plan import Plan, compared, labelled
+from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
 from privopt.precision import double_precision
-from privopt.problems.losses import GLMLoss
+from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
+from privopt.queries.effects import require_pure_loss
 from privopt.result import Result
+from privopt.solve_arguments import check_arguments, check_loss, flat_start, posed_problem
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
 
-Loss = GLMLoss | Problem | Callable[..., Any]
+Loss = GLMLoss | RecordLoss | Problem | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,16 @@ class Plans:
             lines += [line for name, reason in self.refused for line in labelled([(f"{name}:", reason)])]
         return "\n".join(lines)
 
+    def _repr_html_(self) -> str:
+        others = table(["other solvers", *COMPARED], [comparison(other) for other in self.plans[1:]])
+        refused = card("Not applicable", self.refused)
+        parts = [
+            card(self.default.headline, self.default.rows()),
+            others * (len(self.plans) > 1),
+            refused * bool(self.refused),
+        ]
+        return "".join(parts)
+
 
 def plan(
     problem: Loss,
@@ -107,7 +118,7 @@ def plan(
     Raises:
         ValueError: an argument is out of its range.
     """
-    problem = _problem_of(problem, start)
+    problem = posed_problem(problem, start)
     budget = Budget(epsilon, delta)
     public = Public(
         n=n,
@@ -118,6 +129,7 @@ def plan(
         records_per_unit=records_per_unit,
         outputs=problem.loss.outputs,
     )
+    check_loss(problem, public)
     instance = Instance(problem, public, budget)
     default, reason = choose("auto" if solver is None else solver, instance)
     plans = [replace(default.plan(instance), reason=reason)]
@@ -149,6 +161,7 @@ def minimize(
     account: Account | None = None,
     random_state: int | None = None,
     observer: Observer | None = None,
+    engine: EngineName = "fast",
 ) -> Result:
     """Minimise a mean loss over private units.
 
@@ -161,55 +174,35 @@ def minimize(
         start: public or released starting point; required for a function.
         account: a budget shared with other solves; charged for the whole plan before the data is read.
         random_state: a seed: reproducible, and *not private*.
-        observer: called with (name, count) after releases.
+        observer: called with (name, count) after releases and (what, 0) before a long stage.
+        engine: "fast", or "reference": every query by one plain path without compiled kernels, for checks and audits.
     Returns:
         The released parameters, status, transcript, and the plan that was announced.
     Raises:
-        ValueError, TypeError: an argument is not usable.
+        ValueError, TypeError: an argument is not usable, or the loss has effects such as a callback.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
+    check_arguments(units, budget, account, observer)
     with double_precision():
-        problem, first = _as_problem(problem, start)
         public = units.public
+        problem = posed_problem(problem, start)
+        first = flat_start(problem, start, public)
+        check_loss(problem, public)
         instance = Instance(problem, public, budget)
         chosen, reason = choose(solver, instance)
         configured = chosen.configure(instance)
         announced = replace(configured.plan(instance), reason=reason)
-        noise = NoiseSource(random_state)
-        ledger = Ledger(budget, public.relation, plan=announced.event, seeded=noise.seeded)
-        if account is not None:
-            account.spend(
-                configured.title,
-                announced.event,
-                budget.epsilon,
-                budget.delta,
-                relation=public.relation,
-                unit=public.unit,
-                seeded=noise.seeded,
-            )
-        curator = LocalCurator(units, ledger, noise=noise, observer=observer)
-        result = configured.solve(curator, problem, first)
-        return result._replace(params=problem.unravel(result.params), plan=announced)
-
-
-def _as_problem(problem: Loss, start: Any) -> tuple[Problem, Any]:
-    """The problem, and the start as its flat or shaped array."""
-    posed = _problem_of(problem, start)
-    return posed, None if start is None else jnp.asarray(posed.ravel(start))
-
-
-def _problem_of(problem: Loss, start: Any) -> Problem:
-    """The problem that a loss, a problem or a function of parameters like `start` poses.
-
-    Raises:
-        ValueError: the start of a function is missing.
-    """
-    if isinstance(problem, Problem):
-        return problem
-    if isinstance(problem, GLMLoss):
-        return Problem(problem)
-    if start is None:
-        raise ValueError(
-            "give `start`: the parameters at which your loss function begins; their shapes define it."
+        require_pure_loss(problem.loss, problem.parameter_shape(public), public)
+        run = Run(
+            configured.title,
+            announced.event,
+            budget,
+            public,
+            noise=NoiseSource(random_state),
+            account=account,
+            observer=observer,
+            seeded=units.seeded,
+            engine=engine,
         )
-    return Problem.from_pytree(problem, start)
+        result = configured.solve(run.curator(units), problem, first)
+        return result._replace(params=problem.unravel(result.params), plan=announced)

@@ -8,26 +8,9 @@ from scipy import stats
 
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Event
-from privopt.ledger.ledger import Ledger
-from privopt.public import Relation
 
 CONFIDENCE = 1 - 1e-3  # of each lower bound on epsilon
 HUGE = 1e9  # a target that no prediction comes near: the clipped gradient is C at every point of the run
-
-
-class Unlimited(Ledger):
-    """A ledger that pays for the many repetitions of an attacked run; each of them is priced by itself."""
-
-    def __init__(self, relation: Relation | str) -> None:
-        self.relation, self.seeded = Relation.parse(relation), False
-
-    def charge(self, name: str, event: Event, count: int = 1) -> None:
-        del name, event, count
-
-    def parallel(self, k: int, name: str = "blocks") -> tuple[Ledger, ...]:
-        del name
-        return (self,) * k
 
 
 def worst_pair(relation: str, *, n: int, others: float) -> tuple[Units, Units]:

@@ -5,12 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from tests.audit.attack import Unlimited, attack, worst_pair
+from tests.audit.attack import attack, worst_pair
 
 from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.problems import losses

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from tests.audit.attack import Unlimited, worst_pair
+from tests.audit.attack import worst_pair
 
 from privopt.curator import loops
 from privopt.curator.local import LocalCurator
@@ -16,6 +16,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.laplace import Laplace
 from privopt.mechanisms.noise import NoiseSource
@@ -164,7 +165,7 @@ def test_units_join_blocks_evenly(relation):
     for t in range(times):
         curator = LocalCurator(units, Unlimited(relation), noise=noise)
         for index, block in enumerate(curator.blocks(count)):
-            members = np.asarray(block._private_units.private_features).argmax(axis=1)
+            members = np.asarray(block.private_units.private_features).argmax(axis=1)
             joined[t, members] = index + 1
     assert np.all(joined > 0)
     for index in range(1, count + 1):

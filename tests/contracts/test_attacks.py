@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from privopt.curator.local import LocalCurator
+from privopt.curator.transcript import Transcript
 from privopt.data.rows import PRODUCT_ROWS, dense_product
 from privopt.data.units import Units
-from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.in_process import InProcessEngine
 from privopt.errors import BudgetExceeded
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
@@ -214,6 +216,31 @@ def test_a_seed_marks_everything_it_touches():
     )  # secret noise, but a known choice of records
     assert curator.transcript.seeded
     assert curator.ledger.seeded
+
+
+def test_a_known_choice_of_records_marks_a_run_with_secret_noise_everywhere():
+    chosen = units(groups=np.arange(N) // 8, max_records_per_user=2, noise=NoiseSource(3))
+    account = Account(9.0, 1e-5)
+    result = minimize(losses.logistic, chosen, budget=Budget(1.0, 1e-7), account=account)
+    assert "not private" in account.to_dict()["mark"]
+    assert result.transcript.seeded
+    assert not result.report.is_private
+    whole = Ledger(Budget(1.0, 1e-6), "replace-one", composition="zcdp")
+    transcript = Transcript(chosen.public.relation)
+    LocalCurator(chosen, whole.sub_ledger("part", share=0.5), transcript=transcript)
+    assert transcript.seeded  # one that was opened for curators of other data
+    assert whole.seeded
+    assert "mark" in whole.to_dict()
+
+
+def test_a_choice_of_records_by_a_generator_of_ones_own_is_marked_as_not_secret():
+    class Own:
+        units_generator = np.random.default_rng(0)
+
+    groups = np.arange(N) // 8
+    assert units(groups=groups, max_records_per_user=2, noise=Own()).seeded
+    assert not units(groups=groups, max_records_per_user=2, noise=NoiseSource()).seeded
+    assert not units(groups=groups, max_records_per_user=2).seeded
 
 
 # Numbers at the ends of their range ----------------------------------------------------------------------------------

@@ -46,6 +46,7 @@ from privopt.solvers import adaptive_course, adaptive_paper
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
+ON_PURPOSE = "A mistake; without an argument the curator would refuse it."
 MOVED, REVEALED = "moved too far", "revealed more than was paid"
 
 
@@ -73,6 +74,8 @@ def understated(kind):
     """The same query, with a sensitivity that is 0.2 % too small."""
 
     class Mutant(kind):
+        sensitivity_argument = ON_PURPOSE
+
         def sensitivity(self, public, sampling=EveryUnit()):
             return 0.998 * super().sensitivity(public, sampling)
 
@@ -84,6 +87,8 @@ def of_the_other_relation(kind):
     """The same query, with the sensitivity of adding or removing a unit, whatever the relation."""
 
     class Mutant(kind):
+        sensitivity_argument = ON_PURPOSE
+
         def sensitivity(self, public, sampling=EveryUnit()):
             return super().sensitivity(replace(public, relation=Relation.ADD_OR_REMOVE_ONE), sampling)
 
@@ -269,8 +274,21 @@ def test_a_statistic_that_is_not_what_its_sensitivity_is_stated_for_is_noticed(
 ):
     module, kind = place
     monkeypatch.setattr(f"privopt.solvers.{module}.{kind.__name__}", mutant)
+    monkeypatch.setattr("privopt.engine.general_path.into_radius", lambda query, vectors: vectors)
     coupling = couple(METHODS[METHOD_OF[place]], OWN, *tight_pair(-1, turned=target), FormulaNoise(silence))
     assert MOVED in coupling.faults
+
+
+@pytest.mark.parametrize(
+    ("place", "mutant", "target"), WRONG, ids=[f"{METHOD_OF[p]}, {m.__name__}" for p, m, _ in WRONG]
+)
+def test_the_engine_holds_a_statistic_to_its_radius_whatever_its_clip_does(
+    place, mutant, target, monkeypatch
+):
+    module, kind = place
+    monkeypatch.setattr(f"privopt.solvers.{module}.{kind.__name__}", mutant)
+    pair = tight_pair(-1, turned=target)
+    assert couple(METHODS[METHOD_OF[place]], own_problem(), *pair, FormulaNoise(silence)).faults == []
 
 
 @pytest.mark.parametrize("target", [1.0, 1000.0])

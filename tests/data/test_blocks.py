@@ -12,7 +12,7 @@ OPEN = Public(n=20_000, d=2, relation=Relation.ADD_OR_REMOVE_ONE)
     ("sizes", "expected"), [(3, [4, 4, 3]), ([5, 2, 4], [5, 2, 4]), ([2, 3], [2, 3]), (1, [11])]
 )
 def test_blocks_of_a_fixed_number_of_units_are_disjoint_and_have_their_public_sizes(sizes, expected):
-    parts = block_assignment(FIXED, sizes, np.random.default_rng(0))
+    parts = block_assignment(FIXED, sizes, np.random.default_rng(0), private_count=FIXED.n)
     assert [size for _, size in parts] == [len(positions) for positions, _ in parts] == expected
     joined = np.concatenate([positions for positions, _ in parts])
     assert len(np.unique(joined)) == len(joined)
@@ -21,7 +21,7 @@ def test_blocks_of_a_fixed_number_of_units_are_disjoint_and_have_their_public_si
 
 @pytest.mark.parametrize(("sizes", "shares"), [(4, [0.25] * 4), ([10_000, 5_000, 2_500], [0.5, 0.25, 0.125])])
 def test_units_that_may_be_added_join_a_block_independently_with_its_share(sizes, shares):
-    parts = block_assignment(OPEN, sizes, np.random.default_rng(0))
+    parts = block_assignment(OPEN, sizes, np.random.default_rng(0), private_count=OPEN.n)
     assert [size for _, size in parts] == [round(share * OPEN.n) for share in shares]
     found = np.array([len(positions) for positions, _ in parts])
     spread = np.sqrt(OPEN.n * np.array(shares) * (1 - np.array(shares)))
@@ -34,7 +34,7 @@ def test_units_that_may_be_added_join_a_block_independently_with_its_share(sizes
 @pytest.mark.parametrize("sizes", [0, 6, [], [1, 4], [6, 6]])
 def test_blocks_that_cannot_be_are_refused(sizes):
     with pytest.raises(ValueError, match="got"):
-        block_assignment(FIXED, sizes, np.random.default_rng(0))
+        block_assignment(FIXED, sizes, np.random.default_rng(0), private_count=FIXED.n)
 
 
 def test_parts_share_units_unless_they_lie_in_different_blocks_of_one_cut():

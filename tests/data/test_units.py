@@ -1,5 +1,6 @@
 """Units: what is clipped, what counts as zero, what raises before any value is looked at."""
 
+import math
 import subprocess
 import sys
 import textwrap
@@ -8,6 +9,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,10 @@ from scipy import sparse
 
 from privopt.data.rows import MappedRows, take_rows
 from privopt.data.units import Units
+from privopt.engine.in_process import InProcessEngine
+from privopt.ledger.sampling import FixedSize, Poisson, Sampling
+from privopt.problems import losses
+from privopt.queries.gradient import ClippedGradient
 
 RELATIONS = ["replace-one", "add-or-remove-one"]
 
@@ -144,11 +150,8 @@ def test_numeric_targets_are_clipped_and_infinite_ones_count_as_zero() -> None:
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("as_csr", [False, True])
-def test_absent_units_are_padded_so_that_no_shape_tells_how_many_there_are(
-    relation: str, as_csr: bool
-) -> None:
-    shapes = set()
-    for rows in (0, 3, 6):
+def test_memory_is_taken_for_the_rows_and_everything_public_follows_n(relation: str, as_csr: bool) -> None:
+    for rows in (0, 3, 6) if relation == "add-or-remove-one" else (3, 6):
         features = np.ones((rows, 2))
         units = Units.from_arrays(
             sparse.csr_array(features) if as_csr else features,
@@ -158,10 +161,69 @@ def test_absent_units_are_padded_so_that_no_shape_tells_how_many_there_are(
             n=6,
             intercept=1.0,
         )
-        shapes.add((units.private_features.shape, units.private_targets.shape, units.private_norms.shape))
-        assert units.private_present.tolist() == [True] * rows + [False] * (6 - rows)
-        assert units.positions == units.public.n == 6
-    assert shapes == {((6, 3), (6,), (6,))}
+        assert units.private_features.shape == (rows, 3)
+        assert units.private_present.tolist() == [True] * rows
+        assert units.private_count == len(units.private_targets) == len(units.private_norms) == rows
+        assert units.public.n == 6
+        engine = InProcessEngine(units)
+        asked = ClippedGradient(loss=losses.squared, at=np.zeros(3), clip=1.0)
+        assert engine.clipped_sum(asked).shape == (3,)
+        held = engine.gather(asked)  # a statistic may count its vectors, so there are always n
+        assert held.shape == (6, 3)
+        assert np.any(held != 0.0, axis=1).tolist() == [True] * rows + [False] * (6 - rows)
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_data_set_far_smaller_than_n_takes_no_memory_for_the_rest(grouped: bool) -> None:
+    rows = np.random.default_rng(0).normal(size=(200, 3))
+    tracemalloc.start()
+    units = Units.from_arrays(
+        rows,
+        row_bound=2.0,
+        relation="add-or-remove-one",
+        n=10**7,
+        groups=np.arange(200) if grouped else None,
+    )
+    engine = InProcessEngine(units)
+    asked = ClippedGradient(loss=losses.squared, at=np.zeros(3), clip=1.0)
+    assert engine.clipped_sum(asked).shape == (3,)
+    assert len(engine.draw(Poisson(0.5), np.random.default_rng(0))) < 200
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6
+
+
+@pytest.mark.parametrize(("n", "match"), [(19, "between 20 and twice"), (41, "n = 41 was given with 20")])
+def test_under_replace_one_n_is_the_number_of_rows_or_up_to_twice_as_many(n: int, match: str) -> None:
+    rows = np.ones((20, 2))
+    with pytest.raises(ValueError, match=match):
+        Units.from_arrays(rows, row_bound=2.0, n=n)
+    for usable in (20, 40):
+        assert Units.from_arrays(rows, row_bound=2.0, n=usable).public.n == usable
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_how_many_users_have_rows_is_private_so_any_larger_n_is_taken(relation: str) -> None:
+    for users in (1, 20):
+        rows, groups = np.ones((users, 2)), np.arange(users)
+        units = Units.from_arrays(rows, row_bound=2.0, n=100, groups=groups, relation=relation)
+        assert units.public.n == 100
+
+
+def test_under_add_or_remove_one_no_message_says_how_many_rows_there_are() -> None:
+    with pytest.raises(ValueError, match="there are more rows than n = 19") as refused:
+        Units.from_arrays(np.ones((23, 2)), row_bound=2.0, n=19, relation="add-or-remove-one")
+    assert "23" not in str(refused.value)
+
+
+@pytest.mark.parametrize("sampling", [Poisson(0.5), FixedSize(20, 40)])
+def test_a_sample_of_absent_units_is_smaller_and_never_beyond_the_rows(sampling: Sampling) -> None:
+    engine = InProcessEngine(Units.from_arrays(np.ones((25, 2)), row_bound=2.0, n=40))
+    drawn = [engine.draw(sampling, np.random.default_rng(seed)) for seed in range(400)]
+    assert max(position for draw in drawn for position in draw) < 25
+    assert all(np.all(np.diff(draw) > 0) for draw in drawn)
+    taken = np.mean([len(draw) for draw in drawn])
+    assert abs(taken - 12.5) < 0.6  # each of the 25 with probability 1 / 2; five standard deviations
 
 
 def test_users_are_grouped_capped_and_weighted() -> None:
@@ -174,22 +236,36 @@ def test_users_are_grouped_capped_and_weighted() -> None:
         row_bound=100.0,
         groups=groups,
         max_records_per_user=2,
-        n=5,
+        n=6,
         noise=FixedChoice(),
     )
     assert units.public.unit == "user"
-    assert units.public.n == 5
+    assert units.public.n == 6
     assert units.public.records_per_unit == 2
     offsets = units.private_offsets
     assert offsets is not None
-    assert offsets.tolist() == [0, 2, 4, 4, 4, 4]
+    assert offsets.tolist() == [0, 2, 4, 4]
     assert set(units.private_targets[:2]) < {0.0, 2.0, 3.0}
     assert units.private_targets[2:].tolist() == [
         1.0,
         5.0,
     ]
     assert units.private_weights is not None
-    assert units.private_weights.tolist() == [1, 1, 0, 0, 0]
+    assert units.private_weights.tolist() == [1, 1, 0]
+
+
+def test_a_record_without_a_user_key_counts_as_nothing() -> None:
+    arguments = {"row_bound": 10.0, "n": 3, "noise": FixedChoice()}
+    features, keys = np.arange(6.0)[:, None] + 1, ["b", None, "a", "", "b", math.nan]
+    units = Units.from_arrays(features, groups=keys, **arguments)
+    without = Units.from_arrays(features[[0, 2, 4]], groups=["b", "a", "b"], **arguments)
+    assert dense(units).tolist() == dense(without).tolist() == [[1], [5], [3]]
+    assert units.private_weights is not None
+    assert without.private_weights is not None
+    assert units.private_weights.tolist() == without.private_weights.tolist()
+    assert Units.from_arrays(features, groups=keys, row_bound=1.0).public.n == 2
+    none = Units.from_arrays(features, groups=[None] * 6, relation="add-or-remove-one", **arguments)
+    assert none.public.n == 3
 
 
 def test_weights_follow_the_rule() -> None:
@@ -238,7 +314,8 @@ def test_a_subset_holds_the_chosen_units() -> None:
         assert dense(part)[:, 0].tolist() == [3, 4, 5, 0]
         records = Units.from_arrays(features, np.arange(6), row_bound=9.0).subset(np.array([5, 1, 2]), 3)
         assert records.private_targets.tolist() == [5, 1, 2]
-        assert records.positions == 3
+        assert records.private_count == 3
+        assert part.subset(np.array([0, 1, 2, 5]), 4).private_count == 2  # the others are absent
 
 
 def test_mapped_rows_are_products_inside_the_new_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +356,7 @@ def test_printing_shows_no_data() -> None:
         ({"features": np.ones(4)}, ValueError, "shape"),
         ({"features": np.array([["a"] * 2] * 4)}, TypeError, "must be numbers"),
         ({"features": np.array([[1, None]] * 4, object)}, TypeError, "must be numbers"),
-        ({"features": np.ones((4, 2), complex)}, TypeError, "must be numbers"),
+        ({"features": np.ones((4, 2), complex)}, ValueError, "Complex data not supported"),
         ({"features": np.ones((4, 0))}, ValueError, "at least one column"),
         ({"targets": np.ones(3)}, ValueError, "one for each row"),
         ({"targets": np.ones((4, 1))}, ValueError, "one for each row"),
@@ -291,8 +368,9 @@ def test_printing_shows_no_data() -> None:
         ({"classes": [0, 1], "target_bounds": (0, 1)}, ValueError, "not both"),
         ({"target_bounds": (1, 0)}, ValueError, "low < high"),
         ({"groups": [0, 1, 2]}, ValueError, "one user key"),
-        ({"groups": [0, 1, 2, np.nan]}, ValueError, "missing keys"),
-        ({"groups": ["a", None, "b", "c"]}, ValueError, "missing keys"),
+        ({"groups": np.zeros((4, 1))}, ValueError, "one user key"),
+        ({"groups": [np.nan] * 4}, ValueError, "key is missing .* belongs to nobody"),
+        ({"groups": ["a", "", None, pd.NA]}, ValueError, "name 1 users"),
         ({"groups": [0, 1, 2, 3], "max_records_per_user": 0}, ValueError, "at least 1"),
         ({"groups": [0, 1, 2, 3], "user_weighting": "none"}, ValueError, "user_weighting"),
         ({"relation": "add-or-remove-one"}, ValueError, "n is missing"),
@@ -329,7 +407,7 @@ def test_sparse_rows_are_never_made_dense() -> None:
     import resource
     import numpy as np
     from scipy import sparse
-    from privopt.data import Units
+    from privopt.data.units import Units
     from privopt.engine.in_process import InProcessEngine
     from privopt.problems import losses
     from privopt.queries.gradient import ClippedGradient

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,8 @@ from scipy import sparse, stats
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.engine import fast_path, general_path
-from privopt.engine.in_process import InProcessEngine, traced_arrays, traced_shapes, traced_sum
+from privopt.engine.compiled_loops import traced_arrays, traced_shapes, traced_sum
+from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -108,7 +109,7 @@ def close(found: Any, expected: Any, *, tolerance: float = 1e-10) -> None:
 )
 def test_the_fast_path_equals_the_general_path(name: str, layout: str) -> None:
     engine = InProcessEngine(units_for(LOSSES[name], layout))
-    some = np.flatnonzero(np.random.default_rng(3).random(engine.units.positions) < 0.3)
+    some = np.flatnonzero(np.random.default_rng(3).random(engine.units.private_count) < 0.3)
     # The JAX form of a difference clips its gradients without the 1e-9 that the per-record form goes inwards.
     tolerance = 1e-10 if LOSSES[name].outputs == 1 else 4e-9
     for asked in queries_for(LOSSES[name]):
@@ -166,7 +167,7 @@ def test_no_unit_exceeds_its_clip(layout: str) -> None:
     for clip in (1e-12, 0.05, 1.0, 1e6):
         asked = ClippedGradient(loss=loss, at=np.full(D + 1, 1e3), clip=clip)
         gathered = engine.gather(asked)
-        assert gathered.shape == (engine.units.positions, D + 1)
+        assert gathered.shape == (engine.units.private_count, D + 1)
         assert np.all(np.linalg.norm(gathered, axis=1) <= clip)
         close(gathered.sum(axis=0), engine.clipped_sum(asked))
         for unit in (0, 1, 2, 3, 4, 7, 40):
@@ -213,7 +214,7 @@ def test_two_threads_give_bitwise_what_one_gives(layout: str) -> None:
         noise=FixedChoice(),
     )
     asked = ClippedGradient(loss=losses.logistic, at=generator.normal(size=24), clip=0.1)
-    draw = np.flatnonzero(generator.random(units.positions) < 0.8)
+    draw = np.flatnonzero(generator.random(units.private_count) < 0.8)
     for positions in (None, draw):
         sums = [InProcessEngine(units, threads=k).clipped_sum(asked, positions) for k in (1, 2, 3, 16)]
         assert all(np.array_equal(sums[0], other) for other in sums[1:])
@@ -309,6 +310,8 @@ def test_the_softmax_kernel_equals_the_general_path(layout: str) -> None:
 class LargestEntryGradient(ClippedGradient):
     """A gradient clipped in the l_inf norm."""
 
+    radius_norm: ClassVar[str] = "linf"
+
     kind: Any = static()
 
     def clip_unit(self, private_vector: Any) -> Any:
@@ -389,7 +392,7 @@ def test_a_users_own_loss_is_summed_in_chunks_that_change_nothing(
     whole = engine.clipped_sum(asked)
     assert np.isfinite(whole).all()
     expected, gradient = np.zeros(12), jax.jit(CUSTOM.gradient)
-    for unit in range(units.positions):
+    for unit in range(units.private_count):
         rows = units.private_rows_of(np.array([unit]))
         rows = rows[units.private_present[rows]]
         if len(rows) == 0:
@@ -454,7 +457,7 @@ def test_a_view_is_the_engine_on_mapped_rows(
         ClippedGradient(loss=losses.logistic, at=generator.normal(size=3), clip=0.2),
         ClippedGradient(loss=losses.softmax(2), at=generator.normal(size=(3, 2)), clip=0.2),
     ):
-        some = np.arange(0, view.units.positions, 3)
+        some = np.arange(0, view.units.private_count, 3)
         for draw in (None, some):
             # Rows that are mapped anew have norms known to 1e-6 only, on the safe side.
             close(

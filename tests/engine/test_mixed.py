@@ -16,7 +16,8 @@ from tests.support.plain_logistic import PlainLogistic
 from privopt.data.rows import MappedRows
 from privopt.data.units import Units
 from privopt.engine import mixed_kernel
-from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
@@ -45,7 +46,7 @@ def test_the_fast_path_equals_the_general_path(name: str, layout: str) -> None:
     engine = InProcessEngine(units_for(loss, layout))
     shape = (D + 1,) if loss.outputs == 1 else (D + 1, loss.outputs)
     at, previous = np.random.default_rng(2).normal(size=(2, *shape))
-    some = np.flatnonzero(np.random.default_rng(3).random(engine.units.positions) < 0.3)
+    some = np.flatnonzero(np.random.default_rng(3).random(engine.units.private_count) < 0.3)
     for draw in (None, some, some[:0]):
         for clips in ((0.35, 0.1), (np.inf, 0.05), (1e-3, np.inf)):
             asked = mixed(at, previous, loss=loss, clip=clips[0], change_clip=clips[1])
@@ -112,7 +113,7 @@ def test_kept_slopes_change_no_bit_on_any_number_of_threads(layout: str, width: 
         return
     rows = 12_345 if layout in ("dense", "users") else 2_345
     units, points = path_units(layout, width, rows), np.random.default_rng(0).normal(size=(5, width))
-    draw = np.flatnonzero(np.random.default_rng(1).random(units.positions) < 0.7)
+    draw = np.flatnonzero(np.random.default_rng(1).random(units.private_count) < 0.7)
     keeping = [InProcessEngine(units, threads=k) for k in (1, 2, 5)]
     # Forward along the path, then a step from a point that is not the last one, one that stays, and a new formula.
     steps = [(0, 0), (1, 0), (2, 1), (3, 2), (1, 0), (1, 1), (2, 1), (4, 2)]

@@ -284,18 +284,23 @@ WRONG_ARGUMENTS = [
     ({"relation": "zero-out"}, ValueError, "relation must be"),
     ({"row_bound": -1.0}, ValueError, "row_bound must be positive"),
     ({"row_bound": "long"}, TypeError, "row_bound must be a number"),
-    ({"n": 10}, ValueError, "n must be a public number that no data set exceeds"),
+    (
+        {"n": 10},
+        ValueError,
+        "n = 10 was given with 240 rows: under replace-one it lies between 240 and twice",
+    ),
+    (
+        {"n": 10, "relation": "add-or-remove-one"},
+        ValueError,
+        "n must be a public number that no data set exceeds",
+    ),
     ({"random_state": -1}, ValueError, "seed must be at least 0"),
-    ({"max_records_per_user": 0}, None, ""),  # no groups: not used
 ]
 
 
 @pytest.mark.parametrize(("change", "error", "message"), WRONG_ARGUMENTS)
 def test_a_missing_or_wrong_argument_gets_a_sentence(change: Any, error: Any, message: str) -> None:
     X, y = toy_data()
-    if error is None:
-        configured(LogisticRegression, **change).fit(X, y)
-        return
     with pytest.raises(error, match=message):
         configured(LogisticRegression, **change).fit(X, y)
 
@@ -348,7 +353,7 @@ def test_text_is_refused_by_its_type_and_no_value_is_repeated() -> None:
     X, y = toy_data()
     frame = pd.DataFrame(X, columns=["age", "height", "weight"])
     frame["job"] = "spy"
-    for odd in (frame, frame.to_numpy(), [["spy", "1"]] * ROWS):
+    for odd in (frame, frame.to_numpy(), np.full((ROWS, 2), "spy")):
         with pytest.raises(TypeError, match="encode") as caught:
             configured(LogisticRegression).fit(odd, y)
         assert "spy" not in str(caught.value)
@@ -364,6 +369,29 @@ def test_predicting_takes_missing_values_and_checks_names_and_numbers_of_feature
         model.predict(X[:, :2])
 
 
+def test_a_vector_and_complex_features_are_refused_without_their_values() -> None:
+    X, y = toy_data()
+    model = configured(LogisticRegression)
+    fitted = configured(LogisticRegression, solver=FEW_STEPS).fit(X, y)
+    for refused in (lambda: model.fit(X[:, 0], y), lambda: fitted.predict(X[0])):
+        with pytest.raises(ValueError, match=r"Expected 2D array, got 1D array instead") as caught:
+            refused()
+        assert "\n" not in str(caught.value)
+    with pytest.raises(
+        ValueError, match=r"Complex data not supported: features have dtype complex128"
+    ) as caught:
+        model.fit(X.astype(complex), y)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_rows_have_no_predictions() -> None:
+    X, y = toy_data()
+    model = configured(LogisticRegression, solver=FEW_STEPS).fit(X, y)
+    assert model.predict(X[:0]).shape == (0,)
+    assert model.predict_proba(X[:0]).shape == (0, 2)
+    assert model.predict(sparse.csr_array(X[:0])).shape == (0,)
+
+
 def test_nothing_of_the_data_stays_in_a_fitted_model() -> None:
     X, y = toy_data()
     model = configured(LogisticRegression, solver=FEW_STEPS).fit(X, y)
@@ -373,3 +401,17 @@ def test_nothing_of_the_data_stays_in_a_fitted_model() -> None:
 
     assert all(array.size <= WIDTH for array in arrays(model))
     assert not {"curator", "units", "result", "transcript"} & {name.strip("_") for name in vars(model)}
+
+
+@pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
+def test_the_report_says_what_the_coefficients_are_and_what_became_of_long_rows(kind: Any) -> None:
+    X, y = toy_data(kind)
+    for options in ({}, {"row_bound": 1.5}):
+        model = configured(kind, **options).fit(X, y)
+        divided = hasattr(model, "classes_") and not options
+        told = model.privacy_.model.meaning
+        assert ("divided by the length of the record's scaled row" in told) == divided
+        assert told.endswith("Columns are in the units that they were given in.")
+        said = " ".join(model.privacy_.to_dict()["utility_assumptions"])
+        assert ("Every row was divided by its length" in said) == divided
+        assert ("are shortened to it" in said) != divided

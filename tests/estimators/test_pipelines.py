@@ -9,8 +9,8 @@ from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_
 from sklearn.pipeline import make_pipeline
 from tests.estimators.configured import configured, toy_data
 
-from privopt.estimators.base import in_search
 from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.searched import in_search
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.schema import Schema

@@ -13,9 +13,9 @@ from privopt.errors import BudgetExceeded
 from privopt.estimators.base import HOLDOUT, SELECTION_SHARE
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.regressors import LinearRegression, Ridge
-from privopt.estimators.search import dominating
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger.account import Account
+from privopt.ledger.dominating import dominating
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent, Repeated, Sequence, ShiftedGaussianEvent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 

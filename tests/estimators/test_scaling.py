@@ -1,7 +1,6 @@
 """Public scaling and its inverse."""
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -81,11 +80,3 @@ def test_targets_are_mapped_by_their_bounds() -> None:
     assert centered.ends == (-1, 1)
     assert plain.ends == (pytest.approx(-1 / 3), 1)
     assert np.isnan(centered.apply(np.array([np.nan]))).all()
-
-
-def test_a_target_that_is_no_number_becomes_nan_and_text_is_refused_by_its_type() -> None:
-    scaling_of = TargetScaling.of((-2, 2), centered=True)
-    objects = np.array([1, 2.0, None, pd.NA, "x", True], dtype=object)
-    np.testing.assert_array_equal(scaling_of.apply(objects), [0.5, 1.0, np.nan, np.nan, np.nan, 0.5])
-    with pytest.raises(TypeError, match="y must be numbers"):
-        scaling_of.apply(np.array(["1", "2"]))

@@ -9,7 +9,15 @@ from hypothesis import given
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_deltas, gaussian_epsilon, gaussian_mu
+from privopt.ledger.amounts import Budget
+from privopt.ledger.gaussian_dp import (
+    gaussian_budget,
+    gaussian_delta,
+    gaussian_deltas,
+    gaussian_epsilon,
+    gaussian_mu,
+    part_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +79,24 @@ def test_the_ends_of_the_curve_are_exact() -> None:
     assert gaussian_mu(math.inf, 1e-6) == math.inf
     assert gaussian_mu(1, 0) == 0
     assert gaussian_mu(0, 1e-6) == pytest.approx(2 * norm.ppf(0.5 + 0.5e-6), rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-9, 1e-4, 1.0])
+@pytest.mark.parametrize("delta", [1e-20, 2.8e-6, 1e-3])
+def test_the_parts_of_a_budget_however_small_compose_to_the_whole(epsilon: float, delta: float) -> None:
+    whole = gaussian_mu(epsilon, delta)
+    for fraction in (0.05, 0.5, 0.9999):
+        part = part_of(Budget(epsilon, delta), fraction)
+        assert part.epsilon > 0
+        assert part.delta <= delta
+        assert gaussian_mu(part.epsilon, part.delta) == pytest.approx(whole * math.sqrt(fraction), rel=1e-6)
+
+
+def test_a_budget_is_found_for_any_mu_and_gives_it_back() -> None:
+    for mu in np.geomspace(1e-9, 10, 500):
+        budget = gaussian_budget(mu, 1e-6)
+        assert 0 < budget.delta <= 1e-6
+        assert gaussian_mu(budget.epsilon, budget.delta) == pytest.approx(mu, rel=1e-6)
 
 
 def test_nonsense_is_refused() -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import privopt
-from privopt import losses
+from privopt import LogisticRegression, losses
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent
+from privopt.planning import effort
 from privopt.planning.plan import WIDTH, Bound, Finding, Plan, figure
 from privopt.public import Public
 from privopt.solve import Plans
@@ -144,3 +145,42 @@ def test_there_is_a_plan_without_privacy_that_is_json() -> None:
     plans = privopt.plan(network, d=4, start=START, n=5000, epsilon=math.inf, delta=1e-7)
     assert "no privacy" in str(plans)
     json.dumps(plans.to_dict(), allow_nan=False)
+
+
+def model(**options: Any) -> LogisticRegression:
+    return LogisticRegression(epsilon=1.0, delta=1e-10, classes=(0, 1), **({"bounds": (-1, 1)} | options))
+
+
+@pytest.mark.parametrize("features", [10, 54, 108, 511])
+def test_the_seconds_of_a_plan_count_loading_releases_and_matrices_beside_the_passes(features: int) -> None:
+    plan = model().plan(n_features=features, n=60_000)
+    assert plan.solver == "whitened gradient-descent"
+    parts = (
+        effort.loading_seconds(plan.public),
+        plan.passes * effort.pass_seconds(plan.public),
+        plan.releases * effort.RELEASE_SECONDS,
+        effort.second_moment_seconds(plan.public) + effort.mapping_seconds(plan.public),
+    )
+    assert min(parts) > 0
+    assert plan.seconds == pytest.approx(math.fsum(parts))
+
+
+def test_matrices_outweigh_the_passes_on_wide_rows_and_not_on_narrow_ones() -> None:
+    def share(features: int) -> float:
+        plan = model().plan(n_features=features, n=60_000)
+        matrices = effort.second_moment_seconds(plan.public) + effort.mapping_seconds(plan.public)
+        return matrices / plan.seconds
+
+    assert share(10) < 0.1 < 0.5 < share(511)
+
+
+def test_estimated_bounds_and_a_search_take_longer_than_one_fit() -> None:
+    plain = model().plan(n_features=54, n=60_000).seconds
+    assert model(bounds=None, loose_bounds=(-9, 9)).plan(n_features=54, n=60_000).seconds > 1.2 * plain
+    assert model(alpha="private").plan(n_features=54, n=60_000).seconds > 2.0 * plain
+
+
+def test_a_method_that_releases_curvature_plans_for_it() -> None:
+    plans = privopt.plan(losses.logistic, n=60_000, d=500, epsilon=1.0, delta=1e-10)
+    assert plans["newton"].seconds > 20 * effort.second_moment_seconds(plans["newton"].public)
+    assert plans["newton"].seconds > 5 * plans["gradient-descent"].seconds

@@ -122,7 +122,7 @@ def test_the_products_equal_the_general_path(layout, d, row_bound, monkeypatch):
     monkeypatch.setattr(second_moments, "_PRODUCT_ROWS", 16)
     engine = InProcessEngine(units_of(layout, 100, d))
     query = SecondMoment(row_bound=row_bound)
-    some = np.flatnonzero(np.random.default_rng(3).random(engine.units.positions) < 0.3)
+    some = np.flatnonzero(np.random.default_rng(3).random(engine.units.private_count) < 0.3)
     for draw in (None, some, some[:0]):
         found, expected = engine.clipped_sum(query, draw), engine.general_sum(query, draw)
         # Norms of rows that are mapped block by block are raised by 2^-20.

@@ -63,7 +63,7 @@ def test_it_is_the_largest_eigenvalue(width, layout):
         sparse.csr_array(rows) if layout == "sparse" else rows,
         row_bound=1.0,
         groups=np.arange(200) // 4 if layout == "users" else None,
-        max_records_per_user=4 if layout == "users" else None,
+        max_records_per_user=4 if layout == "users" else 100,
         storage="float64",
     )
     ledger = Ledger(Budget(np.inf, 0.0), units.public.relation)

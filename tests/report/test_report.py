@@ -11,6 +11,7 @@ import pytest
 from tests.report import samples
 
 from privopt.public import Relation
+from privopt.report.explain import price, utility_assumptions
 from privopt.report.figures import schedule_figure
 from privopt.report.model import MOST_ROWS, ModelSummary
 from privopt.report.page import combined_html, combined_json, joint_price, save_combined
@@ -168,7 +169,6 @@ def test_the_short_text_fits_a_terminal(name: str) -> None:
     lines = str(report).splitlines()
     assert 8 <= len(lines) <= 24
     assert max(map(len, lines)) <= TERMINAL_WIDTH
-    assert report._repr_html_().startswith("<pre>")
 
 
 @pytest.mark.parametrize("name", REPORTS)
@@ -320,3 +320,33 @@ def test_a_model_summary_checks_its_shapes() -> None:
 def test_a_report_pickles_and_needs_no_data_to_be_rendered_again() -> None:
     again = pickle.loads(pickle.dumps(sampled()))
     assert str(again) == str(sampled())
+
+
+def test_rows_that_were_divided_are_not_said_to_be_shortened() -> None:
+    shortened, divided = gaussian(), dataclasses.replace(gaussian(), divided_rows=True)
+    assert any("are shortened to it" in sentence for sentence in utility_assumptions(shortened))
+    said = utility_assumptions(divided)
+    assert any("Every row was divided by its length" in sentence for sentence in said)
+    assert not any("Rows longer than" in sentence for sentence in said)
+    assert PrivacyReport.from_dict(divided.to_dict()).divided_rows
+
+
+def test_the_table_of_coefficients_says_what_its_numbers_are() -> None:
+    assert gaussian().model is not None
+    model = dataclasses.replace(gaussian().model, meaning="One unit of a column is a foot.")
+    report = dataclasses.replace(gaussian(), model=model)
+    assert "One unit of a column is a foot." in report.to_html()
+    back = PrivacyReport.from_dict(report.to_dict()).model
+    assert back is not None
+    assert back.meaning == model.meaning
+    assert "parameters as the loss takes them" in ModelSummary.of_params([1.0, 2.0]).meaning
+
+
+def test_a_run_that_chose_fewer_steps_is_not_said_to_have_taken_the_planned_ones() -> None:
+    report = gaussian()
+    assert report.plan is not None
+    plan = dataclasses.replace(report.plan, adaptive=True, releases=report.count + 7)
+    assert "The planned steps were all taken" in price(report)
+    chosen = price(dataclasses.replace(report, plan=plan))
+    assert "The run chose the number of its steps as it went, and took all of them." in chosen
+    assert "planned steps" not in chosen

@@ -26,9 +26,9 @@ from privopt.planning.coordinates import Coordinates
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball, LpBall
-from privopt.problems.huberised_sum import HuberisedSum
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Ridge
+from privopt.proofs.huberised_sum import HuberisedSum
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser

@@ -63,10 +63,10 @@ class ExactCurator(Dataless):
     def _iterate_compiled(self, step, state, times, slots):
         return self._iterate_eagerly(step, state, times, slots)
 
-    def _open_stream(self, name, key, mechanism, shape):
+    def _open_stream(self, name, mechanism, shape):
         raise TypeError(f"no formula for {name}.")
 
-    def _answer_stream(self, key, mechanism, method, query, sensitivity, source, public_arguments):
+    def _answer_stream(self, request, state):
         raise TypeError("no stream is open.")
 
     def _mean(self, query):

@@ -70,6 +70,15 @@ def test_numbers_are_clipped_and_scaled() -> None:
     assert zero_to_one[:, 0].tolist() == [0.0, 0.25, 1.0, 0.5]
 
 
+def test_an_encoder_says_in_which_units_its_features_are() -> None:
+    said = TabularEncoder(SCHEMA, numeric_range=(0, 1)).describe_units()
+    assert said == (
+        "Columns are as encoded: a number runs from 0 to 1 over its declared range, a flag is 0 or 1, a level is 1 "
+        "where it applies, else 0."
+    )
+    assert "a pixel runs from 0 to 1" in TabularEncoder(LISTS).describe_units()
+
+
 def test_bounds_of_any_size_scale_without_overflow() -> None:
     schema = {"columns": {"v": {"kind": "num", "low": -1.7e308, "high": 1.7e308}}}
     values = pd.DataFrame({"v": [-1.7e308, 0.0, 1.7e308]})

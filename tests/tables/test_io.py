@@ -14,11 +14,11 @@ from privopt.tables import (
     Schema,
     TableError,
     TabularEncoder,
-    group_codes,
     read_table,
     read_target,
     row_count,
     table_columns,
+    user_keys,
     write_predictions,
 )
 
@@ -66,7 +66,7 @@ def test_every_format_gives_the_same_features_targets_and_users(files: dict[str,
         assert table.column_names == list(SCHEMA.names)
         assert np.array_equal(encoder.transform(table), expected)
         assert read_target(table, SCHEMA).tolist() == [0, 1, 1, 0]
-        assert group_codes(table, "person").tolist() == [0, 0, 1, 2]
+        assert user_keys(table, "person").tolist() == [0, 0, 1, 2]
         assert row_count(path) == 4
         assert table_columns(path) == list(FRAME.columns)
         assert read_table(path, SCHEMA, columns=["town", "age"]).column_names == ["town", "age"]
@@ -104,7 +104,6 @@ def test_a_file_that_cannot_be_read_is_one_sentence_without_cells(
         (tmp_path, "is of no known format"),
         (tmp_path / "table.xlsx", r"must end in one of \.parquet, \.pq, \.csv"),
         (written(tmp_path / "ragged.csv", b"age,y\n1,1\nhush,2,3\n"), "it is not well-formed CSV"),
-        (written(tmp_path / "latin.csv", b"age,town\n1,Z\xfcrich\n"), "it is not UTF-8 text"),
         (written(tmp_path / "latin_header.csv", b"\xe4ge,town\n1,2\n"), "it is not UTF-8 text"),
         (written(tmp_path / "no.parquet", b"hush"), "it is not well-formed Parquet"),
         (
@@ -120,6 +119,18 @@ def test_a_file_that_cannot_be_read_is_one_sentence_without_cells(
             read_table(path, SCHEMA, columns=["age", "town"] if "ragged" not in path.name else ["age"])
         assert "hush" not in str(caught.value)
         assert "\n" not in str(caught.value)
+
+
+def test_a_cell_that_is_no_unicode_text_is_missing_and_changes_no_other(tmp_path: Path) -> None:
+    path = written(
+        tmp_path / "latin.csv", b"age,member,town,person,y\n1,1,a,Z\xfcrich,0\n\xfc,1,\xfc,x,\xfc\n"
+    )
+    table = read_table(path, SCHEMA)
+    assert np.array_equal(table["age"].to_numpy(), [1, np.nan], equal_nan=True)
+    features = TabularEncoder(SCHEMA).transform(table)
+    assert features[1, 1:5].tolist() == [0.0, 0.0, 0.0, 0.0]
+    assert np.array_equal(read_target(table, SCHEMA), [0, np.nan], equal_nan=True)
+    assert user_keys(table, "person").tolist() == [0, 1]
 
 
 def test_missing_and_unknown_columns_are_named(files: dict[str, Path]) -> None:

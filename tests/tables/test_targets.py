@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from privopt.tables import Schema, TableError, group_codes, read_target
+from privopt.tables import Schema, TableError, read_target, user_keys
 
 SCHEMA = Schema.from_json(
     {
@@ -33,10 +33,18 @@ def test_flags_levels_and_numbers() -> None:
 
 
 @pytest.mark.parametrize("people", [[7, 3, 7, None, None], ["x", "y", "x", None, None]])
-def test_every_user_is_one_code_and_all_unknown_ones_are_one_user(people: list[object]) -> None:
-    for table in (pd.DataFrame({"person": people}), pa.table({"person": people})):
-        assert group_codes(table, "person").tolist() == [0, 1, 0, 2, 2]
+def test_every_user_has_one_key_and_a_record_without_one_belongs_to_nobody(people: list[object]) -> None:
+    expected = [0, 1, 0, math.nan, math.nan]
+    plain = pa.table({"person": people})
+    encoded = pa.table({"person": plain["person"].dictionary_encode()})
+    chunked = pa.concat_tables([plain[:2], plain[2:]])
+    for table in (pd.DataFrame({"person": people}), plain, encoded, chunked):
+        np.testing.assert_array_equal(user_keys(table, "person"), expected)
     mixed = pd.DataFrame({"person": pd.Series([7, "x", "7", None, math.nan], dtype=object)})
-    assert group_codes(mixed, "person").tolist() == [0, 1, 0, 2, 2]
+    np.testing.assert_array_equal(user_keys(mixed, "person"), expected)
+    empty = pa.table({"person": pa.array(["", "x", "", None], pa.large_string())})
+    np.testing.assert_array_equal(np.isnan(user_keys(empty, "person")), [True, False, True, True])
+    assert np.isnan(user_keys(pa.table({"person": pa.nulls(3)}), "person")).all()
+    assert len(user_keys(plain[:0], "person")) == 0
     with pytest.raises(TableError, match="cannot tell users apart"):
-        group_codes(pa.table({"person": [[1]]}), "person")
+        user_keys(pa.table({"person": [[1]]}), "person")

@@ -1,16 +1,23 @@
 """`privopt fit`: the plan first, then the data, then the model and its report in a directory."""
 
+import contextlib
+import tempfile
+from collections.abc import Generator
 from pathlib import Path
 
+import numpy as np
 from rich.console import Console
 from scipy.sparse import issparse
 
 from privopt.commands import model_directory, planning, screen
 from privopt.commands.mistakes import Mistake
-from privopt.commands.task import Options, Task
+from privopt.commands.options import Options
+from privopt.commands.task import Estimator, Task
+from privopt.errors import PrivoptError
+from privopt.planning.plan import Plan
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
-from privopt.tables import group_codes, read_table, read_target, row_count, table_columns
+from privopt.tables import read_table, read_target, row_count, table_columns, user_keys
 
 
 def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) -> None:
@@ -21,23 +28,77 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
     """
     directory = _free(output, overwrite=overwrite)
     task = Task.of(options)
-    _check_header(table, task)
-    n, how_n = _units(table, task)
-    estimator = task.estimator(n)
-    terminal = screen.console()
-    plan = planning.announce(
-        terminal, task, estimator, n, how_n, title="Plan, made before any record is read"
-    )
-    private_table = read_table(table, task.schema, columns=task.columns)
-    private_features = task.encoder.fit(private_table).transform(private_table)
-    private_target = read_target(private_table, task.schema, task.target.column)
-    groups = None if options.group is None else group_codes(private_table, options.group)
-    with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as observer:
-        estimator.fit(private_features, private_target, groups=groups, observer=observer)
-    saved = model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
-    saved.write(directory)
+    with _reserved(directory):
+        _check_header(table, task)
+        n, how_n = _units(table, task)
+        estimator = task.estimator(n)
+        terminal = screen.console()
+        plan = planning.announce(
+            terminal, task, estimator, n, how_n, title="Plan, made before any record is read"
+        )
+        saved = _fitted(terminal, table, task, estimator, plan)
+        try:
+            saved.write(directory)
+        except PrivoptError as error:  # it is paid for: another place is better than none
+            directory = Path(tempfile.mkdtemp(prefix="privopt-model-"))
+            screen.warn(terminal, f"{error} The model is paid for, and is written to {directory} instead.")
+            saved.write(directory)
     saved.write_report(directory)
     _summarise(terminal, saved.report, directory)
+
+
+def _fitted(
+    terminal: Console, table: Path, task: Task, estimator: Estimator, plan: Plan
+) -> model_directory.SavedModel:
+    """Read the table and fit the model; whatever stops that, say what was spent."""
+    begun, made = False, 0
+
+    def count(name: str, releases: int) -> None:
+        nonlocal made
+        made += releases
+        advance(name, releases)
+
+    try:
+        with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as advance:
+            count("table", 0)
+            private_table = read_table(table, task.schema, columns=task.columns)
+            private_features = task.encoder.fit(private_table).transform(private_table)
+            private_target = read_target(private_table, task.schema, task.target.column)
+            group = task.options.group
+            groups = None if group is None else user_keys(private_table, group)
+            begun = True
+            estimator.fit(private_features, private_target, groups=groups, observer=count)
+        return model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
+    except BaseException as error:
+        refused = (
+            isinstance(error, PrivoptError) and made == 0
+        )  # arguments are checked before the first release
+        screen.warn(terminal, screen.spent(plan, made) if begun and not refused else screen.NOTHING_SPENT)
+        raise
+
+
+@contextlib.contextmanager
+def _reserved(directory: Path) -> Generator[None]:
+    """Write to the directory before anything is read; on failure nothing new is left.
+
+    Raises:
+        Mistake: it cannot be made or written to.
+    """
+    new = [each for each in (directory, *directory.parents) if not each.exists()]
+    try:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(dir=directory, prefix=".privopt-") as file:
+                file.write(b"room for a model")
+        except OSError as error:
+            reason = (error.strerror or "the system refused").lower()
+            raise Mistake(f"--output {str(directory)!r} cannot be written to: {reason}.") from None
+        yield
+    except BaseException:
+        for each in new:
+            with contextlib.suppress(OSError):  # not made, or in use by now
+                each.rmdir()
+        raise
 
 
 def _free(output: Path | None, *, overwrite: bool) -> Path:
@@ -77,8 +138,8 @@ def _units(table: Path, task: Task) -> tuple[int, str]:
     if group is None:
         n, how = row_count(table), "the table's rows"
     else:
-        public_users = group_codes(read_table(table, task.schema, columns=[group]), group)
-        n, how = int(public_users.max(initial=-1)) + 1, f"counted in {group!r}"
+        public_keys = user_keys(read_table(table, task.schema, columns=[group]), group)
+        n, how = len(np.unique(public_keys[~np.isnan(public_keys)])), f"counted in {group!r}"
     if n < 2:
         raise Mistake(
             f"the table {str(table)!r} has {n} {task.unit}s: a private mean needs at least 2, and useful ones many."

@@ -1,29 +1,43 @@
 """Which errors are the user's, and the sentence about them. A sentence never carries a cell of the table."""
 
 import math
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from privopt.errors import PrivoptError
-from privopt.tables.errors import TableError
 
 
-class Mistake(ValueError):
+class Mistake(PrivoptError, ValueError):
     """What was typed cannot be done; the message is one sentence that says what to do."""
 
 
 def sentence_about(error: Exception) -> str | None:
     """The sentence for a user's mistake; None for an error of ours.
 
-    A `ValueError` or `TypeError` is the user's if a line of privopt raised it: those carry our sentences, which quote
-    arguments only. Whatever a library below says may quote private data, and is not shown.
+    Only a `PrivoptError` is shown: its sentence is ours and quotes arguments only. Whatever a library below says, or
+    Python itself from a line of ours, may quote a cell.
     """
-    if isinstance(error, Mistake | TableError | PrivoptError):
-        return str(error)
-    if isinstance(error, ValueError | TypeError) and _raised_by_privopt(error):
+    if isinstance(error, PrivoptError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:
         place = f"{str(error.filename)!r} cannot be used" if error.filename else "the system refused"
         return f"{place}: {error.strerror.lower()}."
     return None
+
+
+@contextmanager
+def public_arguments() -> Generator[None]:
+    """Around what sees public arguments only: a `ValueError` or `TypeError` of a line of ours is the user's mistake.
+
+    Raises:
+        Mistake: with the sentence of such an error.
+    """
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if isinstance(error, PrivoptError) or not _raised_by_privopt(error):
+            raise
+        raise Mistake(str(error)) from error
 
 
 def _raised_by_privopt(error: Exception) -> bool:

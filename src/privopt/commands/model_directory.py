@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from privopt.commands.task import MODELS, Estimator, Task
-from privopt.estimators.fitting import set_parameters, setup_of
+from privopt.estimators.fitting import meaning, set_parameters, setup_of
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.tables import TableError, TabularEncoder, load_model, save_model
@@ -136,4 +136,5 @@ def _summary(estimator: Estimator, encoder: TabularEncoder) -> ModelSummary:
         features=[str(name) for name in encoder.get_feature_names_out()],
         intercept=estimator.intercept_,
         classes=getattr(estimator, "classes_", None),
+        meaning=meaning(estimator, encoder.describe_units()),
     )

@@ -10,10 +10,11 @@ from rich.console import Console
 
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta
-from privopt.commands.task import Estimator, Options, Task
+from privopt.commands.options import Options
+from privopt.commands.task import Estimator, Task
 from privopt.planning.plan import Plan
 from privopt.public import Relation
-from privopt.report.words import number, several_or
+from privopt.report.words import number, several, several_or
 from privopt.solvers.registry import SOLVERS
 
 MEANING = {
@@ -48,11 +49,16 @@ def announce(terminal: Console, task: Task, estimator: Estimator, n: int, how_n:
     """Print the plan of a fit to n units and return it."""
     plan = task.plan(estimator, n)
     screen.show_rows(terminal, title, _rows(task, plan, n, how_n))
-    if task.options.seed is not None:
-        screen.warn(terminal, screen.NOT_PRIVATE_SEED.format(seed=task.options.seed))
-    if not plan.budget.is_private:
-        screen.warn(terminal, screen.NOT_PRIVATE_EPSILON)
+    for warning in _warnings(task, plan):
+        screen.warn(terminal, warning)
     return plan
+
+
+def _warnings(task: Task, plan: Plan) -> list[str]:
+    """Why a fit by this plan would not be private."""
+    seed = task.options.seed
+    by_seed = [] if seed is None else [screen.NOT_PRIVATE_SEED.format(seed=seed)]
+    return by_seed + ([] if plan.budget.is_private else [screen.NOT_PRIVATE_EPSILON])
 
 
 def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
@@ -97,7 +103,7 @@ def _model(task: Task) -> str:
     else:
         low, high = target.bounds or (0.0, 0.0)
         domain = f"from {number(low)} to {number(high)}"
-    level = f" at {task.options.quantile:g}" if task.options.model == "quantile" else ""
+    level = "" if task.quantile is None else f" at {task.quantile:g}"
     columns = len(task.encoder.blocks_)
     return (
         f"{task.model.title}{level} of {target.column!r} ({domain}) from {columns} columns, "
@@ -115,7 +121,8 @@ def _show_others(terminal: Console, task: Task, estimator: Estimator, n: int) ->
 def _short(plan: Plan) -> str:
     most = "at most " if plan.adaptive else ""
     bound = "" if plan.bound is None else f"; {plan.bound.sentence}"
-    return f"{most}{plan.releases:,} releases, {several_or(plan.passes, 'pass')}; {screen.excess_row(plan)}{bound}"
+    effort = f"{most}{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')}"
+    return f"{effort}; {screen.excess_row(plan)}{bound}"
 
 
 def _others(task: Task, estimator: Estimator, n: int) -> list[Plan]:
@@ -134,4 +141,8 @@ def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
     plans = [task.plan(estimator, n)]
     if task.options.solver == "auto":
         plans += _others(task, estimator, n)
-    return {"chosen": plans[0].solver, "plans": [plan.to_dict() for plan in plans]}
+    return {
+        "chosen": plans[0].solver,
+        "warnings": _warnings(task, plans[0]),
+        "plans": [plan.to_dict() for plan in plans],
+    }

@@ -5,7 +5,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -17,6 +17,7 @@ NOT_PRIVATE_SEED = (
     "NOT PRIVATE: the noise comes from --seed {seed}; whoever knows or guesses it can subtract the noise. Use a seed "
     "to test, never for a model that leaves your hands."
 )
+NOTHING_SPENT = "Nothing was spent: no release was made."
 NOT_PRIVATE_EPSILON = "NOT PRIVATE: epsilon is infinite, so nothing is clipped and no noise is added."
 
 
@@ -49,6 +50,14 @@ def price_row(plan: Plan, how_delta: str = "") -> str:
         return "epsilon is infinite: no privacy"
     remark = f" ({how_delta})" if how_delta else ""
     return f"epsilon {number(plan.epsilon)} at delta {number(plan.budget.delta, 3)}{remark}"
+
+
+def spent(plan: Plan, made: int) -> str:
+    """What a fit that was stopped has cost."""
+    return (
+        f"Stopped after {made:,} of {several(plan.releases, 'release')}. Fitting had begun: count its whole price as "
+        f"spent on these data, {price_row(plan)}."
+    )
 
 
 def effort_row(plan: Plan, *, sparse: bool = False) -> str:
@@ -84,20 +93,27 @@ def promises(plan: Plan) -> list[tuple[str, str]]:
 
 @contextmanager
 def release_bar(screen: Console, title: str, releases: int) -> Generator[Observer]:
-    """A progress bar that counts releases; gives the observer that moves it."""
+    """A progress bar that counts releases; gives the observer that moves it.
+
+    While a stage prepares the next release, (what, 0), the bar runs to and fro and says what is prepared.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=None),
-        MofNCompleteColumn(),
-        TextColumn("releases"),
+        TextColumn("{task.fields[doing]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=screen, expand=screen.width < 100) as progress:
-        bar = progress.add_task(title, total=releases)
+        bar = progress.add_task(title, total=None, doing="preparing")
+        task, made = progress.tasks[0], 0
 
         def observe(name: str, count: int) -> None:
-            del name
-            progress.advance(bar, count)
+            nonlocal made
+            made += count
+            task.total = releases if count else None  # without a total the bar runs to and fro
+            doing = f"{made}/{releases} releases" if count else f"preparing: {name}"
+            progress.update(bar, completed=made, doing=doing, refresh=count == 0)
 
         yield observe
-        progress.update(bar, total=progress.tasks[bar].completed)  # a run that adapts may end early
+        task.total = made  # a run that adapts may end early
+        progress.update(bar, completed=made, doing=f"{made}/{made} releases")

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from privopt.commands.mistakes import Mistake, check_delta, check_epsilon
+from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
+from privopt.commands.options import MAX_RECORDS, QUANTILE, Options
 from privopt.estimators.classifiers import LinearSVC, LogisticRegression
 from privopt.estimators.regressors import (
     HuberRegressor,
@@ -47,25 +47,6 @@ MODELS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
-    """What was typed, as it was typed; see `privopt fit --help`."""
-
-    schema: Path | None = None
-    schema_name: str | None = None
-    target: str | None = None
-    epsilon: float | None = None
-    delta: str | None = None
-    model: str | None = None
-    group: str | None = None
-    max_records: int = 100
-    relation: str = Relation.REPLACE_ONE.value
-    n: int | None = None
-    quantile: float = 0.5
-    solver: str = "auto"
-    seed: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Task:
     """Everything public about a fit but the number of units.
 
@@ -104,8 +85,14 @@ class Task:
             raise Mistake(f"--n must be at least 2, got {options.n}: a mean over fewer hides nobody.")
         if options.solver not in ("auto", *SOLVERS):
             raise Mistake(f"--solver must be one of auto, {', '.join(SOLVERS)}, got {options.solver!r}.")
-        if not 0 < options.quantile < 1:
+        if options.max_records is not None and options.group is None:
+            raise Mistake("--max-records limits the records of a user: name the users' column with --group.")
+        if options.quantile is not None and not 0 < options.quantile < 1:
             raise Mistake(f"--quantile must lie strictly between 0 and 1, got {options.quantile:g}.")
+        if options.quantile is not None and options.model != "quantile":
+            raise Mistake(
+                "--quantile is the level of a quantile regression: ask for one with --model quantile."
+            )
         if options.schema is None:
             raise Mistake(
                 "give --schema: a JSON file with the public range or levels of every column to be used; reading them "
@@ -138,6 +125,12 @@ class Task:
         return [*self.encoder.to_document()["features"], self.target.column, *group]
 
     @property
+    def quantile(self) -> float | None:
+        """The level of a quantile regression; None for another model."""
+        given = self.options.quantile
+        return (QUANTILE if given is None else given) if self.options.model == "quantile" else None
+
+    @property
     def unit(self) -> str:
         """Who is protected: "record" or "user"."""
         return "record" if self.options.group is None else "user"
@@ -149,11 +142,11 @@ class Task:
             "epsilon": self.epsilon,
             "delta": check_delta(options.delta, n)[0],
             "bounds": self.encoder.numeric_range,  # every encoded feature lies in it
-            "relation": options.relation,
+            "relation": str(options.relation),
             "n": options.n,
             "solver": options.solver,
             "random_state": options.seed,
-            "max_records_per_user": options.max_records,
+            "max_records_per_user": MAX_RECORDS if options.max_records is None else options.max_records,
         }
         if self.target.classes is not None:
             arguments["classes"] = self.target.classes
@@ -162,13 +155,14 @@ class Task:
             arguments["row_bound"] = (
                 self.encoder.row_norm_bound_
             )  # classifiers have a better rule of their own
-        if options.model == "quantile":
-            arguments["quantile"] = options.quantile
+        if self.quantile is not None:
+            arguments["quantile"] = self.quantile
         return self.model.estimator(**arguments)
 
     def plan(self, estimator: Estimator, n: int) -> Plan:
         """What fitting that model would cost and achieve."""
-        return estimator.plan(n_features=self.encoder.n_features_out_, n=n, by_user=self.unit == "user")
+        with public_arguments():
+            return estimator.plan(n_features=self.encoder.n_features_out_, n=n, by_user=self.unit == "user")
 
 
 def _model_for(name: str | None, target: TargetEncoding) -> ModelKind:

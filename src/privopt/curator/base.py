@@ -6,6 +6,7 @@ the answers come from is said by the subclasses in `curator.py` and `replay.py`.
 
 import abc
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,20 +15,21 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator import loops
-from privopt.curator.handles import Held, Stream
+from privopt.curator.handles import Held, OpenStream, Stream, StreamRequest
 from privopt.curator.transcript import FilterMark, Release, Transcript
-from privopt.data.blocks import Block, Lineage, block_assignment, share_units
+from privopt.data.blocks import Block, Lineage, block_sizes, share_units
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
-from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
-from privopt.mechanisms.base import Mechanism, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.laplace import Laplace
 from privopt.precision import require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.safeguards import stated_sensitivity
 
 Observer = Callable[[str, int], None]
 
@@ -47,14 +49,13 @@ class Curator(abc.ABC):
     under: FilterMark | None = None
 
     def __init__(
-        self, public: Public, ledger: Ledger, transcript: Transcript, observer: Observer | None = None
+        self, public: Public, ledger: Payer, transcript: Transcript, observer: Observer | None = None
     ) -> None:
         self.public = public
         self.ledger = ledger
         self.transcript = transcript
         self._observer = observer
-        self._streams: dict[int, Any] = {}
-        self._entered: dict[int, list[Lineage]] = {}
+        self._streams: dict[int, OpenStream] = {}
 
     def release(self, query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
         """Release one noised value.
@@ -111,13 +112,17 @@ class Curator(abc.ABC):
             self.ledger.charge(names, EventSequence(tuple(charges)))  # refuses all of them or none
         for slot, charge in zip(slots, charges, strict=True):
             self.ledger.charge(slot.name, charge)
-        if loops.compiles(slots, self.public):
+        if not self.transcript.eager and loops.compiles(slots, self.public):
             state, released, sensitivities = self._iterate_compiled(step, state, times, slots)
         else:
             state, released, sensitivities = self._iterate_eagerly(step, state, times, slots)
         for slot, event, values, moved in zip(slots, events, released, sensitivities, strict=True):
             self._record(slot.name, slot.mechanism, event, slot.sampling, moved, values)
         return state
+
+    def announce(self, stage: str) -> None:
+        """Tell the observer what begins now and may take a while: (stage, 0). Nothing is charged or released."""
+        self._observe(stage, 0)
 
     def affords(self, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> bool:
         """Whether a release by `mechanism` would be granted now."""
@@ -128,50 +133,48 @@ class Curator(abc.ABC):
 
         Args:
             name: what the transcript calls it.
-            mechanism: opens the state; its own methods are asked through the handle.
+            mechanism: opens the state; its `requests` are asked through the handle.
             shape: shape of one item.
         Raises:
             BudgetExceeded, PlanMismatch: nothing was read or spent.
         """
         event = mechanism.event()
         self.ledger.charge(name, event)
-        key = len(self.transcript)
-        self._entered[key] = []
-        self._open_stream(name, key, mechanism, shape)
+        key = self.transcript.next_stream()
+        self._streams[key] = OpenStream(self._open_stream(name, mechanism, shape))
         self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
         return Stream(self, mechanism, key)
 
-    def ask_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        source: "Curator",
-        public_arguments: dict[str, Any],
-    ) -> Any:
+    def ask_stream(self, request: StreamRequest) -> Any:
         """Feed or draw from an open stream; see `Stream.ask`. Free: the stream was charged when it opened."""
-        sensitivity = None
-        if query is not None:
-            loops.require_fit(query, mechanism, EveryUnit(), source.public)
-            self._enter(key, mechanism, source)
-            sensitivity = source._sensitivity(query, EveryUnit())
-        released = self._answer_stream(key, mechanism, method, query, sensitivity, source, public_arguments)
-        name = f"{type(mechanism).__name__}.{method}"
+        request.require_declared()
+        stream, mechanism, query, source = (
+            self._streams[request.key],
+            request.mechanism,
+            request.query,
+            request.source,
+        )
+        with stream:
+            if query is not None:
+                loops.require_fit(query, mechanism, EveryUnit(), source.public)
+                sensitivity = source._sensitivity(query, EveryUnit())
+                noisy = mechanism.event() != NonPrivateEvent()
+                request = replace(request, sensitivity=checked_sensitivity(sensitivity, noisy=noisy))
+                self._enter(stream, mechanism, source)
+            released = self._answer_stream(request, stream.state)
         if released is not None:
-            self._record(
-                name, mechanism, NoEvent(), EveryUnit(), [sensitivity or 0.0], np.asarray(released)[None]
-            )
+            values = np.asarray(released)[None]
+            self._record(request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values)
         return released
 
-    def _enter(self, key: int, mechanism: StreamMechanism, source: "Curator") -> None:
+    def _enter(self, stream: OpenStream, mechanism: StreamMechanism, source: "Curator") -> None:
         """Refuse an item that would put a unit into more items than the stream was charged for.
 
         Privacy:
             A unit's items lie in parts of the data that share it, so all of them are among those that may share a unit
             with the last one; if the mechanism admits that set it admits the unit's.
         """
-        entered = self._entered[key]
+        entered = stream.entered
         if source.transcript is not self.transcript or source.lineage[: len(self.lineage)] != self.lineage:
             raise ValueError(
                 "a stream is fed from the curator that opened it, or from a block of its units: no other curator's "
@@ -233,15 +236,13 @@ class Curator(abc.ABC):
         Args:
             sizes: how many blocks of equal size, or the public size of each, see `blocks.block_assignment`.
         """
-        parts = block_assignment(self.public, sizes, self._unit_generator())
-        ledgers = self.ledger.parallel(len(parts))
+        public_sizes = block_sizes(self.public, sizes)
+        ledgers = self.ledger.parallel(len(public_sizes))
         cut = self.transcript.next_cut()
-        curators: list[Curator] = []
-        for index, ((private_positions, size), ledger) in enumerate(zip(parts, ledgers, strict=True)):
-            curator = self._some_units(private_positions, size, ledger)
-            curator.lineage = (*self.lineage, Block(cut, index, len(parts)))
+        curators = self._disjoint_units(public_sizes, ledgers)
+        for index, curator in enumerate(curators):
+            curator.lineage = (*self.lineage, Block(cut, index, len(curators)))
             curator.under = self.under
-            curators.append(curator)
         return curators
 
     def view(self, row_map: Array | NDArray[np.float64], row_bound: float) -> "Curator":
@@ -259,40 +260,29 @@ class Curator(abc.ABC):
         return curator
 
     @abc.abstractmethod
-    def _same_units(self, ledger: Ledger) -> "Curator":
+    def _same_units(self, ledger: Payer) -> "Curator":
         """A curator on the same units with another ledger."""
 
     @abc.abstractmethod
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> "Curator":
-        """A curator on the units at some positions."""
+    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list["Curator"]:
+        """Curators on disjoint blocks of the units, of these public sizes, each with its ledger."""
 
     @abc.abstractmethod
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "Curator":
         """A curator on the same units with mapped rows."""
 
     @abc.abstractmethod
-    def _unit_generator(self) -> np.random.Generator:
-        """Where the assignment to blocks comes from."""
-
-    @abc.abstractmethod
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any: ...
 
     @abc.abstractmethod
     def _open_stream(
-        self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]
-    ) -> None: ...
+        self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]
+    ) -> HiddenState | None:
+        """The hidden state of a stream that was paid for; None where there is none to keep."""
 
     @abc.abstractmethod
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: "Curator",
-        public_arguments: dict[str, Any],
-    ) -> Any: ...
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        """What the mechanism answers from this hidden state."""
 
     @abc.abstractmethod
     def _iterate_compiled(
@@ -334,11 +324,11 @@ class Curator(abc.ABC):
 
     def _sensitivity(self, query: Query, sampling: Sampling) -> Scalar:
         """The query's sensitivity plus what float64 rounding of the sum can add on both data sets."""
-        sensitivity = query.sensitivity(self.public, sampling)
-        if isinstance(query, MeanQuery):
-            units = expected_units(sampling, self.public.n)
-            sensitivity = sensitivity + 2.0 * rounding_bound(query.radius(), self.public.n) / units
-        return sensitivity
+        if not isinstance(query, MeanQuery):
+            return query.sensitivity(self.public, sampling)
+        units = expected_units(sampling, self.public.n)
+        sensitivity = stated_sensitivity(query, self.public, sampling)
+        return sensitivity + 2.0 * rounding_bound(query.radius(), self.public.n) / units
 
     def _record(
         self,

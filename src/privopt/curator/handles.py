@@ -1,23 +1,20 @@
 """What a solver holds of secret state: handles that name it and contain nothing."""
 
+import os
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from privopt.data.blocks import Lineage
+from privopt.mechanisms.base import HiddenState, StreamMechanism
 from privopt.queries.base import Query
 
 
 class KeepsStreams(Protocol):
     """The part of a curator that a stream's handle needs."""
 
-    def ask_stream(
-        self,
-        key: int,
-        mechanism: Any,
-        method: str,
-        query: Query | None,
-        source: Any,
-        public_arguments: dict[str, Any],
-    ) -> Any:
+    def ask_stream(self, request: "StreamRequest") -> Any:
         """Feed or draw from an open stream."""
         ...
 
@@ -32,12 +29,90 @@ class Held:
         return "<private>"
 
 
+@dataclass(frozen=True, kw_only=True)
+class StreamRequest:
+    """What a stream is asked for: a declared request of its mechanism, and what goes with it.
+
+    Attributes:
+        key: which stream of its curator.
+        mechanism: the stream's.
+        name: the request, see `StreamMechanism.requests`.
+        query: what is computed on the data and fed in; None if nothing is.
+        source: the curator of the units that the query is computed on.
+        arguments: public.
+        sensitivity: of the query on those units, rounding included; 0 without a query.
+    """
+
+    key: int
+    mechanism: StreamMechanism
+    name: str
+    query: Query | None
+    source: Any
+    arguments: Mapping[str, Any]
+    sensitivity: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """What the transcript calls it."""
+        return f"{type(self.mechanism).__name__}.{self.name}"
+
+    def require_declared(self) -> None:
+        """Refuse what the mechanism does not declare. Needs no data.
+
+        Raises:
+            ValueError: there is no such request, a query is missing or too many, or an argument is not known.
+        """
+        declared = self.mechanism.request(self.name)
+        if declared.fed is not (self.query is not None):
+            needs = (
+                "is fed the value of a query: give one" if declared.fed else "takes no query: leave it out"
+            )
+            raise ValueError(f"{self.label} {needs}.")
+        unknown = sorted(set(self.arguments) - declared.arguments)
+        if unknown:
+            known = ", ".join(sorted(declared.arguments)) or "none"
+            raise ValueError(f"{self.label} knows no argument {unknown[0]!r}; its arguments are: {known}.")
+
+
+class OpenStream(HiddenState):
+    """A stream as its curator keeps it: the hidden state, and the parts of the data that entered it.
+
+    It is entered, by `with`, while a request is answered: an answer reads the state and changes it, so threads take
+    turns.
+
+    Attributes:
+        state: the mechanism's; None at a curator without data.
+        entered: the lineage of each item that was fed in, in order.
+    Privacy:
+        A forked child has a copy of the state, the noise included. What both released from it would share that noise,
+        so only the process that opened the stream is answered.
+    """
+
+    __slots__ = ("_process", "_turn", "entered", "state")
+
+    def __init__(self, state: HiddenState | None) -> None:
+        self.state = state
+        self.entered: list[Lineage] = []
+        self._turn, self._process = threading.Lock(), os.getpid()
+
+    def __enter__(self) -> None:
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                "this stream was opened in another process, and its noise must not be used twice: ask in the process "
+                "that opened it, or open, and pay for, another."
+            )
+        self._turn.acquire()
+
+    def __exit__(self, *exception: object) -> None:
+        self._turn.release()
+
+
 @dataclass(frozen=True)
 class Stream:
     """A mechanism with hidden state that the curator keeps, charged once when it was opened."""
 
     _curator: KeepsStreams
-    _mechanism: Any
+    _mechanism: StreamMechanism
     _key: int
 
     def __repr__(self) -> str:
@@ -45,7 +120,7 @@ class Stream:
 
     def ask(
         self,
-        method: str,
+        name: str,
         query: Query | None = None,
         *,
         on: KeepsStreams | None = None,
@@ -54,16 +129,24 @@ class Stream:
         """Feed a query to the hidden state, or draw from it.
 
         Args:
-            method: the mechanism's own word for it (`add`, `draw`, `answer`).
+            name: one of the mechanism's `requests` (`add`, `draw`, `answer`).
             query: what is computed on the data and fed in; None if nothing is.
             on: the block of units that the query is computed on; default: all units of the curator that opened the
                 stream.
-            public_arguments: anything public that the mechanism wants to know.
+            public_arguments: those that the request declares.
         Returns:
             What the mechanism releases, or None where it only remembers.
         Raises:
-            ValueError: a unit would be in more items than the stream was charged for.
+            ValueError: the mechanism declares no such request, or a unit would be in more items than the stream was
+                charged for; nothing was read.
         """
         return self._curator.ask_stream(
-            self._key, self._mechanism, method, query, self._curator if on is None else on, public_arguments
+            StreamRequest(
+                key=self._key,
+                mechanism=self._mechanism,
+                name=name,
+                query=query,
+                source=self._curator if on is None else on,
+                arguments=public_arguments,
+            )
         )

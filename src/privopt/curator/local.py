@@ -7,6 +7,7 @@ transcript, `replay.DryRun` with zeros (the price), `replay.Audit` from two neig
 Every request is priced first and looked at second: see `curator.Curator`.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,13 +17,15 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator, Observer
-from privopt.curator.handles import Held, Stream
+from privopt.curator.handles import Held, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
+from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
-from privopt.engine.in_process import InProcessEngine
-from privopt.ledger.ledger import Ledger
+from privopt.engine.choose import engine_on
+from privopt.engine.protocol import Engine, EngineName
+from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
-from privopt.mechanisms.base import Mechanism, StreamMechanism
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import (
     ArgminQuery,
@@ -32,6 +35,7 @@ from privopt.queries.base import (
     Scalar,
     StatisticOfHeld,
 )
+from privopt.queries.effects import require_pure
 
 __all__ = ["Curator", "Held", "LocalCurator", "Observer", "Stream"]
 
@@ -43,18 +47,21 @@ class LocalCurator(Curator):
         units: the data.
         ledger: the budget; built from a plan, or a filter (see `ledger.ledger`).
         noise: secret randomness; default: fresh, from the operating system.
-        observer: called with (name, count) after releases, for progress bars; sees nothing private.
+        observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage that
+            may take a while; sees nothing private.
+        transcript: where releases are recorded; default: a new one.
+        engine: what computes on the units: "fast", or "reference", the plain path that the fast one is checked against.
     """
 
     def __init__(
         self,
         units: Units,
-        ledger: Ledger,
+        ledger: Payer,
         *,
         noise: NoiseSource | None = None,
         observer: Observer | None = None,
         transcript: Transcript | None = None,
-        engine: InProcessEngine | None = None,
+        engine: Engine | EngineName = "fast",
     ) -> None:
         if ledger.relation is not units.public.relation:
             raise ValueError(
@@ -63,38 +70,61 @@ class LocalCurator(Curator):
             )
         self._noise = NoiseSource() if noise is None else noise
         if transcript is None:
-            transcript = Transcript(units.public.relation, seeded=self._noise.seeded or units.seeded)
-        ledger.seeded = ledger.seeded or transcript.seeded
+            transcript = Transcript(units.public.relation)
+        transcript.seeded = transcript.seeded or self._noise.seeded or units.seeded
+        if transcript.seeded:
+            ledger.mark_seeded()
         super().__init__(units.public, ledger, transcript, observer)
-        self._private_units = units
-        self._engine = InProcessEngine(units) if engine is None else engine
+        self.private_units = units
+        self._engine = engine_on(units, engine) if isinstance(engine, str) else engine
+        transcript.eager = not self._engine.compiles
         self._private_held: dict[Held, NDArray[np.float64]] = {}
 
-    def hold(self, query: MeanQuery) -> Held:
-        """Compute each unit's clipped contribution and keep it. Free: nothing is released."""
-        handle = Held(len(self._private_held))
+    def hold(self, query: MeanQuery, *, under: Held | None = None) -> Held:
+        """Compute each unit's clipped contribution and keep it. Free: nothing is released.
+
+        Args:
+            query: what is kept.
+            under: the handle that names it; default: a new one.
+        """
+        require_pure(query, self.public)
+        handle = Held(len(self._private_held)) if under is None else under
         self._private_held[handle] = self._engine.gather(query)
         return handle
 
-    def _same_units(self, ledger: Ledger) -> "LocalCurator":
-        curator = self._child(self._private_units, self._engine, ledger)
+    def same_units(self, ledger: Payer) -> "LocalCurator":
+        """A curator of the same units with another ledger."""
+        curator = self._child(self.private_units, self._engine, ledger)
         curator._private_held = self._private_held
         return curator
 
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Ledger) -> "LocalCurator":
-        private_units = self._private_units.subset(private_positions, size)
-        return self._child(private_units, InProcessEngine(private_units), ledger)
+    def some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
+        """A curator of the units at some positions, `size` of them as far as anybody may know."""
+        private_units = self.private_units.subset(private_positions, size)
+        return self._child(private_units, self._engine.on(private_units), ledger)
 
-    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
+    def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
+        """A curator of the same units with mapped rows, see `Units.mapped`."""
         engine = self._engine.view(row_map, row_bound)
         curator = self._child(engine.units, engine, self.ledger)
         curator._private_held = self._private_held
         return curator
 
-    def _unit_generator(self) -> np.random.Generator:
-        return self._noise.units_generator
+    def _same_units(self, ledger: Payer) -> Curator:
+        return self.same_units(ledger)
 
-    def _child(self, private_units: Units, engine: InProcessEngine, ledger: Ledger) -> "LocalCurator":
+    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
+        private_count = self.private_units.private_count
+        parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=private_count)
+        return [
+            self.some_units(private_positions, size, ledger)
+            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+        ]
+
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
+        return self.mapped_units(row_map, row_bound)
+
+    def _child(self, private_units: Units, engine: Engine, ledger: Payer) -> "LocalCurator":
         return LocalCurator(
             private_units,
             ledger,
@@ -104,7 +134,7 @@ class LocalCurator(Curator):
             engine=engine,
         )
 
-    def _private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
+    def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
         """The value before noise; a function of the noise for an `ArgminQuery`."""
         if isinstance(query, MeanQuery):
             private_sum = self._engine.clipped_sum(query, private_draw)
@@ -125,37 +155,26 @@ class LocalCurator(Curator):
             return query.value(self.public, private_units.private_features, private_units.private_targets)
         raise TypeError(f"the engine does not know how to compute a {type(query).__name__}.")
 
-    def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
+    def private_draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         if isinstance(sampling, EveryUnit):
             return None
         return self._engine.draw(sampling, self._noise.units_generator)
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
-        private_value = self._private_value(query, sampling, self._draw(sampling))
+        private_value = self.private_value(query, sampling, self.private_draw(sampling))
         return mechanism.release(self._noise, private_value, float(sensitivity))
 
-    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         del name
-        self._streams[key] = mechanism.open(self._noise, shape)
+        return mechanism.open(self._noise, shape)
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Curator,
-        public_arguments: dict[str, Any],
-    ) -> Any:
-        ask = getattr(mechanism, method)
-        if query is None:
-            return ask(self._streams[key], self._noise, **public_arguments)
-        assert isinstance(source, LocalCurator)
-        private_value = source._private_value(query, EveryUnit(), None)
-        return ask(
-            self._streams[key], self._noise, private_value, float(sensitivity or 0.0), **public_arguments
-        )
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        ask = getattr(request.mechanism, request.name)
+        if request.query is None:
+            return ask(state, self._noise, **request.arguments)
+        assert isinstance(request.source, LocalCurator)
+        private_value = request.source.private_value(request.query, EveryUnit(), None)
+        return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]

@@ -18,7 +18,8 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy import stats
 
-from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, StreamMechanism
@@ -26,6 +27,8 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, MeanQuery, Query, RecordsQuery, RecordSum
+from privopt.queries.effects import require_pure
+from privopt.queries.safeguards import argues_its_sensitivity
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
 
@@ -51,9 +54,11 @@ def require_fit(
 
     Raises:
         ValueError: the query states its sensitivity in another norm than the mechanism scales its noise by (for one
-            number all norms are the same), it is computed on every unit and would be charged for a sample, the sample
-            is one of another number of units, or the query cannot tell which records a user owns.
+            number all norms are the same), its contributions have effects, it is computed on every unit and would be
+            charged for a sample, the sample is one of another number of units, or the query cannot tell which records a
+            user owns.
     """
+    require_pure(query, public)
     if query.norm != mechanism.norm and query.shape(public) != ():
         raise ValueError(
             f"{query.name} states its sensitivity in the {query.norm} norm, but {type(mechanism).__name__} scales "
@@ -136,13 +141,19 @@ def probe(step: Step, state: Any, public: Public) -> list[Slot]:
 
 
 def compiles(slots: list[Slot], public: Public) -> bool:
-    """Whether a step runs compiled: sampled means over dense records. Anything else is faster, or only, eager."""
+    """Whether a step runs compiled: sampled means over dense records. Anything else is faster, or only, eager.
+
+    A sensitivity that nobody argues for is compared with the radius at every step, which needs numbers.
+    """
     return (
         bool(slots)
         and not public.sparse
         and public.unit == "record"
         and all(
-            issubclass(slot.kind, RecordSum) and not isinstance(slot.sampling, EveryUnit) for slot in slots
+            issubclass(slot.kind, RecordSum)
+            and argues_its_sensitivity(slot.kind)
+            and not isinstance(slot.sampling, EveryUnit)
+            for slot in slots
         )
     )
 
@@ -162,14 +173,14 @@ class SecretDraws:
 
     forced = False
 
-    def __init__(self, noise: NoiseSource, engine: InProcessEngine) -> None:
+    def __init__(self, noise: NoiseSource, engine: Engine) -> None:
         self._noise = noise
         self._engine = engine
 
     def block(self, slots: list[Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
         """Draw a block step by step, in the order in which an eager loop would."""
-        n = self._engine.units.positions  # a crowded block has more than its public number
-        private_indices = [np.full((length, size), n, np.int32) for size in capacity]
+        private_count = self._engine.units.private_count
+        private_indices = [np.full((length, size), private_count, np.int32) for size in capacity]
         private_noise = [
             np.empty((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots
         ]
@@ -179,7 +190,9 @@ class SecretDraws:
                 if len(private_units) > private_indices[k].shape[1]:
                     # Rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
                     extra = len(private_units) - private_indices[k].shape[1]
-                    private_indices[k] = np.pad(private_indices[k], ((0, 0), (0, extra)), constant_values=n)
+                    private_indices[k] = np.pad(
+                        private_indices[k], ((0, 0), (0, extra)), constant_values=private_count
+                    )
                 private_indices[k][t, : len(private_units)] = private_units
                 private_noise[k][t] = slot.mechanism.draw(self._noise, slot.shape)
         recorded = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
@@ -202,11 +215,15 @@ def run(
     Returns:
         (last state, released values (times, ...) a slot, sensitivities (times,) a slot).
     """
-    capacity = [_capacity(slot.sampling, public.n, times) for slot in slots]
+    # The observer sees the blocks, so their length is public; their room for units is that of those that are there.
     step_bytes = sum(
-        4 * size + 8 * int(np.prod(slot.mechanism.noise_shape(slot.shape))) + 8 * int(np.prod(slot.shape))
-        for size, slot in zip(capacity, slots, strict=True)
+        4 * _capacity(slot.sampling, public.n, times)
+        + 8 * int(np.prod(slot.mechanism.noise_shape(slot.shape)))
+        + 8 * int(np.prod(slot.shape))
+        for slot in slots
     )
+    private_count = len(private_arrays.private_features)
+    capacity = [_capacity(slot.sampling, private_count, times) for slot in slots]
     count = -(-times * step_bytes // BLOCK_BYTES)
     length = -(-times // count)
     state = jax.tree.map(jnp.asarray, state)
@@ -295,5 +312,5 @@ def _as_recorded(released: Array, never: Array) -> Array:
 def _capacity(sampling: Sampling, n: int, times: int) -> int:
     """Units a sampled batch is padded to: exceeded with probability below 1e-12 in the whole run."""
     if isinstance(sampling, FixedSize):
-        return sampling.batch
+        return min(sampling.batch, n)
     return int(min(n, 1 + stats.binom.isf(1e-12 / times, n, sampling.rate)))

@@ -9,12 +9,14 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.dataless import Dataless, Unlimited
+from privopt.curator.dataless import Dataless
+from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Release, Transcript
-from privopt.engine.in_process import traced_shapes
+from privopt.engine.compiled_loops import traced_shapes
 from privopt.errors import ReplayMismatch
-from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.public import Public
 from privopt.queries.base import Query, Scalar
@@ -30,18 +32,18 @@ class Replay(Dataless):
     """
 
     def __init__(
-        self, transcript: Transcript, public: Public, ledger: Ledger | None = None, _cursor: Any = None
+        self, transcript: Transcript, public: Public, ledger: Payer | None = None, _cursor: Any = None
     ) -> None:
         super().__init__(
             public,
-            Unlimited() if ledger is None else ledger,
-            Transcript(public.relation, seeded=transcript.seeded),
+            Unlimited(public.relation) if ledger is None else ledger,
+            Transcript(public.relation, seeded=transcript.seeded, eager=transcript.eager),
         )
         self._recorded = transcript
         self._cursor: Iterator[int] = iter(range(len(transcript))) if _cursor is None else _cursor
         self._loop: list[Iterator[NDArray[Any]]] = []
 
-    def _child(self, public: Public, ledger: Ledger) -> Curator:
+    def _child(self, public: Public, ledger: Payer) -> Curator:
         child = Replay(self._recorded, public, ledger, self._cursor)
         child.transcript = self.transcript
         return child
@@ -73,24 +75,15 @@ class Replay(Dataless):
         self._loop = [iter(self._next(slot.name)) for slot in slots]
         return super()._iterate_eagerly(step, state, times, slots)
 
-    def _open_stream(self, name: str, key: int, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
-        del key, mechanism, shape
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+        del mechanism, shape
         self._next(name)
 
-    def _answer_stream(
-        self,
-        key: int,
-        mechanism: StreamMechanism,
-        method: str,
-        query: Query | None,
-        sensitivity: Scalar | None,
-        source: Curator,
-        public_arguments: dict[str, Any],
-    ) -> Any:
-        del key, query, sensitivity, source, public_arguments
-        if method in mechanism.silent:
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        del state
+        if not request.mechanism.request(request.name).releases:
             return None
-        return self._next(f"{type(mechanism).__name__}.{method}")[0]
+        return self._next(request.label)[0]
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]

@@ -1,6 +1,7 @@
 """What was released, in order: the only thing a solver's result may depend on."""
 
 import json
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,9 @@ from privopt.ledger import accounting
 from privopt.ledger.events import Event, Parallel, repeat, sequence
 from privopt.ledger.sampling import Sampling
 from privopt.public import Relation
+
+# Two threads never take the same number: blocks of two cuts under one number would pass for disjoint.
+_COUNTING = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -80,26 +84,34 @@ class Transcript:
 
     Attributes:
         relation: the neighbouring relation that the sensitivities refer to.
-        seeded: whether the noise was drawn from a seed, which makes the run reproducible and not private.
+        seeded: whether the noise, or the choice of units or records, was drawn from a seed: the run is not private.
+        eager: whether loops ran step by step: a replay then does the same, for the same last digit.
         keep_bytes: released values are kept up to this size in total; larger ones are dropped, prices are not.
     """
 
     relation: Relation
     seeded: bool = False
+    eager: bool = False
     keep_bytes: int = 256 * 2**20
     _releases: list[Release] = field(default_factory=list["Release"])
     _kept: int = 0
     _cuts: int = 0
     _filters: int = 0
+    _streams: int = 0
 
     def append(self, release: Release) -> None:
         """Add a release; its values are dropped when `keep_bytes` is reached."""
         size = 0 if release.released is None else release.released.nbytes
-        if release.released is not None and self._kept + size > self.keep_bytes:
-            release = replace(release, released=None)
-        else:
-            self._kept += size
-        self._releases.append(release)
+        with _COUNTING:
+            if release.released is not None and self._kept + size > self.keep_bytes:
+                release = replace(release, released=None)
+            else:
+                self._kept += size
+            self._releases.append(release)
+
+    def __repr__(self) -> str:
+        seeded = ", seeded: not private" if self.seeded else ""
+        return f"Transcript({self.releases:,} releases, {self.relation.value}{seeded})"
 
     def __iter__(self) -> Iterator[Release]:
         return iter(self._releases)
@@ -117,13 +129,21 @@ class Transcript:
 
     def next_cut(self) -> int:
         """A number for the blocks that are about to be made."""
-        self._cuts += 1
-        return self._cuts
+        with _COUNTING:
+            self._cuts += 1
+            return self._cuts
 
     def next_filter(self) -> int:
         """A number for the filter that is about to be opened."""
-        self._filters += 1
-        return self._filters
+        with _COUNTING:
+            self._filters += 1
+            return self._filters
+
+    def next_stream(self) -> int:
+        """A number for the stream that is about to be opened."""
+        with _COUNTING:
+            self._streams += 1
+            return self._streams
 
     def event(self) -> Event:
         """Everything that was released, as one event to be priced; a filter counts as what was paid for it."""

@@ -29,8 +29,17 @@ def share_units(left: Lineage, right: Lineage) -> bool:
     return True
 
 
+def block_sizes(public: Public, sizes: int | Sequence[int]) -> list[int]:
+    """The public size of each block, from the number of blocks of equal size or from the sizes themselves.
+
+    Raises:
+        ValueError: a block of fewer than two units, or more units than there are.
+    """
+    return _shares_and_sizes(public, sizes)[1]
+
+
 def block_assignment(
-    public: Public, sizes: int | Sequence[int], generator: np.random.Generator
+    public: Public, sizes: int | Sequence[int], generator: np.random.Generator, *, private_count: int
 ) -> list[tuple[NDArray[np.int64], int]]:
     """Assign unit positions to disjoint blocks, without looking at the units.
 
@@ -38,18 +47,20 @@ def block_assignment(
         public: the public side of the data that is cut.
         sizes: how many blocks of equal size, or the public size of each; units that are left over are in none.
         generator: the secret stream for units.
+        private_count: how many units are there; asked under add-or-remove-one only.
     Returns:
         One (positions, public size) pair a block; the size is what the block's means divide by.
     Privacy:
         Under replace-one the blocks are slices of a random permutation of the positions: the replaced unit stays in
-        its block. Under add-or-remove-one each position joins a block independently, with probability size / n, so
-        that adding a unit moves no other.
+        its block. Under add-or-remove-one each unit has a draw of its own and joins a block with probability
+        size / n: adding a unit moves no other. In a block of a block the units are those that earlier draws put there,
+        so the same holds at every depth.
     Raises:
         ValueError: a block of fewer than two units, or more units than there are.
     """
     shares, sizes = _shares_and_sizes(public, sizes)
     if public.relation is Relation.ADD_OR_REMOVE_ONE:
-        block = np.searchsorted(np.cumsum(shares), generator.random(public.n), side="right")
+        block = np.searchsorted(np.cumsum(shares), generator.random(private_count), side="right")
         return [(np.flatnonzero(block == b), size) for b, size in enumerate(sizes)]
     edges = np.concatenate(([0], np.cumsum(sizes)))
     order = generator.permutation(public.n)

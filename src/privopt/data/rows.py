@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
+LEAST_PEAK = 1e-24  # a row with no entry of this size is stored as zero
 _NORM_ERROR = 2.0**-53
-_ORDINARY_SQUARES = (1e-280, 1e280)  # a sum of squares in here neither overflowed nor lost digits
+_LARGEST_SQUARE = 1e280  # a sum of squares up to here did not overflow
 MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
 
 PRODUCT_ROWS, PRODUCT_COLUMNS = 64, 32  # multiples of the tiles of the usual BLAS
@@ -24,7 +25,7 @@ class MappedRows:
     """The rows `B^T a`, each clipped to `bound`, of rows a too wide to store mapped: computed a block at a time.
 
     A row may come out one rounding apart when it is computed within another block; the norms stored for these
-    rows are larger by `MAPPED_NORM_SLACK` (up to `bound`) and hold for each of its versions.
+    rows are larger by `MAPPED_NORM_SLACK` (up to `bound`), at least `LEAST_PEAK`, and hold for each of its versions.
 
     Attributes:
         private_source: the rows a, CSR or mapped themselves.
@@ -120,15 +121,21 @@ def clip_rows(
         One row's result depends on that row alone. A row beyond the bound is scaled a little inside it and rounded
         towards zero, which never lengthens it. Norms are those of the stored values times
         1 + (d + 8) 2^-53, more than their float64 evaluation can be short.
+        A row whose largest entry is below `LEAST_PEAK` is stored as zero, in either format. So a stored row is zero or
+        has a square between 1e-48 and the bound's: beside it, squares that underflow (below 1e-307) are less than
+        1e-250 of the whole for any number of columns, 1 / |a| and 1 / |a|^2 are finite, and plain float64 arithmetic on
+        stored rows is as accurate as the sum above supposes, wherever a norm is taken of them again. The least float32
+        that is not subnormal is 1e-14 of `LEAST_PEAK`: whether a processor takes subnormal numbers for zero does not
+        show. Bounds of rows are 1e-18 and more (`data.units`), so no clipped row falls below.
     Raises:
         Nothing, and warns of nothing: the input is private.
     """
     with np.errstate(all="ignore"):
         private_squares = np.einsum("ij,ij->i", private_block, private_block)
-        within = min(
-            bound * bound * (1.0 - (private_block.shape[1] + 16) * 2 * _NORM_ERROR), _ORDINARY_SQUARES[1]
-        )
-        private_plain = (private_squares >= _ORDINARY_SQUARES[0]) & (private_squares <= within)
+        width = private_block.shape[1]
+        within = min(bound * bound * (1.0 - (width + 16) * 2 * _NORM_ERROR), _LARGEST_SQUARE)
+        least = 1.01 * width * LEAST_PEAK**2  # a longer row has an entry of that size
+        private_plain = (private_squares >= least) & (private_squares <= within)
         private_rows = private_block.astype(dtype)
         private_norms = row_norms(private_rows)
         private_finite = np.ones(len(private_block), np.bool_)
@@ -147,8 +154,9 @@ def _clip_any_rows(
     inwards = _inwards(dtype, private_block.shape[1])
     private_peak = np.max(np.abs(private_block), axis=1, initial=0.0)
     private_finite = np.isfinite(private_peak)
-    private_block[~private_finite] = 0.0
-    private_scale = np.where(private_finite & (private_peak > 0), private_peak, 1.0)
+    private_kept = private_finite & (private_peak >= LEAST_PEAK)
+    private_block[~private_kept] = 0.0
+    private_scale = np.where(private_kept, private_peak, 1.0)
     # Scaled by the largest entry first: the squares can neither overflow nor vanish.
     private_unit = private_block / private_scale[:, None]
     private_length = np.sqrt(np.einsum("ij,ij->i", private_unit, private_unit))
@@ -189,8 +197,9 @@ def clip_sparse_rows(
         private_peak = np.zeros(count)
         np.maximum.at(private_peak, row, np.abs(private_values))
         private_finite = np.isfinite(private_peak)
-        private_values = np.where(private_finite[row], private_values, 0.0)
-        private_scale = np.where(private_finite & (private_peak > 0), private_peak, 1.0)
+        private_kept = private_finite & (private_peak >= LEAST_PEAK)
+        private_values = np.where(private_kept[row], private_values, 0.0)
+        private_scale = np.where(private_kept, private_peak, 1.0)
         private_unit = private_values / private_scale[row]
         private_length = np.sqrt(squares(private_unit))
         private_over = private_length * private_scale > bound
@@ -207,14 +216,14 @@ def clip_sparse_rows(
 
 
 def row_norms(private_rows: NDArray[Stored]) -> NDArray[np.float64]:
-    """The l2 norms of stored rows, in float64, rounded up."""
+    """The l2 norms of stored rows, in float64, rounded up; see `clip_rows` why no square underflows."""
     private_wide = private_rows.astype(np.float64, copy=False)
     private_squares = np.einsum("ij,ij->i", private_wide, private_wide)
     return np.sqrt(private_squares) * (1.0 + (private_rows.shape[1] + 8) * _NORM_ERROR)
 
 
 def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
-    """The l_inf norms of stored rows, exact."""
+    """The l_inf norms of stored rows: exact, and those of mapped rows in every version, see `MappedRows`."""
     count = row_count(private_rows)
     private_peaks = np.zeros(count)
     if isinstance(private_rows, sparse.csr_array):
@@ -225,6 +234,8 @@ def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
     for start in range(0, count, step):
         private_block = take_rows(private_rows, slice(start, start + step))
         private_peaks[start : start + step] = np.max(np.abs(private_block), axis=1, initial=0.0)
+    if isinstance(private_rows, MappedRows):
+        return np.maximum(private_peaks, LEAST_PEAK) * MAPPED_NORM_SLACK
     return private_peaks
 
 

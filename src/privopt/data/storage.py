@@ -21,27 +21,23 @@ from privopt.data.users import offsets
 def store_rows(
     features: Any,
     positions: Positions,
-    count: int,
     row_bound: float,
     intercept: float | None,
     total_bound: float,
     private_usable: NDArray[np.bool_] | None,
     dtype: Any,
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
-    """Clip and store the rows at `positions` followed by zero rows, `count` in all, a block at a time.
+    """Clip and store the rows at `positions`, a block at a time.
 
     Returns:
         (rows, norms of the rows rounded up, which of the rows at `positions` were finite).
     """
     if sparse.issparse(features):
-        return _store_sparse(
-            features, positions, count, row_bound, intercept, total_bound, private_usable, dtype
-        )
+        return _store_sparse(features, positions, row_bound, intercept, total_bound, private_usable, dtype)
     width = features.shape[1]
-    private_rows = aligned_zeros(count, width + (intercept is not None), dtype)
-    private_norms = np.zeros(count)
     where = np.arange(features.shape[0])[positions]
-    private_finite = np.zeros(len(where), np.bool_)
+    private_rows = aligned_zeros(len(where), width + (intercept is not None), dtype)
+    private_norms, private_finite = np.zeros(len(where)), np.zeros(len(where), np.bool_)
     step = block_length(width)
     for start in range(0, len(where), step):
         part = where[start : start + step]
@@ -63,7 +59,6 @@ def store_rows(
 def _store_sparse(
     features: sparse.csr_array,
     positions: Positions,
-    count: int,
     row_bound: float,
     intercept: float | None,
     total_bound: float,
@@ -75,7 +70,7 @@ def _store_sparse(
     rows, width = private_source.shape
     private_lengths = np.diff(private_source.indptr).astype(np.int64)
     private_values = np.empty(private_source.nnz, dtype)
-    private_norms, private_finite = np.zeros(count), np.zeros(rows, np.bool_)
+    private_norms, private_finite = np.zeros(rows), np.zeros(rows, np.bool_)
     step = block_length(int(private_source.nnz / max(rows, 1)) + 1)
     for start in range(0, rows, step):
         here = slice(start, min(start + step, rows))
@@ -90,14 +85,13 @@ def _store_sparse(
     private_columns = private_source.indices.astype(np.int32, copy=True)
     if intercept is not None:
         private_counts = private_finite & (True if private_usable is None else private_usable)
-        private_norms[:rows] = _norms_with(private_norms[:rows], private_counts, intercept, total_bound)
+        private_norms = _norms_with(private_norms, private_counts, intercept, total_bound)
         ends = private_source.indptr[1:]
         private_values = np.insert(private_values, ends, np.where(private_counts, intercept, 0.0))
         private_columns = np.insert(private_columns, ends, np.int32(width))
         private_lengths, width = private_lengths + 1, width + 1
-    starts = offsets(np.concatenate([private_lengths, np.zeros(count - rows, np.int64)]))
     private_rows = sparse.csr_array(
-        (private_values, private_columns, starts), shape=(count, width), copy=False
+        (private_values, private_columns, offsets(private_lengths)), shape=(rows, width), copy=False
     )
     return private_rows, private_norms, private_finite
 

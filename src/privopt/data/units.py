@@ -2,7 +2,7 @@
 
 A `Units` holds rows clipped to a public norm, targets mapped to a public domain and, for user-level privacy, which rows
 a user owns. Whatever is wrong with one record's *values* makes that record count as zero; nothing raises, warns or
-changes shape because of them.
+changes shape because of them. Only a sparse matrix whose arrays describe none is refused, see `data.sparse_format`.
 """
 
 import dataclasses
@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data import cells
 from privopt.data.rows import (
+    LEAST_PEAK,
     MAPPED_NORM_SLACK,
     PRODUCT_ROWS,
     MappedRows,
@@ -30,11 +31,15 @@ from privopt.data.rows import (
     whole_tiles,
 )
 from privopt.data.storage import finite_rows, gather_rows, store_rows
-from privopt.data.users import Weighting, choose_records, offsets, user_weights, within
+from privopt.data.users import Weighting, check_user_records, choose_records, offsets, user_weights, within
+from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public, Relation
 
 _LARGEST_BOUND = 1e30  # float32 ends at 3e38
+MOST_ABSENT = 2  # under replace-one, n is at most this many times the number of rows
+_MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused
+_SMALLEST_BOUND = 1e-18  # a row of this norm has entries of `LEAST_PEAK`, however many columns there are
 _DENSE_VIEW_BYTES = 2**29  # a mapped sparse matrix up to this size is stored dense
 
 
@@ -59,11 +64,12 @@ class Units:
         private_present: (rows,) whether the record counts; an absent one has a zero row.
         private_offsets: (units + 1,) user j owns rows offsets[j] to offsets[j + 1]; None when a unit is a record.
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
-        seeded: whether the choice of users' records came from a seed, which makes every run on them not private: who
-            else is kept then depends on how many records a user has.
+        seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
+            It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
 
-    With records as units no shape depends on private data. With users the number of units is public, but the number of
-    rows is not: it stays with the curator and shows in memory and running time only.
+    Memory is taken for the units that are there, never for n: a unit beyond them is absent and adds nothing. How many
+    rows are there is public where a unit is a record and may be replaced only. Elsewhere it is private, as is how many
+    users have any: it stays with the curator and shows in memory and running time only.
     """
 
     public: Public
@@ -97,12 +103,16 @@ class Units:
 
         Args:
             features: (rows, d) numbers, dense or SciPy sparse (kept as CSR, never made dense). Copied, as `storage`.
-            targets: (rows,) numbers, or labels when `classes` is given; None for no targets.
+            targets: (rows,) numbers, or labels when `classes` is given; None for no targets. Python objects are read
+                one by one, and one that is no number counts as NaN.
             relation: the neighbouring relation.
             row_bound: public bound on a row's l2 norm, without the intercept column; longer rows are scaled to it.
-            n: public number of units. Required under add-or-remove-one (a nominal number that no data set exceeds);
-                under replace-one it defaults to the number of rows or of distinct users. Missing units are absent.
-            groups: (rows,) user keys; then the privacy unit is a user, all of whose records change together.
+            n: public number of units; those beyond the rows (or users) given are absent. Under replace-one it defaults
+                to the number of rows or of distinct users; the rows' number is public there, and n at most twice that.
+                Under add-or-remove-one it is required: a nominal number that means divide by, chosen without looking.
+                Nothing shows how many fewer units there are; more are refused, so let no data set exceed it.
+            groups: (rows,) user keys; then the privacy unit is a user, all of whose records change together. A record
+                whose key is missing (None, NaN, NaT, an empty text) belongs to nobody and counts as zero.
             max_records_per_user: public cap M; a user keeps a uniformly random choice of at most M usable records.
             user_weighting: weight of a user's average of k records: "user" 1, "sqrt" sqrt(k / M), "record" k / M.
             classes: the public labels. Two are mapped to -1 and +1, more to 0, 1, 2, ...
@@ -113,12 +123,14 @@ class Units:
                 more than seven digits; the privacy is the same.
         Privacy:
             A row depends on its own record alone: clipped to `row_bound` as it is stored, or zero and absent
-            if a feature or the target is NaN or infinite or the label is not among `classes`. A user owns their rows,
-            their number and the weight computed from it. That keys are complete, and with replace-one the number of
-            units, are the caller's declarations.
+            if a feature or the target is NaN or infinite or the label is not among `classes`; one without an entry of
+            size `LEAST_PEAK` is a zero row that is present (see `clip_rows`). A user owns their rows, their number and
+            the weight computed from it; a row without a key is nobody's and is dropped, so that it moves nothing. That
+            equal keys mean one user, and with replace-one the number of units (of different keys), are the caller's
+            declarations.
         Raises:
-            TypeError, ValueError: shapes, types, bounds or keys are wrong; checked before any feature or target is
-                looked at.
+            TypeError, ValueError: shapes, types, bounds or keys are wrong, or a sparse matrix is none (see
+                `checked_csr`); checked before any feature or target is looked at.
         """
         relation = Relation.parse(relation)
         features = _check_features(features)
@@ -128,7 +140,8 @@ class Units:
         intercept = _check_intercept(intercept, dtype)
         _check_target_domain(classes, target_bounds)
         targets = _check_targets(targets, rows, classes)
-        codes = None if groups is None else _check_groups(groups, rows, max_records_per_user, user_weighting)
+        check_user_records(max_records_per_user, user_weighting)
+        codes = None if groups is None else cells.user_codes(groups, rows)
         units = rows if codes is None else int(codes.max(initial=-1)) + 1
         public = Public(
             n=_check_units(n, units, relation, by_user=codes is not None),
@@ -144,12 +157,12 @@ class Units:
         if codes is None:
             return _records(features, private_targets, private_usable, public, row_bound, intercept, dtype)
         generator = (NoiseSource() if noise is None else noise).units_generator
-        private_usable &= finite_rows(features)
+        private_usable &= finite_rows(features) & (codes >= 0)
         private_order, private_offsets = choose_records(
-            codes, private_usable, public.n, max_records_per_user, generator
+            codes, private_usable, units, max_records_per_user, generator
         )
         private_rows, private_norms, _ = store_rows(
-            features, private_order, len(private_order), row_bound, intercept, public.row_bound, None, dtype
+            features, private_order, row_bound, intercept, public.row_bound, None, dtype
         )
         return cls(
             public=public,
@@ -159,13 +172,17 @@ class Units:
             private_present=np.ones(len(private_order), np.bool_),
             private_offsets=private_offsets,
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
-            seeded=isinstance(noise, NoiseSource) and noise.seeded,
+            seeded=noise is not None and not (isinstance(noise, NoiseSource) and not noise.seeded),
         )
 
     @property
-    def positions(self) -> int:
-        """How many units there is room for: n, or the number of positions chosen by `subset`. Never private."""
+    def private_count(self) -> int:
+        """How many units are there: at positions 0, 1, ...; a unit at a later position is absent."""
         return len(self.private_targets) if self.private_offsets is None else len(self.private_offsets) - 1
+
+    def private_held(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of some positions at which there is a unit."""
+        return positions[positions < self.private_count]
 
     def private_rows_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of the units at some positions, one unit after the other."""
@@ -176,6 +193,7 @@ class Units:
 
     def subset(self, positions: NDArray[np.int64], size: int) -> "Units":
         """The units at some positions, chosen without looking at them; `size` is their public number n."""
+        positions = self.private_held(positions)
         private_rows = self.private_rows_of(positions)
         private_part = dataclasses.replace(
             self,
@@ -210,20 +228,24 @@ class Units:
         row_bound = _check_row_bound(row_bound)
         rows, width = len(self.private_targets), matrix.shape[1]
         private_source, dtype = self.private_features, self.private_features.dtype
-        size = dtype.itemsize * self.positions * width
+        size = dtype.itemsize * self.public.n * width
         dense = isinstance(private_source, np.ndarray) or size <= _DENSE_VIEW_BYTES
         private_rows = aligned_zeros(rows if dense else 0, width, dtype)
         private_norms = np.zeros(rows)
         step, whole = block_length(width + self.public.d, lines=PRODUCT_ROWS), whole_tiles(matrix)
-        for start in range(0, rows, step):
-            part = slice(start, start + step)
-            private_block, private_norms[part], _ = clip_rows(
-                map_rows(private_source, part, whole)[:, :width], row_bound, dtype
-            )
-            if dense:
-                private_rows[part] = private_block
+        # One product of many rows, clipped in parts that stay in the cache.
+        product = max(step, _MAPPED_AT_ONCE // step * step)
+        for first in range(0, rows, product):
+            private_products = map_rows(private_source, slice(first, first + product), whole)[:, :width]
+            for start in range(0, len(private_products), step):
+                part = slice(first + start, min(first + start + step, rows))
+                private_block, private_norms[part], _ = clip_rows(
+                    private_products[start : start + step], row_bound, dtype
+                )
+                if dense:
+                    private_rows[part] = private_block
         if not dense:
-            private_norms = np.minimum(private_norms * MAPPED_NORM_SLACK, row_bound)
+            private_norms = np.minimum(np.maximum(private_norms, LEAST_PEAK) * MAPPED_NORM_SLACK, row_bound)
         public = dataclasses.replace(self.public, d=width, row_bound=row_bound, sparse=False)
         return dataclasses.replace(
             self,
@@ -237,31 +259,15 @@ class Units:
 
 
 def _check_features(features: Any) -> Any:
-    """A numeric matrix: an array, or a canonical CSR matrix. Looks at type and shape only."""
+    """A numeric matrix: an array, or a canonical CSR matrix. Looks at type, shape and sparse indices only."""
+    features = cells.matrix(features)
     if sparse.issparse(features):
-        _check_numeric(features.dtype, "features")
-        if features.ndim != 2:
-            raise ValueError(f"features must have shape (rows, d), got {features.shape}.")
-        with np.errstate(all="ignore"):
-            private_csr = sparse.csr_array(features)
-            if not private_csr.has_canonical_format:
-                private_csr = private_csr.copy()
-                private_csr.sum_duplicates()
-        return private_csr
-    array = np.asarray(features)
-    if array.ndim != 2:
-        raise ValueError(f"features must have shape (rows, d), got {array.shape}: give one row a record.")
-    _check_numeric(array.dtype, "features")
-    if array.shape[1] < 1:
-        raise ValueError(f"features must have at least one column, got shape {array.shape}.")
-    return array
-
-
-def _check_numeric(dtype: np.dtype[Any], name: str) -> None:
-    if dtype.kind not in "biuf":
-        raise TypeError(
-            f"{name} must be numbers, got dtype {dtype}: encode other columns first, by public rules (TabularEncoder)."
-        )
+        return features
+    if features.ndim != 2:
+        raise ValueError(f"features must have shape (rows, d), got {features.shape}: give one row a record.")
+    if features.shape[1] < 1:
+        raise ValueError(f"features must have at least one column, got shape {features.shape}.")
+    return features
 
 
 def _check_row_bound(row_bound: Any) -> float:
@@ -272,8 +278,11 @@ def _check_row_bound(row_bound: Any) -> float:
         )
     if isinstance(row_bound, bool) or not isinstance(row_bound, int | float | np.floating | np.integer):
         raise TypeError(f"row_bound must be a number, got {type(row_bound).__name__}.")
-    if not 0 < row_bound <= _LARGEST_BOUND:
-        raise ValueError(f"row_bound must be positive and at most {_LARGEST_BOUND:g}, got {row_bound!r}.")
+    if not _SMALLEST_BOUND <= row_bound <= _LARGEST_BOUND:
+        raise ValueError(
+            f"row_bound must be positive, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}, got {row_bound!r}: give "
+            "the features in another unit."
+        )
     return float(row_bound)
 
 
@@ -287,9 +296,10 @@ def _check_intercept(intercept: float | None, dtype: np.dtype[Stored]) -> float 
     """The constant as it will be stored."""
     if intercept is None:
         return None
-    if isinstance(intercept, bool) or not 0 < abs(intercept) <= _LARGEST_BOUND:
+    if isinstance(intercept, bool) or not _SMALLEST_BOUND <= abs(intercept) <= _LARGEST_BOUND:
         raise ValueError(
-            f"intercept must be a finite number other than 0, the value of the constant column, got {intercept!r}."
+            f"intercept must be a finite number other than 0, the value of the constant column, got {intercept!r}: its "
+            f"size lies between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}."
         )
     return float(dtype.type(intercept))
 
@@ -314,14 +324,12 @@ def _check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None
         if classes is not None:
             raise ValueError("classes were given without targets.")
         return None
-    array = np.asarray(targets)
+    array = cells.targets(targets, labels=classes is not None)
     if array.shape != (rows,):
         raise ValueError(
             f"targets must have shape ({rows},), one for each row of features, got {array.shape}."
         )
-    if classes is None:
-        _check_numeric(array.dtype, "targets")
-    elif array.dtype.kind != "O":
+    if classes is not None and array.dtype.kind != "O":
         kind = np.asarray(list(classes)).dtype.kind
         if kind != array.dtype.kind and (kind in "US" or array.dtype.kind in "US"):
             raise TypeError(
@@ -330,26 +338,8 @@ def _check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None
     return array
 
 
-def _check_groups(groups: Any, rows: int, cap: Any, weighting: str) -> NDArray[np.int64]:
-    """Number the user keys 0, 1, ... in order of appearance."""
-    if not isinstance(cap, int | np.integer) or isinstance(cap, bool) or cap < 1:
-        raise ValueError(f"max_records_per_user must be an integer of at least 1, got {cap!r}.")
-    if weighting not in ("user", "sqrt", "record"):
-        raise ValueError(f"user_weighting must be 'user', 'sqrt' or 'record', got {weighting!r}.")
-    shape = np.shape(groups)
-    if shape != (rows,):
-        raise ValueError(
-            f"groups must have shape ({rows},), one user key for each row of features, got {shape}."
-        )
-    codes, _ = pd.factorize(np.asarray(groups))
-    if np.any(codes < 0):
-        raise ValueError(
-            "groups has missing keys: every record must belong to a user, or nothing protects its owner."
-        )
-    return codes.astype(np.int64)
-
-
 def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
+    # Only the number of rows under replace-one is public: a user may be replaced by one who has none.
     what = "users" if by_user else "rows"
     if n is None:
         if relation is Relation.ADD_OR_REMOVE_ONE:
@@ -357,11 +347,16 @@ def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> in
                 f"n is missing: under add-or-remove-one the number of {what} is private. Give a public nominal "
                 "number that no data set exceeds, or use relation='replace-one', which takes it as public."
             )
-        return units
+        return cells.user_count(units) if by_user else units
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise TypeError(f"n must be an integer, got {type(n).__name__}.")
+    if relation is Relation.REPLACE_ONE and not by_user and not n / MOST_ABSENT <= units <= n:
+        raise ArgumentError(
+            f"n = {n} was given with {units} rows: under replace-one it lies between {units} and twice that; leave it "
+            "out, or give relation='add-or-remove-one' if the number of rows is private."
+        )
     if units > n:
-        raise ValueError(
+        raise ArgumentError(
             f"there are more {what} than n = {n}: n must be a public number that no data set exceeds."
         )
     return int(n)
@@ -380,7 +375,7 @@ def _map_targets(
         return np.zeros(rows), np.ones(rows, np.bool_)
     with np.errstate(all="ignore"):
         if classes is not None:
-            private_codes = _label_codes(targets, list(classes))
+            private_codes = cells.label_codes(targets, list(classes))
             private_usable = private_codes >= 0
             private_values = private_codes.astype(np.float64)
             if len(classes) == 2:
@@ -393,26 +388,6 @@ def _map_targets(
     return np.where(private_usable, private_values, 0.0), private_usable
 
 
-def _label_codes(private_labels: NDArray[Any], classes: list[Any]) -> NDArray[np.int64]:
-    """Position of each label among the classes, -1 for a label that is none of them."""
-    if private_labels.dtype.kind == "O":
-        position = {label: code for code, label in enumerate(classes)}
-        return np.fromiter(
-            (_look_up(position, label) for label in private_labels), np.int64, len(private_labels)
-        )
-    known = np.asarray(classes)
-    order = np.argsort(known)
-    place = np.minimum(np.searchsorted(known[order], private_labels), len(classes) - 1)
-    return np.where(known[order][place] == private_labels, order[place], -1)
-
-
-def _look_up(position: dict[Any, int], private_label: Any) -> int:
-    try:
-        return position.get(private_label, -1)
-    except TypeError:  # a label that cannot be hashed is no class; private data never raise
-        return -1
-
-
 def _records(
     features: Any,
     private_targets: NDArray[np.float64],
@@ -422,19 +397,15 @@ def _records(
     intercept: float | None,
     dtype: np.dtype[Stored],
 ) -> Units:
-    """Units that are records, padded with absent ones to n."""
-    rows, n = features.shape[0], public.n
+    """Units that are records."""
     private_rows, private_norms, private_finite = store_rows(
-        features, slice(0, rows), n, row_bound, intercept, public.row_bound, private_usable, dtype
+        features, slice(None), row_bound, intercept, public.row_bound, private_usable, dtype
     )
-    private_present = np.zeros(n, np.bool_)
-    private_present[:rows] = private_usable & private_finite
-    padded = np.zeros(n)
-    padded[:rows] = private_targets
+    private_present = private_usable & private_finite
     return Units(
         public=public,
         private_features=private_rows,
-        private_targets=np.where(private_present, padded, 0.0),
+        private_targets=np.where(private_present, private_targets, 0.0),
         private_norms=private_norms,
         private_present=private_present,
     )

@@ -12,8 +12,9 @@ from privopt.data.units import Units
 from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.precision import double_precision
-from privopt.public import Public
-from privopt.queries.base import MeanQuery, RecordSum
+from privopt.public import Public, Relation
+from privopt.queries.base import MeanQuery
+from privopt.queries.safeguards import row_form_of
 
 
 class TracedRows(NamedTuple):
@@ -26,7 +27,10 @@ class TracedRows(NamedTuple):
 
 
 def traced_arrays(units: Units) -> TracedRows:
-    """The stored rows as JAX arrays; the feature matrix is not copied.
+    """The stored rows as JAX arrays; the feature matrix is not copied. Of no records, one that is absent.
+
+    A block that was drawn may have room for nobody; it counts as one absent record, since an axis of length 0 has no
+    positions to take.
 
     Raises:
         ValueError: the rows are sparse, or units are users; such loops run eagerly.
@@ -36,6 +40,8 @@ def traced_arrays(units: Units) -> TracedRows:
         raise ValueError(
             "a compiled loop needs dense records, one a unit: run this loop with `release` instead."
         )
+    if units.private_count == 0:
+        return _absent(1, units.public.d)
     with double_precision():
         return TracedRows(
             jax.device_put(private_features, may_alias=True),  # stored aligned, and never written again
@@ -46,13 +52,20 @@ def traced_arrays(units: Units) -> TracedRows:
 
 
 def traced_shapes(public: Public) -> TracedRows:
-    """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data."""
+    """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data.
+
+    Under add-or-remove-one nothing public says how many records there are, and n may be far more: one stands for all.
+    """
+    return _absent(public.n if public.relation is Relation.REPLACE_ONE else 1, public.d)
+
+
+def _absent(rows: int, width: int) -> TracedRows:
     with double_precision():
         return TracedRows(
-            jnp.asarray(aligned_zeros(public.n, public.d)),
-            jnp.zeros(public.n, jnp.float64),
-            jnp.zeros(public.n, jnp.float64),
-            jnp.zeros(public.n, jnp.bool_),
+            jnp.asarray(aligned_zeros(rows, width)),
+            jnp.zeros(rows, jnp.float64),
+            jnp.zeros(rows, jnp.float64),
+            jnp.zeros(rows, jnp.bool_),
         )
 
 
@@ -121,7 +134,7 @@ def _sum_at(
 def _block_sum(
     query: MeanQuery, public: Public, private_part: TracedRows, private_mask: Bool[Array, " b"]
 ) -> Float[Array, "..."]:
-    form = query.row_form(public) if isinstance(query, RecordSum) else None
+    form = row_form_of(query, public)
     if form is not None:
         private_rows = private_part.private_features.astype(jnp.float64)
         return row_form_sum(

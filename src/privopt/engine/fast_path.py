@@ -22,7 +22,7 @@ from privopt.engine.mixed_kernel import sum_mixed_records, sum_mixed_users
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.engine.softmax_kernel import sum_softmax
 from privopt.problems.glm import KernelCode
-from privopt.queries.base import LARGEST_RADIUS, ROUNDING_MARGIN, SMALLEST_RADIUS, RowForm
+from privopt.queries.base import LARGEST_RADIUS, ROUNDING_MARGIN, SMALLEST_RADIUS, KernelCall, RowForm
 
 _LANE_WORK = 2**16  # stored entries: less is not worth a thread
 _MOST_LANES = 16
@@ -42,12 +42,21 @@ def supports(units: Units, form: RowForm) -> bool:
     """Whether a compiled kernel computes this row form on these units."""
     if form.kernel is None:
         return False
-    if form.kernel.kind == "mixed" and form.norm != "l2":
+    if form.kernel.kind == "mixed" and (form.norm != "l2" or not _mixture_within(form.kernel, form.radius)):
         return False
     if form.kernel.code == KernelCode.SOFTMAX:
         plain = units.private_offsets is None and not isinstance(units.private_features, MappedRows)
         return plain and form.norm == "l2" and form.kernel.kind != "mixed"
     return form.outputs == 1 and form.kernel.code in FORMULAS
+
+
+def _mixture_within(kernel: KernelCall, radius: Any) -> bool:
+    """Whether a mixture of the kernel's parts is within the radius: of a user only the parts are clipped."""
+    gain = float(kernel.gain)
+    parts = ((1.0 - gain, float(kernel.inner)), (gain, float(kernel.change)))
+    return sum(weight * max(clip, 0.0) for weight, clip in parts if weight > 0.0) <= float(radius) * (
+        1.0 + 1e-12
+    )
 
 
 class _Block(NamedTuple):
@@ -128,7 +137,7 @@ def kernel_sum(
     """
     work = _pass(form)
     index = np.empty(0, np.int64) if private_positions is None else private_positions
-    count = units.positions if private_positions is None else len(private_positions)
+    count = units.private_count if private_positions is None else len(private_positions)
     if work.kind != "mixed" or private_positions is not None:
         carried = None  # slopes are kept from pass to pass over all units
     memory = SlopeMemory()

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum, clip_rows_to_ball
+from privopt.queries.safeguards import into_radius, row_form_of
 
 CHUNK_BYTES = 32 * 2**20
 _SMALL_CHUNK = 256  # for samples, so that few units are not padded to a large chunk
@@ -64,7 +65,8 @@ def unit_contributions(
         by_rows: whether to use the query's generalised-linear form if it has one, which is faster for users.
     Privacy:
         A unit's vector depends on its own records. One that is not finite is zero (see `MeanQuery.without_bad`), and so
-        is one of a unit without records; any other is mapped into the ball by the query's `clip_unit`.
+        is one of a unit without records; any other is mapped into the ball by the query's `clip_unit`, which is held to
+        the radius by `into_radius`.
     """
     private_features = chunk.private_features.astype(jnp.float64)
     if isinstance(query, RecordSum):
@@ -76,7 +78,7 @@ def unit_contributions(
         )
     private_there = jnp.any(chunk.private_mask, axis=1)
     private_good = jax.vmap(query.without_bad)(_keep(private_vectors, private_there))
-    private_clipped = jax.vmap(query.clip_unit)(private_good)
+    private_clipped = into_radius(query, jax.vmap(query.clip_unit)(private_good))
     return _keep(private_clipped, _finite(private_clipped))
 
 
@@ -104,7 +106,7 @@ def block_coefficients(
     public: Public,
 ) -> Float[Array, "b K"]:
     """Clipped coefficients of a block of records, from their predictions."""
-    form = query.row_form(public)
+    form = row_form_of(query, public)
     assert form is not None
     private_raw = form.coefficients(private_predictions, private_targets, private_norms)
     return clip_coefficients(form, private_raw, private_norms, private_mask)
@@ -155,7 +157,7 @@ def _averages(
     private_shares = jnp.where(
         chunk.private_mask, (chunk.private_weights / private_counts)[:, None], jnp.zeros((), jnp.float64)
     )
-    form = query.row_form(public) if by_rows else None
+    form = row_form_of(query, public) if by_rows else None
     if form is not None:
         return _row_form_averages(form, chunk, private_features, private_shares)
     private_each = jax.vmap(jax.vmap(query.record_contribution))(private_features, chunk.private_targets)

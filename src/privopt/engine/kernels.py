@@ -18,6 +18,7 @@ from privopt.engine.rounding import BLOCK_ROWS
 
 TILE = 32  # rows whose predictions are computed before their share of the sum; they stay in the first-level cache
 _SAFE_SQUARES = (1e-280, 1e280)  # a sum of squares in here neither overflowed nor lost digits
+_SCALES = (1e-290, 1e290)  # numbers whose reciprocals are normal, by which the compiler may multiply
 
 
 @compiled(FAST)
@@ -258,7 +259,11 @@ def sum_records(
 
 @compiled(FAST)
 def scale_into_ball(vector: Any, columns: Any, count: int, radius: float) -> float:
-    """The factor that brings the vector's entries at columns[:count] into the ball; 0 if one is not finite."""
+    """The factor that brings the vector's entries at columns[:count] into the ball; 0 if one is not finite.
+
+    A vector whose square is no ordinary number is divided by its largest entry, in place, if it is too long: as one
+    number, the factor could be subnormal, which is rounded too coarsely, or vanish.
+    """
     squares = 0.0
     for k in range(count):
         g = vector[columns[k]]
@@ -272,14 +277,17 @@ def scale_into_ball(vector: Any, columns: Any, count: int, radius: float) -> flo
         if not g <= LARGEST:
             return 0.0
         peak = max(peak, g)
-    if peak == 0.0:
-        return 0.0
+    scale = min(max(peak, _SCALES[0]), _SCALES[1])
     squares = 0.0
     for k in range(count):
-        g = vector[columns[k]] / peak
+        g = vector[columns[k]] / scale
         squares += g * g
     length = math.sqrt(squares)
-    return 1.0 if length <= radius / peak else (radius / peak) / length
+    if length * scale <= radius:
+        return 1.0
+    for k in range(count):
+        vector[columns[k]] /= scale
+    return radius / length
 
 
 @compiled(FAST)

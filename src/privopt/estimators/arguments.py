@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import sparse
 
+from privopt.data.users import check_user_records
+from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
 
 FROM_Y = "from_y"
@@ -133,10 +134,11 @@ def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
     present = public_targets[~np.asarray(pd.isna(public_targets))]
     try:
         labels = np.unique(present)
-    except TypeError:
+    except Exception:  # whatever labels that cannot be compared raise
         raise ValueError(
             "Unknown label type: the labels in y have several types; give classes=[...] instead of 'from_y'."
         ) from None
+    labels = np.asarray(labels.tolist())
     if labels.dtype.kind == "f" and np.any(labels != np.floor(labels)):
         raise ValueError(
             "Unknown label type: classes='from_y' was given a continuous target. Use a regressor, or give the labels "
@@ -150,26 +152,60 @@ def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
     return labels
 
 
-def refuse_non_numeric(X: Any) -> None:
-    """Refuse columns that do not hold numbers, by their type alone, so that no value gets into a message.
+def check_model(model: Any) -> None:
+    """Check the arguments of an estimator that nothing else would look at, or look at only where they matter.
 
     Raises:
-        TypeError: some column is no column of numbers.
+        TypeError, ValueError: one is out of its range, or belongs to another choice than the one that was made.
     """
-    if isinstance(X, pd.DataFrame):
-        odd = [str(name) for name, dtype in X.dtypes.items() if not pd.api.types.is_numeric_dtype(dtype)]
-        if odd:
-            raise TypeError(
-                f"the columns {', '.join(odd)} do not hold numbers: encode them first, by public rules "
-                "(TabularEncoder)."
-            )
-    elif not sparse.issparse(X):
-        kind = np.asarray(X).dtype
-        if kind.kind not in "biufc":
-            raise TypeError(
-                f"X has dtype {kind}, which is not a numeric type: convert it, and encode other columns first, by "
-                "public rules (TabularEncoder)."
-            )
+    check_switch("fit_intercept", model.fit_intercept)
+    checked_account(model.account)
+    fraction("scale_budget", model.scale_budget, "the share of the budget for estimating bounds")
+    if not 0 <= number("l1_ratio", model.l1_ratio) <= 1:
+        raise ValueError(f"l1_ratio must lie between 0 (a ridge) and 1 (sparse), got {model.l1_ratio!r}.")
+    check_user_records(model.max_records_per_user, model.user_weighting)
+    if model.n is not None and (isinstance(model.n, bool) or not isinstance(model.n, int | np.integer)):
+        raise TypeError(f"n must be an integer or None, got {model.n!r}: it is the public number of units.")
+    if model.alphas is not None and not isinstance(model.alpha, str):
+        raise ValueError(
+            "alphas was given without alpha='private': they are what a private choice of the strength chooses from. "
+            "Give alpha='private' with them, or leave them out."
+        )
+
+
+def check_groups_of_features(model: Any) -> None:
+    """Refuse groups of features that no penalty would look at.
+
+    Raises:
+        ValueError: they were given beside another penalty.
+    """
+    if model.feature_groups is not None and (model.penalty != "group" or model.l1_radius is not None):
+        raise ValueError(
+            "feature_groups was given, but nothing uses them: give penalty='group' with them, without l1_radius, or "
+            "leave them out."
+        )
+
+
+def check_switch(name: str, value: Any) -> None:
+    """Refuse what is neither True nor False.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}.")
+
+
+def fraction(name: str, value: Any, meaning: str) -> float:
+    """A number strictly between 0 and 1.
+
+    Raises:
+        TypeError, ValueError: it is something else.
+    """
+    share = number(name, value)
+    if not 0 < share < 1:
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {value!r}: it is {meaning}.")
+    return share
 
 
 def as_range(name: str, bounds: Any) -> tuple[float, float]:

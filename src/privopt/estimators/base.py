@@ -13,27 +13,26 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import BaseEstimator, clone
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.data.users import Weighting
-from privopt.estimators import arguments
 from privopt.estimators.fitting import (
     Shape,
     checked_arrays,
     checked_budget,
+    checked_features,
     declarations,
-    in_search,
     set_parameters,
     set_report,
     units_in,
     with_penalty,
 )
-from privopt.estimators.holdout import Score
 from privopt.estimators.penalties import PRIVATE, Penalty, strengths
 from privopt.estimators.scaling import TargetScaling
 from privopt.estimators.search import Candidate, SearchPlan, plan_search
 from privopt.estimators.search_run import Scorer, run_search, told_strength
+from privopt.estimators.searched import SEARCHED, in_search
 from privopt.estimators.setup import Setup
 from privopt.estimators.stages import Records, fit_in_stages, plan_stages
 from privopt.ledger.account import Account
@@ -42,18 +41,15 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
 from privopt.problems.losses import GLMLoss
 from privopt.public import Relation
+from privopt.queries.holdout_scores import Score
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
 from privopt.solve import minimize
 from privopt.solve import plan as plans_for
+from privopt.solve_arguments import check_observer
 from privopt.solvers.base import Solver
 
 HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
-SEARCHED = Selection(
-    sentence="Selection not private: chosen on raw validation scores. The model was fitted inside scikit-learn's "
-    "GridSearchCV or RandomizedSearchCV, which no budget paid for; PrivateSearchCV pays for the choice.",
-    private=False,
-)
 
 
 class Fitted(NamedTuple):
@@ -98,7 +94,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         relation: "replace-one" (one unit's data are replaced by any other) or "add-or-remove-one" (one unit is there
             or not; needs `n`).
         n: public number of units: under add-or-remove-one a nominal number that no data set exceeds; under
-            replace-one the number of rows (or of users) by default.
+            replace-one the number of rows (or of users) by default, and at most twice the number of rows.
         row_bound: public bound on the l2 norm of a scaled row; longer rows are shortened to it. A smaller bound needs
             less noise. Features of a `TabularEncoder` are no longer than its `row_norm_bound_`. Default for a
             regression: sqrt(d), which no row exceeds. Default for a classifier: "unit", see `PrivateClassifier`.
@@ -178,6 +174,10 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """How well a prediction fits one record, for a charged selection."""
 
     @abc.abstractmethod
+    def _score_means(self) -> str:
+        """What `X @ coef_ + intercept_` of the fitted model is, in a few words."""
+
+    @abc.abstractmethod
     def _declared_target(self) -> str:
         """What was declared public about the target, in a sentence."""
 
@@ -190,12 +190,16 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             X: (rows, d) numbers, dense or sparse (kept sparse).
             y: (rows,) labels or numbers.
             groups: (rows,) user keys; then all records of a user are protected together.
-            observer: called with (name, count) after releases, for progress bars.
+            observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage
+                that may take a while, such as "rows".
         Raises:
             ValueError, TypeError: a privacy argument is missing, or an argument has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; no data have been read.
         """
-        budget = checked_budget(self, getattr(X, "shape", (None,))[0] if groups is None else None)
+        check_observer(observer)
+        budget = checked_budget(self, (*getattr(X, "shape", ()), None)[0] if groups is None else None)
+        if observer is not None:
+            observer("rows", 0)
         private_features, private_targets = checked_arrays(self, X, y)
         shape = Shape(
             width=private_features.shape[1],
@@ -326,8 +330,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     def _checked_features(self, X: Any) -> Any:
         """Features to predict from, checked by shape and type only."""
         check_is_fitted(self)
-        arguments.refuse_non_numeric(X)
-        return validate_data(self, X, accept_sparse="csr", ensure_all_finite=False, reset=False, dtype=None)
+        return checked_features(self, X, least=0, reset=False)
 
     def _linear(self, features: Any) -> NDArray[np.float64]:
         """`features @ coef_.T + intercept_`."""

@@ -11,11 +11,11 @@ from sklearn.base import ClassifierMixin
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.holdout import Accuracy, Score
 from privopt.estimators.scaling import RowLengths, TargetScaling
 from privopt.estimators.setup import Setup
 from privopt.problems import losses
 from privopt.problems.losses import GLMLoss
+from privopt.queries.holdout_scores import Accuracy, Score
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -132,6 +132,11 @@ class LogisticRegression(PrivateClassifier):
         assert labels is not None
         return losses.logistic if len(labels) == 2 else losses.softmax(len(labels))
 
+    def _score_means(self) -> str:
+        if len(self.classes_) == 2:
+            return "the log-odds of the one class against the other, as headed"
+        return "the score of the class; the softmax of all scores gives their probabilities"
+
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (rows, classes)."""
         scores = self.decision_function(X)
@@ -168,3 +173,6 @@ class LinearSVC(PrivateClassifier):
         del targets, labels
         meaning = "half the length over which the hinge is made smooth"
         return losses.smoothed_hinge(arguments.positive("width", self.width, meaning))
+
+    def _score_means(self) -> str:
+        return "the decision score: where it is positive, the first class of the heading is predicted"

@@ -6,7 +6,6 @@ The functions here ask a model for its arguments and hooks, and are the only one
 # pyright: reportPrivateUsage=none
 # A model's hooks are hidden from its users, not from these functions.
 
-import inspect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
+from sklearn.base import is_classifier
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d, validate_data
 
+from privopt.data import cells
+from privopt.errors import ArgumentError
 from privopt.estimators import arguments
-from privopt.estimators.holdout import Score
 from privopt.estimators.penalties import PenaltyArguments, default_strength
 from privopt.estimators.scale_estimation import ScaleEstimation, scale_estimation
 from privopt.estimators.scaling import FeatureScaling
@@ -27,6 +28,7 @@ from privopt.ledger.amounts import Budget
 from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import Relation
+from privopt.queries.holdout_scores import Score
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
@@ -36,15 +38,19 @@ if TYPE_CHECKING:
 
 UNIT = "unit"
 INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature
+GIVEN = "Columns are in the units that they were given in."
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
 
 
 def checked_budget(model: "PrivateLinearModel", rows: int | None) -> Budget:
-    """The model's budget; `rows`, if public, is named in the advice on delta.
+    """The model's budget, its arguments once checked; `rows`, if public, is named in the advice on delta.
 
     Raises:
-        ValueError, TypeError: epsilon, delta or, under add-or-remove-one, n is missing; or the account was lost.
+        ValueError, TypeError: an argument is out of its range; epsilon, delta or, under add-or-remove-one, n is
+            missing; or the account was lost.
     """
+    arguments.check_model(model)
+    arguments.check_groups_of_features(model)
     relation = Relation.parse(model.relation)
     if relation is Relation.ADD_OR_REMOVE_ONE and model.n is None:
         raise ValueError(
@@ -69,13 +75,10 @@ def checked_arrays(model: "PrivateLinearModel", X: Any, y: Any) -> tuple[Any, ND
     name = type(model).__name__
     if y is None:
         raise ValueError(f"{name} requires y to be passed, but the target y is None.")
-    arguments.refuse_non_numeric(X)
     # Under add-or-remove-one the number of rows is private: even none is a data set.
     least = 1 if Relation.parse(model.relation) is Relation.REPLACE_ONE else 0
-    private_features = validate_data(
-        model, X, accept_sparse="csr", ensure_all_finite=False, ensure_min_samples=least, dtype=None
-    )
-    private_targets = column_or_1d(y, warn=True)
+    private_features = checked_features(model, X, least=least, reset=True)
+    private_targets = column_or_1d(cells.targets(y, labels=is_classifier(model)), warn=True)
     check_consistent_length(private_features, private_targets)
     if least == 1 and model.n is None and len(private_targets) < 2:
         raise ValueError(
@@ -84,11 +87,34 @@ def checked_arrays(model: "PrivateLinearModel", X: Any, y: Any) -> tuple[Any, ND
     return private_features, private_targets
 
 
+def checked_features(model: "PrivateLinearModel", X: Any, *, least: int, reset: bool) -> Any:
+    """Features as numbers, their names and number noted (`reset`) or compared with those of the fit.
+
+    Raises:
+        ValueError, TypeError: a shape or a type is wrong, or there are fewer than `least` rows.
+    """
+    private_features = cells.matrix(X)
+    if private_features.ndim != 2:  # scikit-learn's sentence would print the cells
+        raise ArgumentError(
+            f"Expected 2D array, got {private_features.ndim}D array instead. "
+            "Reshape your data to (rows, features): X[:, None] for a single feature, X[None, :] for a single row."
+        )
+    options: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": False, "dtype": None}
+    private_features = check_array(
+        private_features, **options, ensure_min_samples=least, estimator=model, input_name="X"
+    )
+    private_named: Any = X if isinstance(X, pd.DataFrame) else private_features
+    validate_data(model, private_named, reset=reset, skip_check_array=True)
+    return private_features
+
+
 def units_in(model: "PrivateLinearModel", rows: int, groups: Any) -> int:
     """The public number of units: the model's n, or under replace-one that of the rows or users."""
     if model.n is not None:
         return model.n
-    return rows if groups is None or np.ndim(groups) != 1 else int(pd.Series(np.asarray(groups)).nunique())
+    if groups is None:
+        return rows
+    return cells.user_count(int(cells.user_codes(groups, rows).max(initial=-1)) + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +224,7 @@ def _scaling(
     scaling = FeatureScaling.of(given, width, centered=model.fit_intercept, keep_zero=is_sparse, name=name)
     if known:
         return scaling, None
-    share = arguments.number("scale_budget", model.scale_budget)
-    return scaling, scale_estimation(given, share, width, keep_zero=is_sparse)
+    return scaling, scale_estimation(given, model.scale_budget, width, keep_zero=is_sparse)
 
 
 def penalty_of(model: "PrivateLinearModel") -> PenaltyArguments:
@@ -289,16 +314,30 @@ def set_report(
             features=getattr(model, "feature_names_in_", None),
             intercept=model.intercept_ if model.fit_intercept else None,
             classes=None if setup.labels is None else list(setup.labels),
+            meaning=meaning(model),
         ),
+        divided_rows=setup.unit_rows,
         selection=selection,
     )
 
 
-def in_search() -> bool:
-    """Whether a fit was called by scikit-learn's GridSearchCV, RandomizedSearchCV or a halving search."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        if str(frame.f_globals.get("__name__", "")).startswith("sklearn.model_selection._search"):
-            return True
-        frame = frame.f_back
-    return False
+def meaning(model: "PrivateLinearModel", columns: str = GIVEN) -> str:
+    """What a fitted model's coefficients are, in sentences.
+
+    Args:
+        model: the fitted model.
+        columns: in which units the columns are, in a sentence.
+    """
+    if _divided(model):
+        what = (
+            "A coefficient says what one unit of its column adds to a record's score; the score is then divided by the "
+            f"length of the record's scaled row, which makes it {model._score_means()}."
+        )
+    else:
+        what = f"A coefficient says what one unit of its column adds to {model._score_means()}."
+    return f"{what} {columns}"
+
+
+def _divided(model: "PrivateLinearModel") -> bool:
+    """Whether a fitted model's rows were divided by their lengths."""
+    return getattr(model, "row_lengths_", None) is not None

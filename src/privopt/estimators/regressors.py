@@ -12,12 +12,12 @@ from sklearn.metrics import d2_pinball_score, d2_tweedie_score
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.holdout import BoundedLoss, Score
 from privopt.estimators.penalties import Penalty
 from privopt.estimators.scaling import TargetScaling
 from privopt.estimators.setup import Setup
 from privopt.problems import losses
 from privopt.problems.losses import GLMLoss
+from privopt.queries.holdout_scores import BoundedLoss, Score
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -53,6 +53,9 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
         assert setup.targets is not None
         worst = loss.value(jnp.zeros(2), jnp.asarray(setup.targets.ends))
         return BoundedLoss(loss=loss, cap=float(jnp.max(worst)))
+
+    def _score_means(self) -> str:
+        return "the prediction, in units of the target"
 
     def _declared_target(self) -> str:
         low, high = self.target_bounds or (math.nan, math.nan)
@@ -230,6 +233,9 @@ class PoissonRegressor(PrivateRegressor):
         assert isinstance(loss, losses.Poisson)
         assert setup.targets is not None
         return BoundedLoss(loss=loss, cap=1.0 + math.log1p(setup.targets.ends[1]))
+
+    def _score_means(self) -> str:
+        return "the natural logarithm of the predicted rate"
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The rate `exp(X @ coef_ + intercept_)`, at most `max_rate`."""

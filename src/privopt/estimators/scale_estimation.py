@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
+from privopt.estimators.arguments import fraction
 from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
@@ -103,10 +104,6 @@ def scale_estimation(loose_bounds: Any, share: float, width: int, *, keep_zero: 
     Raises:
         TypeError, ValueError: the range or the share is not usable.
     """
-    if not 0 < share < 1:
-        raise ValueError(
-            f"scale_budget must lie strictly between 0 and 1, got {share!r}: it is the share of the budget that "
-            "estimating the bounds takes."
-        )
+    fraction("scale_budget", share, "the share of the budget for estimating bounds")
     loose = FeatureScaling.of(loose_bounds, width, centered=False, keep_zero=keep_zero, name="loose_bounds")
     return ScaleEstimation(loose=loose, share=share, keep_zero=keep_zero)

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -63,6 +62,11 @@ class FeatureScaling:
         low, high = (np.broadcast_to(end, (width,)) for end in ends)
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low <= high)):
             raise ValueError(f"{name} must be finite with low <= high for every feature, got {bounds!r}.")
+        if np.all(low == high):
+            raise ValueError(
+                f"{name} must have low < high for at least one feature, got {bounds!r}: every feature would be "
+                "constant, and nothing could be learned from it."
+            )
         if keep_zero and (np.any(low > 0) or np.any(high < 0)):
             raise ValueError(
                 f"{name} of sparse features must include 0, which is what an entry that is not stored means, got "
@@ -226,19 +230,8 @@ class TargetScaling:
         return cls(center, spread, ((low - center) / spread, (high - center) / spread))
 
     def apply(self, private_targets: NDArray[Any]) -> NDArray[np.float64]:
-        """Scale targets; values out of bounds are clipped when units are made, what is no number becomes NaN.
-
-        Raises:
-            TypeError: the array's type is neither numbers nor Python objects.
-        """
-        if private_targets.dtype.kind not in "biufO":
-            raise TypeError(
-                f"y must be numbers, got dtype {private_targets.dtype}: a regression predicts a number."
-            )
+        """Scale targets; values out of bounds are clipped when units are made."""
         with np.errstate(all="ignore"):
-            if private_targets.dtype.kind == "O":  # numbers beside None or pandas.NA
-                private_numbers: Any = pd.to_numeric(pd.Series(private_targets), errors="coerce")
-                private_targets = np.asarray(private_numbers, np.float64)
             return (private_targets.astype(np.float64) - self.center) / self.spread
 
 

@@ -8,11 +8,13 @@ from privopt.estimators.scale_estimation import ScaleEstimation
 from privopt.estimators.setup import Setup
 from privopt.estimators.stages import common_scale
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent, Parallel, leaf_counts, sequence
+from privopt.ledger.dominating import comparable, dominating
+from privopt.ledger.events import Event, Parallel, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.planning.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
 from privopt.planning.instance import Instance
-from privopt.planning.plan import Plan, data_bytes, pass_seconds
+from privopt.planning.plan import Plan
 from privopt.public import Public
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
@@ -124,6 +126,18 @@ def plan_search(
         + max((solver.passes() for solver in refits), default=0.0)
         + (first is not None)
     )
+    outputs = candidates[0].setup.problem.loss.outputs
+    around = loading_seconds(whole[0]) + pass_seconds(whole[0], outputs)
+    if first is not None:
+        around += estimation_seconds(whole[0])
+    fitting = [
+        solver.seconds(one.setup.problem, public)
+        for solver, one, public in zip(fits, candidates, parts, strict=True)
+    ]
+    refitting = [
+        solver.seconds(one.setup.problem, public)
+        for solver, one, public in zip(refits, candidates, whole, strict=False)
+    ]
     return SearchPlan(
         candidates=tuple(candidates),
         scales=None if first is None else first.scaled(scale),
@@ -151,7 +165,7 @@ def plan_search(
             + max((solver.releases() for solver in refits), default=0),
             passes=passes,
             memory_bytes=2 * data_bytes(whole[0]),
-            seconds=passes * pass_seconds(whole[0], candidates[0].setup.problem.loss.outputs),
+            seconds=around + sum(fitting) + max(refitting, default=0.0),
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
         ),
     )
@@ -171,56 +185,7 @@ def _ordered(candidates: Sequence[Candidate], whole: Sequence[Public], budget: B
         replace(candidate, solver=GradientDescent()) if candidate.solver == AUTO else candidate
         for candidate in candidates
     ]
-    if plain != list(candidates) and not _comparable(refits(candidates)):
+    if plain != list(candidates) and not comparable(refits(candidates)):
         candidates = plain
     dominating(refits(candidates))
     return list(candidates)
-
-
-def dominating(events: Sequence[Event]) -> Event:
-    """One event that costs as much as the dearest of several, whichever of them is released.
-
-    Args:
-        events: alternatives; which one is released may depend on releases before it.
-    Privacy:
-        Gaussian releases on everybody compose to exactly one with 1 / z^2 summed, and a smaller sum is dominated by a
-        larger one whatever it is composed with. Equal events need no argument, and nothing costs more than a release
-        without noise. Nothing else is totally ordered: the maximum of two curves need not bound a choice between them
-        that depends on earlier releases.
-    Raises:
-        ValueError: the alternatives are not ordered.
-    """
-    if not _comparable(events):
-        raise ValueError(
-            "the price of the refit would depend on which candidate is chosen: it can be bounded beforehand where all "
-            "candidates release Gaussian noise on everybody (gradient descent, whitening), or cost exactly the same. "
-            "Solvers that sample, or put noise inside the objective, cannot be compared with others: give steps and "
-            "sampling rate that are the same for all candidates, or use refit=False."
-        )
-    if len(set(events)) == 1:
-        return events[0]
-    counts = [leaf_counts(event)[0] for event in events]
-    if any(isinstance(leaf, NonPrivateEvent) for leaves in counts for leaf in leaves):
-        return NonPrivateEvent()
-    squares = [
-        math.fsum(
-            count / leaf.noise_multiplier**2
-            for leaf, count in leaves.items()
-            if isinstance(leaf, GaussianEvent)
-        )
-        for leaves in counts
-    ]
-    return GaussianEvent(1.0 / math.sqrt(max(squares)))
-
-
-def _comparable(events: Sequence[Event]) -> bool:
-    """Whether the dearest of several events is known to dominate the others."""
-    if len(set(events)) == 1:
-        return True
-    counts = [leaf_counts(event) for event in events]
-    if any(isinstance(leaf, NonPrivateEvent) for leaves, _ in counts for leaf in leaves):
-        return True
-    return all(
-        not parallels and all(isinstance(leaf, GaussianEvent) for leaf in leaves)
-        for leaves, parallels in counts
-    )

@@ -10,18 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import clone
 
-from privopt.curator.base import Observer
-from privopt.data.blocks import block_assignment
+from privopt.curator.base import Curator, Observer
+from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.estimators.fitting import ROUNDED_UP, Shape, parameters_in, record_score, set_parameters
-from privopt.estimators.holdout import HoldoutScores
-from privopt.estimators.search import Candidate, SearchPlan, dominating
+from privopt.estimators.search import Candidate, SearchPlan
 from privopt.estimators.setup import Setup
-from privopt.estimators.stages import Records, StagedRun
+from privopt.estimators.stages import Records, released_bounds, started
 from privopt.ledger.account import Account
-from privopt.ledger.ledger import Ledger
 from privopt.precision import double_precision
-from privopt.public import Public
+from privopt.queries.holdout_scores import HoldoutScores
 from privopt.report.report import Selection
 from privopt.result import Result
 from privopt.solvers.base import Solver
@@ -35,47 +33,36 @@ class SearchRun:
 
     Args:
         search: the plan.
-        public: what is public about all units.
+        units: all of them, stored in any way.
         run: ledger, transcript and noise; the whole plan is paid for.
     """
 
-    def __init__(self, search: SearchPlan, public: Public, run: StagedRun) -> None:
+    def __init__(self, search: SearchPlan, units: Units, run: Run) -> None:
         self.search = search
         self._run = run
-        self._train_ledger, self._held_ledger = run.ledger.parallel(2, "training and holdout part")
         sizes = (search.train, search.held_out)
-        (self._private_train, _), (self._private_held, _) = block_assignment(
-            public, sizes, run.noise.units_generator
-        )
+        self._train, self._held = run.split("training and holdout part", units, sizes)
 
     def fit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
         """Fit a candidate on the training part of all `units`; gives the number of its releases as well."""
         solver = self.search.fits[index]
-        part = units.subset(self._private_train, self.search.train)
-        ledger = self._train_ledger.sub_ledger(f"candidate {index}", plan=solver.event(part.public))
-        return self._counted(solver, part, ledger, setup)
+        event = solver.event(replace(units.public, n=self.search.train))
+        return self._counted(solver, self._train.curator(units, (f"candidate {index}", event)), setup)
 
     def choose(self, scores: HoldoutScores, units: Units) -> int:
         """The index of the candidate chosen on the holdout part of all `units`."""
-        part = units.subset(self._private_held, self.search.held_out)
-        return int(self._run.curator(part, self._held_ledger).release(scores, self.search.choice))
+        return int(self._held.curator(units).release(scores, self.search.choice))
 
     def refit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
-        """Fit the winner on all units, as `fit` does.
+        """Fit the winner on all units, as `fit` does."""
+        events = [solver.event(units.public) for solver in self.search.refits]
+        curator = self._run.curator(units, self._run.one_of("refit", events, index))
+        return self._counted(self.search.refits[index], curator, setup)
 
-        The ledger pays for the release that dominates every candidate's refit.
-        """
-        solver, budget = self.search.refits[index], self.search.plan.budget
-        dominant = dominating([other.event(units.public) for other in self.search.refits])
-        self._run.ledger.charge("refit", dominant)
-        event = solver.event(units.public)
-        own = Ledger(budget, units.public.relation, plan=event, seeded=self._run.noise.seeded)
-        return self._counted(solver, units, own, setup)
-
-    def _counted(self, solver: Solver, units: Units, ledger: Ledger, setup: Setup) -> tuple[Result, int]:
+    def _counted(self, solver: Solver, curator: Curator, setup: Setup) -> tuple[Result, int]:
         """A solver's result, and how many releases it made."""
         before = self._run.transcript.releases
-        result = solver.solve(self._run.curator(units, ledger), setup.problem)
+        result = solver.solve(curator, setup.problem)
         return result, self._run.transcript.releases - before
 
 
@@ -135,7 +122,7 @@ def run_search(
         records: the data.
         account: pays for the whole plan before anything is released.
         name: what the account calls the search.
-        observer: called with (name, count) after releases.
+        observer: called with (name, count) after releases and (what, 0) before a long stage.
     Raises:
         BudgetExceeded: the account cannot pay; nothing was released.
     """
@@ -152,14 +139,14 @@ def run_search(
     with double_precision():
         # Keys and shapes are checked before anything is paid.
         first = units_of(scored) if search.scales is None else records.loose_units(scored)
-        run = StagedRun(search.plan, records.noise, account=account, name=name, observer=observer)
+        run = started(search.plan, records.noise, account=account, name=name, observer=observer)
         candidates = list(search.candidates)
         if search.scales is not None:
-            bounds = run.bounds(search.scales, first)
+            bounds = released_bounds(run, search.scales, first)
             del first
             candidates = [_within(candidate, bounds) for candidate in candidates]
             scored = scored.within(bounds)
-        under_way = SearchRun(search, units_of(scored).public, run)
+        under_way = SearchRun(search, units_of(scored), run)
         fits = [
             under_way.fit(index, candidate.setup, units_of(candidate.setup))
             for index, candidate in enumerate(candidates)

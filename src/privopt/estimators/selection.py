@@ -24,7 +24,7 @@ from privopt.estimators.penalties import PRIVATE
 from privopt.estimators.search import Candidate, SearchPlan, plan_search
 from privopt.estimators.search_run import Scorer, run_search, told_choice
 from privopt.estimators.stages import Records
-from privopt.ledger.account import Account
+from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
@@ -118,6 +118,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; nothing was released.
         """
+        checked_account(self.account)
+        arguments.check_switch("refit", self.refit)
         models = self._models()
         base: Any = clone(self.estimator)
         private_features, private_targets = checked_arrays(base, X, y)
@@ -209,6 +211,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             )
         copies: list[Any] = [clone(self.estimator) for _ in self._grid()]
         models = [model.set_params(**point) for model, point in zip(copies, self._grid(), strict=True)]
+        for model in models:
+            arguments.check_model(model)
         if any(model.alpha == PRIVATE for model in models):
             raise ValueError(
                 "alpha='private' is a search of its own, which cannot stand inside another: put strengths into "
@@ -223,10 +227,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         self, models: Sequence[PrivateLinearModel], shape: Shape, y: NDArray[Any] | None
     ) -> SearchPlan:
         """The whole plan."""
-        for name in ("holdout", "selection_share"):
-            share = arguments.number(name, getattr(self, name))
-            if not 0 < share < 1:
-                raise ValueError(f"{name} must lie strictly between 0 and 1, got {share!r}.")
+        arguments.fraction("holdout", self.holdout, "the part of the units that candidates are scored on")
+        arguments.fraction("selection_share", self.selection_share, "the share of the budget for the choice")
         return plan_search(
             [Candidate(setup=shape.setup(model, y), solver=model.solver) for model in models],
             n=shape.n,

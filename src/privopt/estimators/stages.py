@@ -7,8 +7,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from privopt.curator.base import Observer
-from privopt.curator.local import LocalCurator
-from privopt.curator.transcript import Transcript
+from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.estimators.scale_estimation import Bounds, ScaleEstimation
 from privopt.estimators.setup import Setup
@@ -16,8 +15,8 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
-from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.effort import estimation_seconds
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
@@ -114,60 +113,37 @@ def with_scales(plan: Plan, scales: ScaleEstimation | None, event: Event, budget
         budget=budget,
         releases=plan.releases + 1,
         passes=plan.passes + 1,
+        seconds=plan.seconds + estimation_seconds(plan.public),
     )
 
 
-class StagedRun:
-    """A fit in stages under way: every release goes through one ledger and one transcript.
+def started(
+    plan: Plan,
+    noise: NoiseSource,
+    *,
+    account: Account | None,
+    name: str | None = None,
+    observer: Observer | None = None,
+) -> Run:
+    """A run of everything that a plan announces; `name` is what the account calls it.
 
-    Args:
-        plan: all that will be released.
-        noise: secret randomness.
-        account: pays for the whole plan now, if there is one.
-        name: what the account calls the fit.
-        observer: called with (name, count) after releases.
     Raises:
         BudgetExceeded: the account cannot pay; nothing was released.
     """
+    return Run(
+        name or plan.solver,
+        plan.event,
+        plan.budget,
+        plan.public,
+        noise=noise,
+        account=account,
+        observer=observer,
+    )
 
-    def __init__(
-        self,
-        plan: Plan,
-        noise: NoiseSource,
-        *,
-        account: Account | None = None,
-        name: str | None = None,
-        observer: Observer | None = None,
-    ) -> None:
-        self.noise = noise
-        self.ledger = Ledger(plan.budget, plan.public.relation, plan=plan.event, seeded=noise.seeded)
-        self.transcript = Transcript(plan.public.relation, seeded=noise.seeded)
-        self._observer = observer
-        if account is not None:
-            account.spend(
-                name or plan.solver,
-                plan.event,
-                plan.budget.epsilon,
-                plan.budget.delta,
-                relation=plan.public.relation,
-                unit=plan.public.unit,
-                seeded=noise.seeded,
-            )
 
-    def curator(self, units: Units, ledger: Ledger | None = None) -> LocalCurator:
-        """A curator to some units, on this run's ledger or a part of it."""
-        return LocalCurator(
-            units,
-            self.ledger if ledger is None else ledger,
-            noise=self.noise,
-            transcript=self.transcript,
-            observer=self._observer,
-        )
-
-    def bounds(self, scales: ScaleEstimation, units: Units) -> Bounds:
-        """The first stage."""
-        part = self.ledger.sub_ledger("bounds", plan=scales.event)
-        return scales.release(self.curator(units, part))
+def released_bounds(run: Run, scales: ScaleEstimation, units: Units) -> Bounds:
+    """The first stage of a run."""
+    return scales.release(run.curator(units, run.part("bounds", scales.event)))
 
 
 def fit_in_stages(
@@ -182,10 +158,10 @@ def fit_in_stages(
     """
     with double_precision():
         loose = records.loose_units(staged.setup)  # keys and shapes are checked before anything is paid
-        run = StagedRun(staged.plan, records.noise, account=account, observer=observer)
-        setup = staged.setup.within(run.bounds(staged.scales, loose))
+        run = started(staged.plan, records.noise, account=account, observer=observer)
+        setup = staged.setup.within(released_bounds(run, staged.scales, loose))
         del loose  # one copy of the data at a time
         units = records.units(setup)
-        part = run.ledger.sub_ledger("fit", plan=staged.solver.event(units.public))
+        part = run.part("fit", staged.solver.event(units.public))
         result = staged.solver.solve(run.curator(units, part), setup.problem)
     return result._replace(plan=staged.plan), setup

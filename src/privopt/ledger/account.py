@@ -103,7 +103,7 @@ class Account:
             delta: likewise.
             relation: the fit's neighbouring relation, to be compared with the account's.
             unit: the fit's privacy unit, "record" or "user"; an account keeps the privacy of one kind.
-            seeded: the fit's noise comes from a seed, so the account is marked as not private.
+            seeded: the fit's noise or its choice of records comes from a seed, so the account is marked as not private.
 
         Raises:
             BudgetExceeded: it would cost more than is left.
@@ -122,7 +122,8 @@ class Account:
             else:
                 self._ledger.charge(name, event)
             self._unit = self._unit if unit is None else unit
-            self._ledger.seeded = self._ledger.seeded or seeded
+            if seeded:
+                self._ledger.mark_seeded()
 
     def affords(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether `spend` would accept this fit."""
@@ -170,3 +171,17 @@ class Account:
                 f"this account keeps {self.relation.value} privacy, but the fit is under {theirs.value}: "
                 "open one account for each relation."
             )
+
+
+def checked_account(account: Any) -> Account | None:
+    """What was given as an account, if it is one or None.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if account is None or isinstance(account, Account):
+        return account
+    raise TypeError(
+        f"account must be an Account or None, got {type(account).__name__}: make one with Account(epsilon, delta), and "
+        "give the same one to every fit that it pays for."
+    )

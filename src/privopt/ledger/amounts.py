@@ -5,13 +5,22 @@ Each is a float that was checked when it was made. A `Budget` is the pair the us
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise TypeError(f"{name} must be a number, got {value!r}.")
+    return float(value)
 
 
 class Epsilon(float):
     """A privacy loss bound, positive; infinity means that privacy is switched off."""
 
     def __new__(cls, value: float) -> "Epsilon":
-        value = float(value)
+        value = _number("epsilon", value)
         if not value > 0:
             raise ValueError(
                 f"epsilon must be positive, got {value!r}: 1 is a common choice, smaller is more private, "
@@ -24,7 +33,7 @@ class Delta(float):
     """A probability that the epsilon bound fails, at least 0 and below 1."""
 
     def __new__(cls, value: float) -> "Delta":
-        value = float(value)
+        value = _number("delta", value)
         if not 0 <= value < 1:
             raise ValueError(
                 f"delta must be at least 0 and below 1, got {value!r}: choose it well below 1 / n, such as 1 / n**2."
@@ -82,3 +91,8 @@ class Budget:
         if not self.is_private:
             return "epsilon = infinity (not private)"
         return f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else ", delta = 0")
+
+
+def or_nan(rho: float | None) -> float:
+    """A cost in rho as a number: NaN where there is none."""
+    return math.nan if rho is None else rho

@@ -85,14 +85,16 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     if delta == 0:
         return 0.0
     log_delta = math.log(delta)
+
+    def excess(log_mu: float) -> float:
+        return _log_delta(math.exp(log_mu), epsilon) - log_delta
+
     low = high = max(delta, math.sqrt(epsilon) if epsilon > 1 else epsilon)
-    while _log_delta(low, epsilon) > log_delta:
+    while excess(math.log(low)) > 0:
         low /= 2
-    while _log_delta(high, epsilon) <= log_delta:
+    while excess(math.log(high)) <= 0:
         high *= 2
-    mu = math.exp(
-        _root(lambda m: _log_delta(math.exp(m), epsilon) - log_delta, math.log(low), math.log(high))
-    )
+    mu = math.exp(_root(excess, math.log(low), math.log(high)))
     while _log_delta(mu, epsilon) > log_delta:
         mu *= 1 - _TIGHT
     return mu
@@ -101,12 +103,19 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
 def part_of(budget: Budget, fraction: float) -> Budget:
     """The budget of a part that gets a fraction of the whole one's mu^2, at the same delta.
 
-    Gaussian releases calibrated to the parts of a whole compose to exactly the whole.
+    Gaussian releases calibrated to the parts of a whole compose to exactly the whole. A part so small that no epsilon
+    is needed at that delta has a smaller delta, see `gaussian_budget`.
     """
     if not budget.is_private:
         return budget
     mu = gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(fraction)
-    return Budget(gaussian_epsilon(mu, budget.delta), budget.delta)
+    return gaussian_budget(mu, budget.delta)
+
+
+def gaussian_budget(mu: float, delta: float) -> Budget:
+    """The (epsilon, delta) of Gaussian noise of privacy `mu`; where epsilon would be 0, at a smaller delta."""
+    delta = min(delta, gaussian_delta(mu, mu))
+    return Budget(gaussian_epsilon(mu, delta), delta)
 
 
 def _log_delta(mu: float, epsilon: float) -> float:

@@ -22,7 +22,7 @@ from typing import Any
 
 from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger import accounting
-from privopt.ledger.amounts import Budget
+from privopt.ledger.amounts import Budget, or_nan
 from privopt.ledger.declared import DeclaredEvents
 from privopt.ledger.entries import (
     Blocks,
@@ -49,13 +49,14 @@ from privopt.ledger.filters import (
     filter_epsilon,
     require_room,
 )
-from privopt.ledger.till import Till, Uncopied
+from privopt.ledger.payer import Payer
+from privopt.ledger.spend_lock import NotCopyable, SpendLock
 from privopt.public import Relation
 
 SEEDED = "seeded: not private"
 
 
-class Ledger(Uncopied):
+class Ledger(NotCopyable, Payer):
     """Charges releases against a budget; refuses before anything is recorded.
 
     Args:
@@ -65,7 +66,7 @@ class Ledger(Uncopied):
         composition: "plan" with a plan; without one the currency of the filter, "gaussian", "zcdp" (the default) or
             "basic".
         bad_event_delta: part of delta set aside for bad events (a plan may hold them as `DeltaEvent`s instead).
-        seeded: the noise comes from a seed, so nothing here is private; reports say so.
+        seeded: the noise, or a draw of units or records, comes from a seed, so nothing here is private; reports say so.
 
     Raises:
         BudgetExceeded: the plan costs more than the budget.
@@ -95,9 +96,9 @@ class Ledger(Uncopied):
         self.composition: Composition = composition
         self.plan = plan
         self.bad_event_delta = float(bad_event_delta)
-        self.seeded = bool(seeded)
         self.entries: list[Entry] = []
-        self._root, self._till = self, Till()
+        self.seeded = bool(seeded)
+        self._root, self._lock = self, SpendLock()
         # Pays the same as this one; None for a block of a declared plan, which was paid for when it was drawn.
         self._above: Ledger | None = None
         self._blocks: Blocks | None = None  # set where the ledger above pays only for the dearest of several
@@ -131,8 +132,7 @@ class Ledger(Uncopied):
             NotPriceable: the filter's currency cannot price them.
         """
         whole = repeat(event, count)
-        self._pay(name, whole, self._price(whole))
-        add_charge(self.entries, name, event, count)
+        self._pay(name, whole, self._price(whole), line=(event, count))
 
     def affords(self, event: Event, count: int = 1) -> bool:
         """Whether `charge` would accept these releases. Adaptive solvers ask this before each step.
@@ -160,8 +160,7 @@ class Ledger(Uncopied):
             BudgetExceeded: it would cost more than is left.
             ValueError: this is no basic filter, or the block costs more than `epsilon` at `delta`.
         """
-        self._pay(name, event, self._block_cost(name, event, epsilon, delta))
-        add_charge(self.entries, name, event, 1)
+        self._pay(name, event, self._block_cost(name, event, epsilon, delta), line=(event, 1))
 
     def affords_block(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether `spend` would accept this block."""
@@ -245,6 +244,10 @@ class Ledger(Uncopied):
         self.entries.append(Filtered(name, event, part.entries))
         return part
 
+    def mark_seeded(self) -> None:
+        """Say that something paid here rests on a seed: of the whole ledger, and of this part of it."""
+        self.seeded = self._root.seeded = True
+
     # Reading -----------------------------------------------------------------------------------------------------
 
     def epsilon(self, delta: float | None = None) -> float:
@@ -288,14 +291,14 @@ class Ledger(Uncopied):
         """How much was spent, in the filter's currency; with a plan in rho, NaN where a release has no rho."""
         if self.composition != "plan":
             return self._spent.amount
-        return _or_nan(accounting.zcdp_rho(self.spent_event()))
+        return or_nan(accounting.zcdp_rho(self.spent_event()))
 
     @property
     def remaining(self) -> float:
         """How much may still be spent, in the filter's currency; with a plan the undrawn rho, NaN where it has none."""
         own = math.inf if self._cap is None else self._cap.amount - self._spent.amount
         if self._declared is not None:
-            own = min(own, _or_nan(accounting.zcdp_rho(self._declared.undrawn())))
+            own = min(own, or_nan(accounting.zcdp_rho(self._declared.undrawn())))
         if self._above is not None:
             above = self._above.remaining
             if self._blocks is not None:
@@ -323,12 +326,12 @@ class Ledger(Uncopied):
         )
         return "\n".join(lines + entries_to_lines(self.entries))
 
-    # Inside ------------------------------------------------------------------------------------------------------
-
-    def _pay(self, name: str, event: Event, cost: Cost) -> None:
-        with self._root._till:
+    def _pay(self, name: str, event: Event, cost: Cost, line: tuple[Event, int] | None = None) -> None:
+        with self._root._lock:
             self._require(name, event, cost)
             self._commit(event, cost)
+            if line is not None:
+                add_charge(self.entries, name, *line)
 
     def _price(self, event: Event) -> Cost:
         """The cost in the ledger's currency; a declared plan was priced as a whole, so only a part's cap asks."""
@@ -395,7 +398,7 @@ class Ledger(Uncopied):
             )
         whole = self._cap
         if whole is None:
-            amount = self.remaining if self.plan is None else _or_nan(accounting.zcdp_rho(self.plan))
+            amount = self.remaining if self.plan is None else or_nan(accounting.zcdp_rho(self.plan))
             if math.isnan(amount):
                 raise ValueError("this plan has no rho to take a share of: give the part its own plan=.")
             whole = Cost(amount, math.inf)
@@ -444,7 +447,3 @@ class Ledger(Uncopied):
 
     def _with_bad_events(self, event: Event) -> Event:
         return sequence((event, DeltaEvent(self.bad_event_delta) if self.bad_event_delta else NoEvent()))
-
-
-def _or_nan(rho: float | None) -> float:
-    return math.nan if rho is None else rho

@@ -1,11 +1,13 @@
 """The sparse vector technique: ask threshold questions until the first hit."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import SupportsFloat
+from types import MappingProxyType
+from typing import ClassVar, SupportsFloat
 
 from privopt.ledger.events import Event, NonPrivateEvent, PureEvent
-from privopt.mechanisms.base import HiddenState, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.base import HiddenState, Request, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.noise import Noise, Shape
 
 
@@ -40,6 +42,8 @@ class AboveThreshold(StreamMechanism):
         Lyu, Su, Li 2017, Algorithm 1; Lowy, Liu, Asi 2024, Algorithm 4. We draw the threshold's noise once: redrawing
         it after every answer, as printed there, is not private.
     """
+
+    requests: ClassVar[Mapping[str, Request]] = MappingProxyType({"answer": Request(fed=True)})
 
     threshold: float
     epsilon_threshold: float

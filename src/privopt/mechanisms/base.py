@@ -2,6 +2,9 @@
 
 import abc
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn, SupportsFloat, SupportsIndex
 
 import jax
@@ -83,19 +86,45 @@ class HiddenState:
         self.__reduce_ex__(4)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a stream may be asked for under one name.
+
+    Attributes:
+        fed: whether it is fed the value of a query.
+        releases: whether it releases something.
+        arguments: the public arguments that it knows.
+    """
+
+    fed: bool
+    releases: bool = True
+    arguments: frozenset[str] = frozenset()
+
+
 class StreamMechanism(abc.ABC):
     """A frozen value that opens a hidden state, charged once for its whole declared schedule.
 
-    Every other method is a request: `method(state, noise, private_value, sensitivity, **public)` when it is fed a
-    private value, `method(state, noise, **public)` when not. It returns what is released, or None if nothing is.
+    A request is a method: `method(state, noise, private_value, sensitivity, **public)` when it is fed a private value,
+    `method(state, noise, **public)` when not. It returns what is released, or None if nothing is.
 
     Attributes:
-        silent: the methods that release nothing.
+        requests: the methods that a solver may ask for, by name. No other method is reached through a curator.
         norm: the norm of an item's sensitivity; see `Mechanism`.
     """
 
-    silent: ClassVar[frozenset[str]] = frozenset()
+    requests: ClassVar[Mapping[str, Request]] = MappingProxyType({})
     norm: ClassVar[str] = "l2"
+
+    def request(self, name: str) -> Request:
+        """The declared request of this name.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if name not in self.requests:
+            known = ", ".join(repr(one) for one in self.requests) or "nothing: it declares no `requests`"
+            raise ValueError(f"{type(self).__name__} cannot be asked for {name!r}: it answers {known}.")
+        return self.requests[name]
 
     @abc.abstractmethod
     def event(self) -> Event:

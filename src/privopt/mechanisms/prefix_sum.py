@@ -4,9 +4,11 @@ A strategy is a lower-triangular matrix C whose columns have norm at most 1. Wit
 sensitivity of item j and Z independent normals, prefix t is released with the noise (A diag(s) C^{-1} Z)_t / mu.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import SupportsFloat
+from types import MappingProxyType
+from typing import ClassVar, SupportsFloat
 
 import jax
 import numpy as np
@@ -16,6 +18,7 @@ from scipy.linalg import solve_triangular
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent
 from privopt.mechanisms.base import (
     HiddenState,
+    Request,
     Sensitivity,
     StreamMechanism,
     check_multiplier,
@@ -147,6 +150,10 @@ class PrefixSum(StreamMechanism):
         Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1 (adaptive streams); Kornowski, Liu, Talwar 2024,
         Algorithm 1, where the printed tree releases some items without noise.
     """
+
+    requests: ClassVar[Mapping[str, Request]] = MappingProxyType(
+        {"add": Request(fed=True, arguments=frozenset({"item_index"}))}
+    )
 
     strategy: Matrix
     noise_multiplier: float

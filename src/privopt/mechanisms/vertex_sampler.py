@@ -1,16 +1,16 @@
 """Vertices drawn from the softmax of hidden scores: mirror descent that touches the data through draws only."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.ledger.events import Event, NoEvent, ZCDPEvent
-from privopt.mechanisms.base import HiddenState, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.base import HiddenState, Request, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.noise import Noise, Shape
 
 _ROUNDOFF = 2.0**-53
@@ -94,7 +94,9 @@ class VertexSampler(StreamMechanism):
         Gonzalez, Guzman, Paquette 2024, Algorithm 1; Cesar and Rogers 2021, Lemma 3.2 (e^2 / 8 for e^2 / 2).
     """
 
-    silent: ClassVar[frozenset[str]] = frozenset({"add"})
+    requests: ClassVar[Mapping[str, Request]] = MappingProxyType(
+        {"add": Request(fed=True, releases=False), "draw": Request(fed=False)}
+    )
     norm: ClassVar[str] = "range"
 
     item_weights: tuple[float, ...]

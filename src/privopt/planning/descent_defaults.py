@@ -28,7 +28,7 @@ from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning.bounds import accelerated_bound
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
-from privopt.planning.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.problems.losses import (
     GLMLoss,
     Logistic,
@@ -194,7 +194,7 @@ def forecast(instance: Instance, *, steps: int, clip: float) -> Forecast:
             notices=(NOISE_IS_OFF,),
         )
     excess, meaning = _predicted_excess(instance, steps=max(steps, 1), clip=clip)
-    found = large_delta(instance) + faint_signal(instance, excess)
+    found = large_delta(instance)
     if instance.has_own_loss:
         found += (
             "step size and clip of a user-written loss, where not given, are guesses from the row bound.",

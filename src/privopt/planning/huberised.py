@@ -4,10 +4,10 @@ import math
 
 from privopt.ledger.amounts import Budget
 from privopt.planning import descent_defaults
-from privopt.problems import huberised_objective
-from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
+from privopt.proofs import huberised_objective
+from privopt.proofs.huberised_objective import own_ridge
 from privopt.public import Public
 
 NOISELESS_RIDGE = 1e-8  # over the curvature: without noise, only so that there is a minimiser

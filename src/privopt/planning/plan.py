@@ -10,14 +10,11 @@ from privopt.json_values import described_array, json_value, plain
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
+from privopt.notebook import card
 from privopt.public import Public
 
-ROW_SECONDS = (
-    1.2e-8  # a record's scalar work (one exponential) in the compiled kernel, one thread, 2024 server core
-)
-BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
-OWN_SECONDS, OWN_PARAMETER_SECONDS = 2e-7, 5e-9  # one record's gradient of a user-written loss, vectorised
 WIDTH = 79  # of a printed plan
+COMPARED = ("releases", "passes", "predicted", "bound")  # of several plans
 
 
 @dataclass(frozen=True)
@@ -80,7 +77,7 @@ class Plan:
         releases: number of noised values that leave the curator.
         passes: expected passes over the data.
         memory_bytes: resident data and work space.
-        seconds: rough estimate on one core, compilation excluded.
+        seconds: rough time of a fit on one core, loading and preparation included, compilation excluded.
         predicted_excess: predicted excess of the objective over its non-private optimum; None if no formula applies.
         prediction: what the prediction is and how far to trust it.
         bound: a bound on the excess, where there is one.
@@ -177,13 +174,21 @@ class Plan:
         meaning = f" ({self.prediction})" if self.prediction else ""
         return f"objective about {figure(self.predicted_excess)} above its non-private optimum{meaning}"
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """The solver, the price and what it protects."""
         relation = f"{self.public.relation.value}, one {self.public.unit}"
         if math.isinf(self.budget.epsilon):
             price = "no privacy (epsilon = inf)"
         else:
             price = f"epsilon {self.epsilon:.4g} at delta {self.budget.delta:.3g}"
-        return "\n".join([f"{self.solver}: {price} ({relation})", *labelled(self.rows())])
+        return f"{self.solver}: {price} ({relation})"
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *labelled(self.rows())])
+
+    def _repr_html_(self) -> str:
+        return card(self.headline, self.rows())
 
 
 def figure(value: Any) -> str:
@@ -218,33 +223,16 @@ def labelled(rows: Iterable[tuple[str, str]]) -> list[str]:
 def compared(plans: Sequence[Plan]) -> list[str]:
     """One line for each plan: effort, predicted excess, bound."""
     width = max((len(plan.solver) for plan in plans), default=0)
-    lines = [f"  {'':<{width}}  {'releases':>10}  {'passes':>8}  {'predicted':>9}  bound"]
-    for plan in plans:
-        excess = "-" if plan.predicted_excess is None else figure(plan.predicted_excess)
-        bound = (
-            "-" if plan.bound is None else f"{figure(plan.bound.value)} at {figure(plan.bound.probability)}"
-        )
-        releases = f"{'<= ' if plan.adaptive else ''}{plan.releases:,}"
-        lines.append(
-            f"  {plan.solver:<{width}}  {releases:>10}  {_many(plan.passes):>8}  {excess:>9}  {bound}"
-        )
-    return lines
+    rows = [("", *COMPARED), *(comparison(plan) for plan in plans)]
+    return [
+        f"  {solver:<{width}}  {releases:>10}  {passes:>8}  {excess:>9}  {bound}"
+        for solver, releases, passes, excess, bound in rows
+    ]
 
 
-def pass_seconds(public: Public, outputs: int = 1, *, own: int | None = None) -> float:
-    """Rough time of one pass over dense rows on one core.
-
-    Args:
-        public: what is public about the data.
-        outputs: columns of the parameters of a generalised-linear loss.
-        own: number of parameters of a user-written loss, which is differentiated record by record.
-    """
-    records = public.n * public.records_per_unit
-    if own is not None:
-        return records * (OWN_SECONDS + own * OWN_PARAMETER_SECONDS)
-    return records * (4 * public.d * BYTE_SECONDS * max(1, outputs / 2) + ROW_SECONDS * outputs)
-
-
-def data_bytes(public: Public) -> int:
-    """Memory of the stored rows, targets and norms (dense; sparse rows are smaller)."""
-    return public.n * public.records_per_unit * (4 * public.d + 17)
+def comparison(plan: Plan) -> tuple[str, str, str, str, str]:
+    """The solver, and in words what `COMPARED` names."""
+    excess = "-" if plan.predicted_excess is None else figure(plan.predicted_excess)
+    bound = "-" if plan.bound is None else f"{figure(plan.bound.value)} at {figure(plan.bound.probability)}"
+    releases = f"{'<= ' if plan.adaptive else ''}{plan.releases:,}"
+    return plan.solver, releases, _many(plan.passes), excess, bound

@@ -16,7 +16,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -125,24 +125,6 @@ class GLMLoss(abc.ABC):
     def kernel_parameters(self) -> tuple[float, float]:
         """See `LossFacts`."""
         return self.facts.kernel_parameters
-
-    def gradient_norm_bound(self, reach: Any) -> Any:
-        """A bound on one record's gradient norm at a point, in units of the row bound R.
-
-        Args:
-            reach: R times the (Frobenius) norm of the parameters, so that no prediction is larger; a traced array in a
-                compiled loop, else a number, which is answered by a number.
-        Privacy:
-            For all rows of norm at most R and all targets, for the losses in `losses.OF_BOUNDED_SLOPE`. Here it is
-            `lipschitz`; a smaller one pays for the logistic loss only. Huber and quantile reach their largest slope at
-            every point for some target, and so does the hinge unless all margins are small; softmax is shorter near 0,
-            sqrt(1 - 1/K) in place of sqrt(2), but not below the clips it is used with.
-        """
-        return jnp.full_like(reach, self.lipschitz) if isinstance(reach, jax.Array) else self.lipschitz
-
-    def gradient_diameter(self, reach: Any) -> Any:
-        """A bound on the distance of two records' gradients at a point, or of one's from 0; alike."""
-        return 2.0 * self.gradient_norm_bound(reach)
 
     @property
     def balances(self) -> bool:

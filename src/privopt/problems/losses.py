@@ -6,13 +6,11 @@ predictions. Its constants (`facts`) hold for every prediction and every target 
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from privopt.problems.glm import GLMLoss, KernelCode, Loss, LossFacts, RecordLoss, ScalarLoss, Values
-from privopt.problems.gradient_spread import logistic_diameter, logistic_norm
 
 __all__ = [
     "GLMLoss",
@@ -74,14 +72,6 @@ class Logistic(ScalarLoss):
         cap = jnp.where(binding, slope_cap, 0.5)
         least_margin = jnp.where(binding, jnp.log1p(-cap) - jnp.log(cap), -jnp.inf)
         return _where_margin_at_least(least_margin, target)
-
-    def gradient_norm_bound(self, reach: Any) -> Any:
-        """The largest sigmoid; see `gradient_spread`."""
-        return logistic_norm(reach)
-
-    def gradient_diameter(self, reach: Any) -> Any:
-        """About half as large at 0 as far away, since at 0 every slope is 1/2; see `gradient_spread`."""
-        return logistic_diameter(reach)
 
     @property
     def balances(self) -> bool:
@@ -363,10 +353,6 @@ class Softmax(GLMLoss):
         codes = jax.lax.broadcasted_iota(prediction.dtype, prediction.shape, prediction.ndim - 1)
         return (codes == jnp.expand_dims(target, -1)).astype(prediction.dtype)
 
-
-# Their slopes keep within `lipschitz` for every finite target, on every path that computes them: formulas of this file,
-# so that privacy may rest on them. A user's own loss, a subclass of these included, makes claims instead.
-OF_BOUNDED_SLOPE = (Logistic, Huber, SmoothedHinge, Quantile, Poisson, Softmax)
 
 logistic = Logistic()
 squared = Squared()

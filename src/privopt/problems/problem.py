@@ -30,9 +30,29 @@ class PytreeLayout:
 
     @classmethod
     def of(cls, template: Any) -> "PytreeLayout":
-        """The layout of a pytree of arrays or numbers."""
-        leaves, treedef = jax.tree_util.tree_flatten(template)
-        return cls(treedef, tuple(np.shape(leaf) for leaf in leaves))
+        """The layout of a pytree of arrays or numbers.
+
+        Raises:
+            TypeError: a leaf is no array of real numbers.
+            ValueError: there is none.
+        """
+        paths, treedef = jax.tree_util.tree_flatten_with_path(template)
+        for path, leaf in paths:
+            if not _is_real(leaf):
+                what = (
+                    f"{type(leaf).__name__} of {leaf.dtype}"
+                    if isinstance(leaf, np.ndarray)
+                    else type(leaf).__name__
+                )
+                place = f"but {jax.tree_util.keystr(path)}" if path else "but it"
+                raise TypeError(
+                    f"start must hold arrays of real numbers only, {place} is a {what}: "
+                    "leave out what is not learned, such as the activation functions of a module, and put it together "
+                    "again inside the loss (Equinox: eqx.partition and eqx.combine)."
+                )
+        if not paths:
+            raise ValueError("start holds no numbers: give the parameters at which the loss function begins.")
+        return cls(treedef, tuple(np.shape(leaf) for _, leaf in paths))
 
     @property
     def size(self) -> int:
@@ -220,6 +240,13 @@ class Problem:
     def prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
         """The proximal map of `step` times the non-smooth penalty, within the constraint set: exact."""
         return self.constraint.project(self.regulariser.prox(params, step))
+
+
+def _is_real(leaf: Any) -> bool:
+    """Whether a leaf of parameters holds real numbers, by its type."""
+    if isinstance(leaf, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct):
+        return jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)
+    return isinstance(leaf, int | float) and not isinstance(leaf, bool)
 
 
 def _prox_then_project_is_exact(regulariser: Regulariser, constraint: Constraint) -> bool:

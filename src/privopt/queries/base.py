@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
+from privopt.problems.norms import scale_of
 from privopt.public import Public, Relation
 
 Scalar = Any  # a Python float, or a traced zero-dimensional float64 array inside a compiled loop
@@ -87,8 +88,9 @@ def clip_to_ball(private_vector: Float[Array, " *shape"], radius: Scalar) -> Flo
         private_vector: one unit's contribution, in the units of the query; matrices count as flat vectors.
         radius: largest norm allowed, same units, at least 0; infinite leaves finite vectors alone. Public.
     Privacy:
-        One unit's share of a sum is at most `radius`: the vector is divided by its largest entry before its norm is
-        taken (no overflow), and scaled 1e-9 inwards, more than a float64 norm of 10^6 entries can be off by.
+        One unit's share of a sum is at most `radius`: the vector is divided by the size of its largest entry before its
+        norm is taken (no overflow, no underflow; see `scale_of`), and scaled 1e-9 inwards, more than a float64 norm of
+        10^6 entries can be off by.
     Raises:
         Nothing: the input is private.
     Source:
@@ -96,13 +98,13 @@ def clip_to_ball(private_vector: Float[Array, " *shape"], radius: Scalar) -> Flo
     """
     private_finite = jnp.all(jnp.isfinite(private_vector))
     private_safe = jnp.where(private_finite, private_vector, jnp.zeros_like(private_vector))
-    private_peak = jnp.max(jnp.abs(private_safe), initial=0.0)
-    private_unit = private_safe / jnp.where(private_peak > 0, private_peak, 1.0)
+    private_scale = scale_of(private_safe)
+    private_unit = private_safe / private_scale
     private_length = jnp.sqrt(jnp.sum(private_unit * private_unit))
     aim = inwards(radius)
-    private_inside = (private_length * private_peak <= aim) & (aim > 0)
-    private_scale = aim / jnp.where(private_length > 0, private_length, 1.0)
-    private_clipped = private_unit * jnp.where(jnp.isfinite(private_scale), private_scale, 0.0)
+    private_inside = (private_length * private_scale <= aim) & (aim > 0)
+    private_factor = aim / jnp.where(private_length > 0, private_length, 1.0)
+    private_clipped = private_unit * jnp.where(jnp.isfinite(private_factor), private_factor, 0.0)
     return jnp.where(private_inside, private_safe, private_clipped)
 
 
@@ -121,17 +123,23 @@ def clip_rows_to_ball(
         norm: of s, a and their product.
     Privacy:
         The norm of outer(a, s) is |a| |s|, Frobenius for l2 and largest entry for l_inf; `private_norms` are rounded
-        up and the radius is moved inwards by 1e-9, more than the float64 norm of s can be off by.
+        up and the radius is moved inwards by 1e-9, more than the float64 norm of s can be off by. A coefficient that is
+        too long becomes `(s / scale) (radius / (|s / scale| |a|))`: every number in it is normal, since a stored row is
+        zero or no shorter than `data.rows.LEAST_PEAK`, so nothing is rounded more coarsely than float64 states.
     """
     private_finite = jnp.all(jnp.isfinite(private_coefficients), axis=1)
     private_kept = jnp.where(private_finite[:, None], private_coefficients, 0.0)
-    private_peak = jnp.max(jnp.abs(private_kept), axis=1)
-    private_unit = private_kept / jnp.where(private_peak > 0, private_peak, 1.0)[:, None]
-    private_length = jnp.sqrt(jnp.sum(private_unit * private_unit, axis=1)) if norm == "l2" else 1.0
-    private_size = private_peak * private_length * private_norms
+    private_scale = jax.vmap(scale_of)(private_kept)
+    private_unit = private_kept / private_scale[:, None]
+    if norm == "l2":
+        private_length = jnp.sqrt(jnp.sum(private_unit * private_unit, axis=1))
+    else:
+        private_length = jnp.max(jnp.abs(private_unit), axis=1)
+    private_size = private_length * private_norms
     aim = inwards(radius)
-    private_scale = aim / jnp.where(private_size > 0, private_size, 1.0)
-    return private_kept * jnp.where((private_size <= aim) & (aim > 0), 1.0, private_scale)[:, None]
+    private_inside = (private_scale * private_size <= aim) & (aim > 0)
+    private_factor = aim / jnp.where(private_size > 0, private_size, 1.0)
+    return jnp.where(private_inside[:, None], private_kept, private_unit * private_factor[:, None])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +219,17 @@ class MeanQuery(Query):
         `clip_unit` maps every unit's contribution into a ball of `radius` (non-finite ones to zero), so replacing
         a unit moves the sum by at most 2 * radius and adding or removing one by at most radius; N is public,
         `finish` is 1-Lipschitz. The engine's float64 rounding bound is added by the curator.
+        A class of somebody's own is held to this: the engine scales what its clip leaves too long, and a sensitivity
+        below factor * radius / N is refused without an argument. That `finish` is 1-Lipschitz is taken on trust. See
+        `queries.safeguards`.
+    Attributes:
+        radius_norm: the norm of a contribution that `radius` bounds; empty for `norm`. See `safeguards.into_radius`.
+        sensitivity_argument: why a sensitivity below factor * radius / N is enough, in a sentence; empty where it is
+            not below. It serves the class that declares it, and no subclass that computes something else.
     """
+
+    radius_norm: ClassVar[str] = ""
+    sensitivity_argument: ClassVar[str] = ""
 
     @abc.abstractmethod
     def radius(self) -> Scalar:
@@ -292,7 +310,11 @@ class RecordsQuery(Query):
 
     @abc.abstractmethod
     def value(self, public: Public, private_features: Any, private_targets: Any) -> Any:
-        """The value, from the stored rows and targets."""
+        """The value, from the stored rows and targets.
+
+        There may be fewer of them than `public.n`, and where a unit may be added or removed their number is private: a
+        mean divides by `public.n`.
+        """
 
 
 class ArgminQuery(Query):

@@ -1,6 +1,7 @@
 """How large the entries of each column are, and of which sign: the query behind bounds that are estimated privately."""
 
 import math
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -30,6 +31,11 @@ class ColumnMagnitudes(RecordSum):
         Contributions are bounded by their form; `clip_unit` only shrinks them, by more than the average of a million
         records is rounded.
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "No entry of a contribution is negative, so that two make no obtuse angle: replacing one by another moves the "
+        "sum by sqrt(2) radii."
+    )
 
     levels: int = static()
     columns: int = static()

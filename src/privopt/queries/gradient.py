@@ -1,7 +1,7 @@
 """The clipped mean gradient, and its norm."""
 
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +9,8 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.losses import OF_BOUNDED_SLOPE, GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.proofs.gradient_spread import diameter_bound, is_bounded, norm_bound
 from privopt.public import Public, Relation
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, inwards, query, static
 
@@ -29,8 +30,8 @@ class ClippedGradient(RecordSum):
             vanishes at the true parameters of a well-specified model; a clip of the gradient itself shortens only
             surprising records, and the parameters come out too long. Needs a loss with `steepest_slope`.
     Privacy:
-        l2 sensitivity factor * clip / N, see `MeanQuery`; for a loss in `OF_BOUNDED_SLOPE`, and not for a
-        sample, at most `gradient_norm_bound` R / n (add or remove) and `gradient_diameter` R / n (replace), R the row
+        l2 sensitivity factor * clip / N, see `MeanQuery`; for a loss in `gradient_spread.OF_BOUNDED_SLOPE`, and not for
+        a sample, at most `norm_bound` R / n (add or remove) and `diameter_bound` R / n (replace), R the row
         bound. That is so because a unit's contribution lies in the convex hull of 0 and the records' gradients at the
         public point: it is a weighted sum of gradients with weights that sum to at most 1, then shortened. For a sample
         under replace-one the price is worked out for two opposite vectors of norm clip, so it stays.
@@ -42,6 +43,11 @@ class ClippedGradient(RecordSum):
         Abadi et al. 2016, Algorithm 1; `clip(grad)` of a convex generalised-linear loss is the gradient of its
         Huberised version (Song, Steinke, Thakurta, Thakurta 2021). Balanced: Kuensch, Stefanski, Carroll 1989.
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "A contribution lies in the convex hull of 0 and the records' gradients, which the losses of the library bound "
+        "at a public point more closely than the clip."
+    )
 
     loss: GLMLoss | RecordLoss = static()
     at: Float[Array, " *shape"]
@@ -56,21 +62,17 @@ class ClippedGradient(RecordSum):
         """factor * clip / N, or what the loss allows at this point where that is less."""
         by_clip = super().sensitivity(public, sampling)
         loss = self.loss
-        if (
-            not isinstance(loss, OF_BOUNDED_SLOPE) or type(loss) not in OF_BOUNDED_SLOPE
-        ):  # a subclass makes claims
+        if not (isinstance(loss, GLMLoss) and is_bounded(loss) and isinstance(sampling, EveryUnit)):
             return by_clip
-        if not isinstance(sampling, EveryUnit):
-            return by_clip
-        # A reach of a float on the host: this runs at every eager step.
+        # A float on the host: this runs at every eager step.
         xp: Any = jnp if isinstance(self.at, Tracer) else np
         at = xp.asarray(self.at, float)
         with np.errstate(over="ignore"):
-            reach = public.row_bound * xp.sqrt(xp.sum(at * at))
+            prediction_bound = public.row_bound * xp.sqrt(xp.sum(at * at))
         if public.relation is Relation.REPLACE_ONE and not self.balanced:
-            bound = loss.gradient_diameter(reach)
+            bound = diameter_bound(loss, prediction_bound)
         else:
-            bound = public.relation.factor * loss.gradient_norm_bound(reach)
+            bound = public.relation.factor * norm_bound(loss, prediction_bound)
         return xp.minimum(by_clip, bound * (ROUNDING * public.row_bound / public.n))
 
     def shape(self, public: Public) -> tuple[int, ...]:
@@ -132,6 +134,10 @@ class GradientNorm(ClippedGradient):
     Source:
         Menart et al. 2023, Algorithm 3 (the norm test), with the sensitivity of its clipped form.
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "The norm is 1-Lipschitz in the mean gradient, whose contributions it shares."
+    )
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """A scalar."""

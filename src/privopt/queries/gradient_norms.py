@@ -54,6 +54,11 @@ class GradientNorms(RecordSum):
     """
 
     norm: ClassVar[str] = "range"
+    radius_norm: ClassVar[str] = "columns"
+    sensitivity_argument: ClassVar[str] = (
+        "No norm moves by more than the mean gradient at its point, and the range of the moves is at most the sum of "
+        "the two largest."
+    )
 
     loss: GLMLoss | RecordLoss = static()
     points: Float[Array, "T ..."]

@@ -1,6 +1,6 @@
 """The damped Newton direction of a generalised-linear loss, computed by the curator for a public gradient."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -45,6 +45,10 @@ class NewtonDirection(WeightedSecondMoment):
     Source:
         Ganesh, Haghifam, Steinke, Thakurta 2023, Algorithm 1 ("double noise", the sensitivity of the direction).
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "The direction is no mean: what one positive semidefinite matrix moves it by is bounded by the damping."
+    )
 
     loss: ScalarLoss = static()
     at: Float[Array, " d"]

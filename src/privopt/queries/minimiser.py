@@ -10,8 +10,8 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.huberised_objective import HuberisedObjective, own_ridge
 from privopt.problems.problem import Problem
+from privopt.proofs.huberised_objective import HuberisedObjective, own_ridge
 from privopt.public import Public
 from privopt.queries.base import RecordsQuery, query, static
 from privopt.queries.perturbed_minimiser import ROUNDS_WITHOUT_PRIVACY

@@ -1,6 +1,6 @@
 """The gradient mixed with its change since an earlier point: what a recursive gradient estimator asks for."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,8 @@ from privopt.queries.base import (
     static,
 )
 from privopt.queries.gradient import ClippedGradient, glm_slopes, record_gradient
+
+_LEAST_GAIN = 1e-100
 
 
 @query
@@ -50,6 +52,11 @@ class MixedGradient(RecordSum):
         Menart, Ullah, Arora, Bassily, Guzman 2023 (the recursive estimator whose terms these are); the release in one
         piece is ours.
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "The gradient's part moves by no more than a clipped gradient does, which the losses of the library bound at a "
+        "public point more closely than the clip."
+    )
 
     loss: GLMLoss | RecordLoss = static()
     at: Float[Array, " *shape"]
@@ -93,11 +100,13 @@ class MixedGradient(RecordSum):
         return (1.0 - gain) * private_gradient + gain * private_change
 
     def weight(self) -> Scalar:
-        """The gain as it is used, in [0, 1]."""
+        """The gain as it is used, in [0, 1]; 0 where it is so small that its product with a clip could vanish."""
         if not isinstance(self.gain, jax.Array):
             gain = float(self.gain)
-            return min(gain, 1.0) if gain > 0.0 else 0.0  # a gain that is not a number is not above 0
-        return jnp.where(self.gain > 0.0, jnp.minimum(jnp.asarray(self.gain, jnp.float64), 1.0), 0.0)
+            return (
+                min(gain, 1.0) if gain >= _LEAST_GAIN else 0.0
+            )  # a gain that is not a number is not above it
+        return jnp.where(self.gain >= _LEAST_GAIN, jnp.minimum(jnp.asarray(self.gain, jnp.float64), 1.0), 0.0)
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: the mixed slopes, each part clipped, times the row."""

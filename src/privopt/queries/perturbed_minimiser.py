@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
-from privopt.problems.huberised_objective import HuberisedObjective
 from privopt.problems.problem import Problem
+from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, query, static
 
@@ -142,8 +142,9 @@ class PerturbedMinimiser(ArgminQuery):
         """The v-noise whose minimiser is `solution`, up to the subgradients of r, which no record enters."""
         objective, solution = self.objective(public), np.asarray(solution, np.float64)
         private_sum = objective.over(private_features, private_targets).gradient(solution)
-        private_noise = -(private_sum + objective.ridge_gradient(solution))
-        return private_noise if objective.matrix is None else objective.matrix.T @ private_noise
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            private_noise = -(private_sum + objective.ridge_gradient(solution))
+            return private_noise if objective.matrix is None else objective.matrix.T @ private_noise
 
 
 def volume_shift(objective: HuberisedObjective) -> float:

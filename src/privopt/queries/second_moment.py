@@ -2,6 +2,7 @@
 
 import abc
 import math
+from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -59,6 +60,11 @@ class SecondMoment(WeightedSecondMoment):
     Source:
         Dwork, Talwar, Thakurta, Zhang 2014, Analyze Gauss (the release; the sqrt(2) is ours).
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "Two positive semidefinite matrices make no obtuse angle: replacing one by another moves the sum by sqrt(2) "
+        "radii."
+    )
 
     row_bound: Scalar
 

@@ -1,5 +1,7 @@
 """The largest eigenvalue of the mean second moment of the rows: how curved a generalised-linear loss can be."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -31,6 +33,10 @@ class TopCurvature(SecondMoment):
     Source:
         Weyl 1912 (eigenvalues of a sum). Compare Dwork, Talwar, Thakurta, Zhang 2014, Analyze Gauss.
     """
+
+    sensitivity_argument: ClassVar[str] = (
+        "Replacing one positive semidefinite matrix by another moves no eigenvalue of the sum by more than one radius."
+    )
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """R^2 / n, and the rounding of both sides.

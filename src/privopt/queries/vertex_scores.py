@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.norms import scale_of
 from privopt.public import Public
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, inwards, query, static
 from privopt.queries.gradient import glm_slopes, record_gradient
@@ -39,6 +40,7 @@ class VertexScores(RecordSum):
     """
 
     norm: ClassVar[str] = "range"
+    radius_norm: ClassVar[str] = "linf"
 
     loss: GLMLoss | RecordLoss = static()
     at: Float[Array, " *shape"]
@@ -105,16 +107,22 @@ def clip_to_cube(private_vector: Float[Array, " *shape"], radius: Scalar) -> Flo
         private_vector: one unit's contribution, in the units of the query.
         radius: the largest entry allowed, same units, at least 0; infinite leaves finite vectors alone. Public.
     Privacy:
-        Every entry is at most `radius` in size: the vector is divided by its largest entry, then multiplied by a number
-        1e-9 inside the radius. Scaling, unlike clipping entry by entry, keeps the gradient of a generalised-linear
-        loss a multiple of the row, which is what the fast path computes.
+        Every entry is at most `radius` in size: the vector is divided by its largest entry (in two steps, see
+        `scale_of`), then multiplied by a number 1e-9 inside the radius. Scaling, unlike clipping entry by entry, keeps
+        the gradient of a generalised-linear loss a multiple of the row, which is what the fast path computes.
     Raises:
         Nothing: the input is private.
     """
     private_finite = jnp.all(jnp.isfinite(private_vector))
     private_safe = jnp.where(private_finite, private_vector, jnp.zeros_like(private_vector))
-    private_peak = jnp.max(jnp.abs(private_safe), initial=0.0)
+    private_scale = scale_of(private_safe)
+    private_unit = private_safe / private_scale
+    private_peak = jnp.max(jnp.abs(private_unit), initial=0.0)
     aim = inwards(radius)
-    private_inside = (private_peak <= aim) & (aim > 0)
-    private_unit = private_safe / jnp.where(private_peak > 0, private_peak, 1.0)
-    return jnp.where(private_inside, private_safe, private_unit * jnp.where(jnp.isfinite(aim), aim, 0.0))
+    private_inside = (private_peak * private_scale <= aim) & (aim > 0)
+    private_factor = aim / jnp.where(private_peak > 0, private_peak, 1.0)
+    return jnp.where(
+        private_inside,
+        private_safe,
+        private_unit * jnp.where(jnp.isfinite(private_factor), private_factor, 0.0),
+    )

@@ -7,6 +7,7 @@ from privopt.planning.plan import Finding
 from privopt.public import Relation
 from privopt.report import words
 from privopt.report.curve import sure
+from privopt.result import Status
 
 if TYPE_CHECKING:
     from privopt.report.report import PrivacyReport
@@ -31,8 +32,9 @@ def banners(report: "PrivacyReport") -> list[Point]:
         found.append(
             Point(
                 "Seeded: not private",
-                "The noise was drawn from a seed, so that the run can be repeated. Whoever knows or guesses the seed "
-                "can subtract the noise and see the exact answers. The numbers below are what the same run would "
+                "The noise, or the choice of the records that count, was drawn from a seed, so that it can be "
+                "repeated. Whoever knows or guesses the seed can subtract the noise and see the exact answers, or "
+                "knows whose records were used. The numbers below are what the same run would "
                 "promise with secret noise. Do not publish this result; run it again without a seed.",
             )
         )
@@ -53,7 +55,7 @@ def headline(report: "PrivacyReport") -> str:
     if math.isinf(report.epsilon):
         return "This run is not private: no noise was added."
     if report.seeded:
-        return "This run is not private: its noise can be reproduced from a seed."
+        return "This run is not private: its random draws can be repeated from a seed."
     strength = f"(ε, δ) = ({words.pretty(report.epsilon)}, {words.pretty(report.delta, 3)})"
     if report.selection is not None and not report.selection.private:
         return f"This fit protects every {report.unit} with {strength}, but the choice of the model was not private."
@@ -155,7 +157,7 @@ def price(report: "PrivacyReport") -> str:
         text += f" ({plan.prediction.rstrip('.')}). " if plan.prediction else ". "
     if plan is not None and plan.bound is not None:
         text += f"The bound known before the data were read: {plan.bound.sentence}. "
-    return text + report.status
+    return text + (CHOSEN_STEPS if _ended_early(report) else report.status)
 
 
 def filters(report: "PrivacyReport") -> list[str]:
@@ -191,6 +193,12 @@ def expectations(report: "PrivacyReport") -> list[tuple[str, str, str]]:
 
 def _row(name: str, found: Finding) -> tuple[str, str, str]:
     return words.titled(name), words.pretty(found.value, 3), found.meaning
+
+
+def _ended_early(report: "PrivacyReport") -> bool:
+    """Whether a run that chose its own steps took all of them, fewer than the most there could be."""
+    fewer = report.plan is not None and report.count < report.plan.releases
+    return fewer and _went_by_itself(report) and report.status == Status.FINISHED.value
 
 
 def _went_by_itself(report: "PrivacyReport") -> bool:
@@ -255,7 +263,8 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
         Point(
             "Choices made by looking at the data",
             "Bounds, levels, scaling, features or settings that were learned or picked on the same data outside this "
-            "run reveal something about it, and so do test scores computed on it.",
+            "run reveal something about it, and so do test scores computed on it. This report cannot know of them: it "
+            "recognises the searches of scikit-learn that docs/sharp-edges.md lists, and no loop of your own.",
         ),
         Point(
             "What was declared public",
@@ -288,7 +297,7 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
             "Seeds",
             "A run with a fixed seed is not private. "
             + (
-                "The noise here came from a seed."
+                "Random draws of this run came from a seed."
                 if report.seeded
                 else "The noise here came from secret randomness."
             ),
@@ -296,6 +305,7 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
     ]
 
 
+CHOSEN_STEPS = "The run chose the number of its steps as it went, and took all of them."
 _SETTINGS = {
     "clip": "Clip {0}: a longer contribution is shortened to this length. The shortening itself is enforced; if many "
     "contributions are longer, the answer is biased.",
@@ -326,7 +336,10 @@ def utility_assumptions(report: "PrivacyReport") -> list[str]:
     ]
     longest = words.pretty(report.plan.public.row_bound)
     sentences.append(
-        f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
+        "Every row was divided by its length (l2 norm), and predictions do the same: the model is worse where a score "
+        "should grow with the length of a record."
+        if report.divided_rows
+        else f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
     )
     if report.plan.predicted_excess is not None:
         sentences.append(

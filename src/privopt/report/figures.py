@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from privopt.report import words
 from privopt.report.releases import ReleaseGroup
 
@@ -18,7 +20,8 @@ if TYPE_CHECKING:
     from privopt.report.report import PrivacyReport
 
 _LOCK = threading.Lock()
-_WIDTH, _HEIGHT = 5.6, 2.9  # inches
+_WIDTH, _PLOT = 5.6, 2.23  # inches; the plot's height, with room above it and for the axis under it
+_OVER, _UNDER, _LEGEND_ROW = 0.12, 0.55, 0.17
 _FONT = 10.5
 # Stand-ins for the page's colours, which differ between light and dark.
 _INK, _MUTED, _GRID, _PAPER = "#101112", "#606162", "#d0d1d2", "#fdfcfb"
@@ -32,6 +35,7 @@ _VARIABLES = {
 }
 _DASHES = ("-", "--", "-.", ":")
 _MOST_CURVES = len(_LINES)
+_SAME_HEIGHT = 0.01  # curves closer than this share of the highest one look like one
 _MOST_MARKED = 40  # points of a line that are marked one by one
 
 
@@ -39,17 +43,22 @@ def curves_figure(reports: Sequence["PrivacyReport"], labels: Sequence[str], key
     """The epsilon(delta) curves of one or several runs, each with the guarantee marked.
 
     Args:
-        reports: the runs; those without a finite curve are left out.
+        reports: the runs; those without a finite curve are left out. Runs whose curves cannot be told apart share one.
         labels: a name for each, shown where there are several.
         key: prefix of the identifiers inside the figure, unique in a page.
     """
     shown = [(report, label) for report, label in zip(reports, labels, strict=True) if report.curve.deltas]
-    shown = shown[:_MOST_CURVES]
     if not shown:
         return ""
+    together = _told_apart([report for report, _ in shown])
+    lines = [(shown[group[0]][0], [shown[place][1] for place in group]) for group in together]
+    lines, rest = lines[:_MOST_CURVES], lines[_MOST_CURVES:]
+    names = ["\n".join(group) for _, group in lines] if len(shown) > 1 else []
+    if rest:
+        names[-1] += f"\n(not drawn: {words.several(sum(len(group) for _, group in rest), 'other run')})"
 
     def draw(axes: Any) -> None:
-        for position, (report, label) in enumerate(shown):
+        for position, (report, _) in enumerate(lines):
             colour, curve = _LINES[position], report.curve
             axes.plot(
                 curve.deltas,
@@ -59,24 +68,43 @@ def curves_figure(reports: Sequence["PrivacyReport"], labels: Sequence[str], key
                 marker=None if curve.exact else "o",
                 markersize=3,
                 linewidth=1.8,
-                label=label,
+                label=names[position] if names else None,
             )
             if report.delta > 0:
                 axes.plot([report.delta], [report.epsilon], color=colour, marker="o", markersize=8)
         if len(shown) == 1 and shown[0][0].delta > 0:
             _mark(axes, shown[0][0])
-        _decades(axes, [delta for report, _ in shown for delta in report.curve.deltas])
+        _decades(axes, [delta for report, _ in lines for delta in report.curve.deltas])
         axes.set_ylim(bottom=0)
         axes.set_xlabel("delta (logarithmic scale)")
         axes.set_ylabel("epsilon")
-        if len(shown) > 1:
-            _legend(axes)
 
     marked = "; ".join(
         f"{label}: epsilon {words.number(report.epsilon)} at delta {words.number(report.delta, 3)}"
         for report, label in shown
     )
-    return _svg(draw, key, "Epsilon against delta", f"Falling curves. Marked: {marked}.")
+    return _svg(draw, key, "Epsilon against delta", f"Falling curves. Marked: {marked}.", legend=names)
+
+
+def _told_apart(reports: Sequence["PrivacyReport"]) -> list[list[int]]:
+    """The places of the reports, those together whose curves and marks would hide one another."""
+    least = min(report.curve.deltas[0] for report in reports)
+    grid = np.geomspace(least, max(report.curve.deltas[-1] for report in reports), 200)
+    heights = [
+        np.append(np.interp(np.log(grid), np.log(report.curve.deltas), report.curve.epsilons), report.epsilon)
+        for report in reports
+    ]
+    near = _SAME_HEIGHT * max(float(height.max()) for height in heights)
+    groups: list[list[int]] = []
+    for place, height in enumerate(heights):
+        for group in groups:
+            first = group[0]
+            if reports[first].delta == reports[place].delta and np.all(abs(heights[first] - height) <= near):
+                group.append(place)
+                break
+        else:
+            groups.append([place])
+    return groups
 
 
 def schedule_figure(groups: Sequence[ReleaseGroup], key: str) -> str:
@@ -90,6 +118,7 @@ def schedule_figure(groups: Sequence[ReleaseGroup], key: str) -> str:
     if not points:
         return ""
     scales = [scale for line in points.values() for _, scale in line]
+    names = list(points) if len(points) > 1 else []
 
     def draw(axes: Any) -> None:
         for position, (name, line) in enumerate(points.items()):
@@ -108,14 +137,12 @@ def schedule_figure(groups: Sequence[ReleaseGroup], key: str) -> str:
         axes.set_xlim(left=0)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_xlabel("release, in order")
-        if len(points) > 1:
-            _legend(axes)
 
     spans = "; ".join(
         f"{name}: {words.number(line[0][1])} at first, {words.number(line[-1][1])} at last"
         for name, line in points.items()
     )
-    return _svg(draw, key, "Noise scale of each release", f"{spans}.", left=0.175)
+    return _svg(draw, key, "Noise scale of each release", f"{spans}.", left=0.175, legend=names)
 
 
 def _labels(groups: Sequence[ReleaseGroup]) -> list[str]:
@@ -188,32 +215,55 @@ def _mark(axes: Any, report: "PrivacyReport") -> None:
 
 
 def _legend(axes: Any) -> None:
+    """Under the axes, where it hides nothing."""
     legend = axes.legend(
+        loc="upper left",
+        bbox_to_anchor=(0.0, -_UNDER / _PLOT),
+        borderaxespad=0.0,
         fontsize=_FONT - 0.5,
         labelcolor=_INK,
-        facecolor=_PAPER,
-        edgecolor="none",
-        framealpha=0.85,
-        fancybox=False,
+        frameon=False,
     )
     for text in legend.get_texts():
         text.set_parse_math(False)
 
 
-def _svg(draw: Callable[[Any], None], key: str, title: str, description: str, *, left: float = 0.135) -> str:
-    """Draw into a fresh figure and make its SVG fit for a page: themed, described, with its own identifiers."""
+def _svg(
+    draw: Callable[[Any], None],
+    key: str,
+    title: str,
+    description: str,
+    *,
+    left: float = 0.135,
+    legend: Sequence[str] = (),
+) -> str:
+    """Draw into a fresh figure and make its SVG fit for a page: themed, described, with its own identifiers.
+
+    Args:
+        draw: draws into axes.
+        key: prefix of the identifiers.
+        title: what it shows.
+        description: for who does not see it.
+        left: share of the width for the labels of the axis.
+        legend: the labels of the lines, which may have several rows each; the figure is higher by as many.
+    """
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
     with _LOCK:
-        figure = Figure(figsize=(_WIDTH, _HEIGHT), facecolor="none")
+        rows = sum(1 + name.count("\n") for name in legend)
+        under = _UNDER + (_LEGEND_ROW * (rows + 0.5 * len(legend)) if legend else 0.0)
+        height = _OVER + _PLOT + under
+        figure = Figure(figsize=(_WIDTH, height), facecolor="none")
         FigureCanvasSVG(figure)
-        figure.subplots_adjust(left=left, right=0.96, top=0.96, bottom=0.19)
+        figure.subplots_adjust(left=left, right=0.96, top=1.0 - _OVER / height, bottom=under / height)
         axes: Any = figure.add_subplot(facecolor="none")
         axes.grid(visible=True, color=_GRID, linewidth=0.7)
         axes.set_axisbelow(True)
         draw(axes)
+        if legend:
+            _legend(axes)
         axes.tick_params(colors=_MUTED, labelsize=_FONT, which="both", length=3)
         for side, spine in axes.spines.items():
             spine.set_color(_GRID)

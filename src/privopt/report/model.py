@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 MOST_ROWS = 40
+BARE = "They are the parameters as the loss takes them, for rows and targets as they were given."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,7 @@ class ModelSummary:
         coefficients: one row for each output.
         intercepts: one for each output; empty if the model has none.
         outputs: names of the outputs, such as the classes; empty for a single output.
+        meaning: what the numbers are and in which units, in sentences.
         details: other released or public facts, in words.
     """
 
@@ -28,6 +30,7 @@ class ModelSummary:
     coefficients: tuple[tuple[float, ...], ...]
     intercepts: tuple[float, ...] = ()
     outputs: tuple[str, ...] = ()
+    meaning: str = ""
     details: Mapping[str, Any] | None = None
 
     @classmethod
@@ -39,6 +42,7 @@ class ModelSummary:
         features: Sequence[str] | None = None,
         intercept: ArrayLike | None = None,
         classes: Sequence[Any] | None = None,
+        meaning: str = "",
         details: Mapping[str, Any] | None = None,
     ) -> "ModelSummary":
         """Describe a linear model in scikit-learn's shapes.
@@ -49,6 +53,7 @@ class ModelSummary:
             features: d names; default x0, x1, ...
             intercept: a number or (outputs,).
             classes: the classes in the order of the rows; two classes share one row.
+            meaning: what the numbers are and in which units.
             details: other facts to print.
         Raises:
             ValueError: the numbers of features, classes or intercepts do not fit the coefficients.
@@ -76,6 +81,7 @@ class ModelSummary:
             coefficients=tuple(tuple(float(value) for value in row) for row in matrix),
             intercepts=intercepts,
             outputs=outputs,
+            meaning=meaning,
             details=details,
         )
 
@@ -92,7 +98,7 @@ class ModelSummary:
             key = jax.tree_util.keystr(path).lstrip(".") or "params"
             names += [f"{key}[{', '.join(map(str, at))}]" if at else key for at in np.ndindex(array.shape)]
             values += [float(value) for value in array.ravel()]
-        return cls(name="parameters", features=tuple(names), coefficients=(tuple(values),))
+        return cls(name="parameters", features=tuple(names), coefficients=(tuple(values),), meaning=BARE)
 
     @property
     def size(self) -> int:
@@ -123,6 +129,7 @@ class ModelSummary:
             "coefficients": [list(row) for row in self.coefficients],
             "intercepts": list(self.intercepts),
             "outputs": list(self.outputs),
+            "meaning": self.meaning,
             "details": dict(self.details or {}),
         }
 
@@ -135,5 +142,6 @@ class ModelSummary:
             coefficients=tuple(tuple(float(value) for value in row) for row in values["coefficients"]),
             intercepts=tuple(float(value) for value in values["intercepts"]),
             outputs=tuple(values["outputs"]),
+            meaning=values["meaning"],
             details=values["details"],
         )

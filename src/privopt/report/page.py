@@ -272,6 +272,7 @@ def _model(report: PrivacyReport) -> dict[str, Any] | None:
         "headings": model.headings,
         "rows": rows,
         "note": note,
+        "meaning": model.meaning,
         "size": model.size,
         "details": {key: words.pretty(value) for key, value in (model.details or {}).items()},
     }
@@ -309,7 +310,7 @@ def _joint_sentence(reports: Sequence[PrivacyReport]) -> str:
     if joint is None:
         return "The runs use different units or relations, so they have no joint price here."
     if any(report.seeded for report in reports):
-        return "The runs are not private: the noise of at least one can be reproduced from a seed."
+        return "The runs are not private: the random draws of at least one can be repeated from a seed."
     if math.isinf(joint[0]):
         return "Together the runs are not private: at least one has its noise switched off."
     return (

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from html import escape
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +15,7 @@ from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.events import Event
+from privopt.notebook import card
 from privopt.planning.plan import Bound, Finding, Plan, figure
 from privopt.public import Public, Relation
 from privopt.report import explain, words
@@ -57,13 +57,14 @@ class PrivacyReport:
         relation: the neighbouring relation.
         event: everything that was released, priced as one: the plan where there is one, else the transcript.
         delta: the delta of the guarantee.
-        seeded: whether the noise came from a seed, which makes the run not private.
+        seeded: whether the noise or a choice of records came from a seed, which makes the run not private.
         status: how the run ended, in a sentence.
         releases: the releases, grouped by kind.
         plan: what was announced before the data were read.
         findings: by name, what the releases show about the result; an array stands there by its shape only.
         declared: what the user declared to be public, in sentences.
         model: the released quantities.
+        divided_rows: whether every row was divided by its length, so that none was shortened.
         selection: how the model was chosen among several.
         metrics: measured quality, as the caller gave it.
         notices: the planner's and the caller's remarks.
@@ -81,6 +82,7 @@ class PrivacyReport:
     findings: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
     declared: tuple[str, ...] = ()
     model: ModelSummary | None = None
+    divided_rows: bool = False
     selection: Selection | None = None
     metrics: Mapping[str, float | int | str] = field(default_factory=dict[str, float | int | str])
     notices: tuple[str, ...] = ()
@@ -94,6 +96,7 @@ class PrivacyReport:
         title: str | None = None,
         declared: Iterable[str] = (),
         model: ModelSummary | None = None,
+        divided_rows: bool = False,
         selection: Selection | None = None,
         metrics: Mapping[str, float | int | str] | None = None,
         extra_notices: Iterable[str] = (),
@@ -106,6 +109,7 @@ class PrivacyReport:
             title: heading; default: the model or the solver.
             declared: sentences on what the user declared public.
             model: the fitted model; default: the bare parameters.
+            divided_rows: whether every row was divided by its length before the run.
             selection: how the model was chosen among several.
             metrics: measured quality, by name.
             extra_notices: further remarks.
@@ -129,6 +133,7 @@ class PrivacyReport:
             findings={name: _without_arrays(found) for name, found in result.findings.items()},
             declared=tuple(declared),
             model=ModelSummary.of_params(result.params) if model is None else model,
+            divided_rows=divided_rows,
             selection=selection,
             metrics=dict(metrics or {}),
             notices=(*((NO_PLAN,) if plan is None else plan.notices), *extra_notices),
@@ -219,6 +224,7 @@ class PrivacyReport:
             "findings": {name: found.to_dict() for name, found in self.findings.items()},
             "utility_assumptions": explain.utility_assumptions(self),
             "declared": list(self.declared),
+            "divided_rows": self.divided_rows,
             "selection": None if self.selection is None else asdict(self.selection),
             "metrics": dict(self.metrics),
             "notices": list(self.notices),
@@ -249,6 +255,7 @@ class PrivacyReport:
             plan=None if plan is None else _plan_from_dict(plan),
             findings=_findings_from_dict(document.get("findings", {})),
             declared=tuple(document["declared"]),
+            divided_rows=document["divided_rows"],
             model=None if model is None else ModelSummary.from_dict(model),
             selection=None if selection is None else Selection(**selection),
             metrics=dict(document["metrics"]),
@@ -295,7 +302,8 @@ class PrivacyReport:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(str(self))}</pre>"
+        warnings = [banner.title for banner in explain.banners(self)]
+        return card(self.title, _terminal_lines(self), warnings=warnings)
 
 
 def form_of(path: Path) -> Literal["html", "json"]:

@@ -24,7 +24,7 @@ from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.adaptive_gradient_descent import AdaptiveDescentFacts
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.plan import Finding
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.glm import GLMLoss, ScalarLoss
@@ -234,7 +234,6 @@ class AdaptiveGradientDescent(Solver):
         if not budget.is_private:
             return (NOISE_IS_OFF,)
         found = large_delta(public, budget)
-        found += faint_signal(problem, self.predicted_excess(problem, public, budget)[0])
         if not isinstance(problem.loss, GLMLoss):
             found += (
                 "step size and clip of a user-written loss, where not given, are guesses: `clip_from` "

@@ -1,6 +1,7 @@
 """What a solver is: a frozen configuration, a price, and a program over a curator."""
 
 import abc
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
@@ -13,11 +14,14 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, leaf_counts
 from privopt.planning.coordinates import Coordinates
+from privopt.planning.effort import RELEASE_SECONDS, data_bytes, loading_seconds, pass_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.indicators import common_indicators
 from privopt.planning.instance import Instance
-from privopt.planning.plan import Plan, data_bytes, pass_seconds
+from privopt.planning.notices import faint_signal
+from privopt.planning.plan import Plan
 from privopt.precision import double_precision
+from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Result
@@ -83,6 +87,17 @@ class Solver(abc.ABC):
         """Expected passes over the data of this configured solver: one a release."""
         return float(self.releases())
 
+    def matrix_seconds(self, public: Public) -> float:
+        """Rough time of products and decompositions of matrices of order d, which passes leave out."""
+        del public
+        return 0.0
+
+    def seconds(self, problem: Problem, public: Public) -> float:
+        """Rough time of a run of this configured solver on data that are loaded."""
+        own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
+        passes = self.passes() * pass_seconds(public, problem.loss.outputs, own=own)
+        return passes + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
+
     def forecast(self, instance: Instance) -> Forecast:
         """What to expect of this configured solver, before the data are read."""
         del instance
@@ -139,6 +154,7 @@ class Solver(abc.ABC):
             Parameters in the original coordinates, how the run ended, and what it found (in the other coordinates).
         """
         inner = self.in_coordinates(coordinates)
+        curator.announce("change of coordinates")
         view = curator.view(coordinates.matrix, coordinates.longest_row(curator.public.row_bound))
         outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
         findings = {
@@ -171,8 +187,7 @@ class Solver(abc.ABC):
     def plan(self, instance: Instance) -> Plan:
         """The plan of this solver, configured first where needed."""
         solver = self.configure(instance)
-        problem, public = instance.problem, instance.public
-        own = instance.parameters if instance.has_own_loss else None
+        public = instance.public
         forecast = solver.forecast(instance)
         return Plan(
             solver=self.title,
@@ -184,12 +199,12 @@ class Solver(abc.ABC):
             adaptive=solver.adaptive,
             passes=solver.passes(),
             memory_bytes=data_bytes(public),
-            seconds=solver.passes() * pass_seconds(public, problem.loss.outputs, own=own),
+            seconds=loading_seconds(public) + solver.seconds(instance.problem, public),
             predicted_excess=forecast.excess,
             prediction=forecast.meaning,
             bound=forecast.bound,
             indicators={**common_indicators(instance), **forecast.indicators},
-            notices=forecast.notices,
+            notices=forecast.notices + faint_signal(instance, forecast.excess),
         )
 
     def solve(self, curator: Curator, problem: Problem, start: Array | None = None) -> Result:

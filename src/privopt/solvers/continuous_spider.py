@@ -24,7 +24,7 @@ from privopt.planning import descent_defaults
 from privopt.planning.continuous_spider import SpiderFacts
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.gradient_certificate import EstimateError, certificate, mixed
-from privopt.planning.notices import NOISE_IS_OFF, faint_signal, large_delta
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.plan import Finding
 from privopt.problems.constraints import Constraint, Unconstrained
 from privopt.problems.growth import KL
@@ -225,8 +225,7 @@ class ContinuousSpider(StepwiseSolver):
         """A budget that is too small for this method, a step size that is too large, guessed lengths."""
         if not budget.is_private:
             return (NOISE_IS_OFF,)
-        excess, _ = self.predicted_excess(problem, public, budget)
-        found = large_delta(public, budget) + faint_signal(problem, excess)
+        found = large_delta(public, budget)
         facts = self.facts(problem, public, budget)
         work = facts.curvature * facts.horizon
         if work < LEAST_WORK:

@@ -21,9 +21,10 @@ from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, Sequence
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
+from privopt.ledger.gaussian_dp import gaussian_budget, gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import descent_defaults
+from privopt.planning.effort import second_moment_seconds
 from privopt.planning.plan import Finding
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -167,6 +168,10 @@ class CurvatureProbe(Solver):
         """The probe and at most as many as without it."""
         return 1.0 + required(self.planned, "planned").passes()
 
+    def matrix_seconds(self, public: Public) -> float:
+        """The second moment for the probe, and the inner solver's."""
+        return second_moment_seconds(public) + required(self.planned, "planned").matrix_seconds(public)
+
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """The inner solver's, as if the probe found nothing."""
         return required(self.planned, "planned").predicted_excess(problem, public, self._rest())
@@ -184,6 +189,7 @@ class CurvatureProbe(Solver):
         public = curator.public
         noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
         query = TopCurvature(row_bound=public.row_bound)
+        curator.announce("second moment of the rows")
         released = curator.release(query, noise)
         stddev = noise.noise_multiplier * float(query.sensitivity(public))
         largest = descent_defaults.smoothness(problem, public)
@@ -204,6 +210,4 @@ class CurvatureProbe(Solver):
         delta = required(self.delta, "delta")
         if remainder == 0.0:
             return Budget(math.inf, delta)
-        mu = 1.0 / remainder
-        delta = min(delta, gaussian_delta(mu, mu))
-        return Budget(gaussian_epsilon(mu, delta), delta)
+        return gaussian_budget(1.0 / remainder, delta)

@@ -19,6 +19,7 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average, mixing_ratios
+from privopt.planning.effort import second_moment_seconds
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.problems.problem import Problem
@@ -111,6 +112,10 @@ class DoubleNoiseNewton(Solver):
         """Two a step."""
         return 2.0 * required(self.steps, "steps")
 
+    def matrix_seconds(self, public: Public) -> float:
+        """A Hessian a step."""
+        return required(self.steps, "steps") * second_moment_seconds(public)
+
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """It needs a smooth scalar loss, a ridge or no penalty, and all of space."""
         del public
@@ -127,7 +132,7 @@ class DoubleNoiseNewton(Solver):
 
     def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
         """That this method is an experiment."""
-        common = descent_defaults.notices(problem, public, budget, steps=self.steps, clip=self.clip)
+        common = descent_defaults.notices(problem, public, budget)
         return (
             *common,
             "this method is experimental: whitened gradient descent was far more accurate in our tests.",

@@ -20,8 +20,8 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.objective_perturbation import objective_event
 from privopt.planning import descent_defaults, huberised, notices
 from privopt.planning.coordinates import Coordinates
-from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
+from privopt.proofs.huberised_objective import own_ridge
 from privopt.public import Public
 from privopt.queries.perturbed_minimiser import LARGEST_NORMAL, PerturbedMinimiser, volume_shift
 from privopt.result import Outcome, Status
@@ -145,8 +145,7 @@ class ObjectivePerturbation(Solver):
         found = huberised.added_ridge(problem, public, ridge, needed_by="objective perturbation")
         if not budget.is_private:
             return (*found, notices.NOISE_IS_OFF)
-        excess, _ = self.predicted_excess(problem, public, budget)
-        found += notices.large_delta(public, budget) + notices.faint_signal(problem, excess)
+        found += notices.large_delta(public, budget)
         if required(self.output_share, "output_share") >= LARGEST_SHARE:
             found += (
                 "the ridge is so small for this many units that rounding limits the accuracy of the minimiser, and "

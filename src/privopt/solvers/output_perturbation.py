@@ -16,8 +16,8 @@ from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import descent_defaults, huberised, notices
-from privopt.problems.huberised_objective import own_ridge
 from privopt.problems.problem import Problem
+from privopt.proofs.huberised_objective import own_ridge
 from privopt.public import Public
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser, geometric_sum, largest_step
 from privopt.result import Outcome, Status

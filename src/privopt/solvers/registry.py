@@ -62,8 +62,14 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
     """The solver meant by a name, an instance, or "auto", see `automatic`.
 
     Raises:
+        TypeError: it is neither a name nor a solver.
         ValueError: an unknown name, or a solver that cannot solve the problem.
     """
+    if not isinstance(solver, str | Solver):
+        what = solver.__name__ + " itself" if isinstance(solver, type) else type(solver).__name__
+        raise TypeError(
+            f"solver must be 'auto', a name such as 'gradient-descent', or a Solver like GradientDescent(), got {what}."
+        )
     if isinstance(solver, str) and solver != "auto" and solver not in SOLVERS:
         raise ValueError(f"solver must be 'auto', one of {sorted(SOLVERS)} or a Solver, got {solver!r}.")
     if solver == "auto":

@@ -253,8 +253,7 @@ class SVRG(Solver):
                 self._why_fallback(problem, public, budget),
                 *self.fallback.notices(problem, public, budget),
             )
-        passes = descent_defaults.descent_setting(problem, public, budget, clip=self.clip).steps
-        found = list(descent_defaults.notices(problem, public, budget, steps=passes, clip=self.clip))
+        found = list(descent_defaults.notices(problem, public, budget))
         if self.design == "paper":
             found.append(
                 "design='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "

@@ -20,6 +20,7 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss, Logistic, Softmax
@@ -118,6 +119,10 @@ class Whitening(Solver):
         """The second moment, the map of the rows, and the inner solver's."""
         return 2.0 + self.inner.passes()
 
+    def matrix_seconds(self, public: Public) -> float:
+        """The second moment, its eigenvectors and the map of the rows, beside the inner solver's."""
+        return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
+
     def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
         """Fitted to measurements for logistic and softmax regression; else what noise leaves at the rule's clip."""
         if math.isinf(budget.epsilon):
@@ -138,6 +143,7 @@ class Whitening(Solver):
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
         public = curator.public
+        curator.announce("second moment of the rows")
         moment = curator.release(
             SecondMoment(row_bound=public.row_bound),
             Gaussian(required(self.noise_multiplier, "noise_multiplier")),

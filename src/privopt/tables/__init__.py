@@ -1,6 +1,6 @@
 """Tables in, features out, models to files: everything around a private model that handles raw columns."""
 
-from privopt.tables.cells import group_codes
+from privopt.tables.cells import user_keys
 from privopt.tables.encoder import Block, TabularEncoder
 from privopt.tables.errors import TableError
 from privopt.tables.io import read_table, row_count, table_columns, write_predictions
@@ -15,12 +15,12 @@ __all__ = [
     "TableError",
     "TabularEncoder",
     "TargetEncoding",
-    "group_codes",
     "load_model",
     "read_table",
     "read_target",
     "row_count",
     "save_model",
     "table_columns",
+    "user_keys",
     "write_predictions",
 ]

@@ -5,9 +5,8 @@ that no exception depends on a private value. Each cell is read by itself: no ot
 """
 
 import contextlib
-import decimal
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from privopt.data import cells
 from privopt.tables.errors import TableError
 from privopt.tables.schema import ColumnSpec
 
@@ -79,7 +79,7 @@ def numbers(private_column: Any, name: str) -> Floats:
         TableError: the column is stored as something that holds no numbers.
     """
     if isinstance(private_column, np.ndarray):
-        return np.asarray([_number(cell) for cell in private_column], dtype=np.float64)
+        return cells.numbers(private_column)
     kind = private_column.type
     if pa.types.is_null(kind):
         return np.full(len(private_column), np.nan)
@@ -110,9 +110,8 @@ def level_codes(private_column: Any, levels: Sequence[str], name: str) -> Codes:
     """
     position = {level: code for code, level in enumerate(levels)}
 
-    def codes_of(cells: Iterable[Any]) -> Codes:
-        found = [next((position[t] for t in _texts(cell) if t in position), -1) for cell in cells]
-        return np.asarray(found, dtype=np.int64)
+    def codes_of(private_cells: Iterable[Any]) -> Codes:
+        return np.asarray([_level(position, cell) for cell in private_cells], dtype=np.int64)
 
     if isinstance(private_column, np.ndarray):
         return codes_of(private_column)
@@ -150,16 +149,35 @@ def lists(private_column: Any, name: str) -> Iterator[tuple[NDArray[np.int64], N
             yield lengths, numbers(flat, name)
 
 
-def group_codes(table: Any, column: str) -> Codes:
-    """One integer per distinct value of the column that says whose record a row is; all missing values are one user."""
+def user_keys(table: Any, column: str) -> Floats:
+    """One number for each distinct value of the column that says whose record a row is, as `groups` of a fit.
+
+    NaN where the value is missing or an empty text: such a record belongs to nobody, and a fit counts it as nothing.
+
+    Raises:
+        TableError: the column is stored as lists or other nested values.
+    """
     private_column = read_columns(table, [ColumnSpec(name=column, kind="id")])[0][column]
     if isinstance(private_column, np.ndarray):
-        private_users = np.asarray([next(_texts(cell), None) for cell in private_column], dtype=object)
-    elif pa.types.is_nested(private_column.type):
-        raise TableError(f"Column {column!r} is stored as {private_column.type}: it cannot tell users apart.")
-    else:
-        private_users = private_column.to_pandas()
-    return np.asarray(pd.factorize(private_users, use_na_sentinel=False)[0], dtype=np.int64)
+        return _keys(cells.user_codes([_first_text(cell) for cell in private_column], len(private_column)))
+    kind = private_column.type
+    if pa.types.is_nested(kind):
+        raise TableError(f"Column {column!r} is stored as {kind}: it cannot tell users apart.")
+    if pa.types.is_null(kind):
+        return np.full(len(private_column), np.nan)
+    if pa.types.is_dictionary(kind):
+        private_column, kind = private_column.cast(kind.value_type), kind.value_type
+    if pa.types.is_floating(kind):
+        private_values = private_column.to_numpy(zero_copy_only=False)
+        return _keys(cells.user_codes(private_values, len(private_values)))
+
+    def keys_of(private_values: Any) -> Floats:
+        private_keys = np.arange(len(private_values), dtype=np.float64)
+        if _is_text(kind):
+            private_keys[pc.call_function("binary_length", [private_values]).to_numpy(False) == 0] = np.nan
+        return private_keys
+
+    return _by_distinct_value(_encoded(private_column).unify_dictionaries(), keys_of, np.float64(np.nan))
 
 
 def _is_pandas(table: Any) -> bool:
@@ -180,7 +198,7 @@ def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
     if private_series.dtype != object:
         try:
             return _chunked(pa.array(private_series, from_pandas=True))
-        except (pa.ArrowException, UnicodeError):  # categories of mixed types, text that is no Unicode
+        except Exception:  # categories of mixed types or of huge numbers, text that is no Unicode
             private_series = private_series.astype(object)
     if as_lists:
         lists_of_numbers = [_number_list(cell) for cell in private_series]
@@ -199,9 +217,12 @@ def _number_list(private_cell: Any) -> Floats | None:
     """One cell as a list of numbers, or None."""
     if not isinstance(private_cell, list | tuple | np.ndarray):
         return None
+    if isinstance(private_cell, np.ndarray) and private_cell.dtype.kind not in "biufO":
+        return None
     try:
-        return np.asarray(private_cell, dtype=np.float64).ravel()
-    except (TypeError, ValueError):
+        with np.errstate(all="ignore"):
+            return np.asarray(private_cell, dtype=np.float64).ravel()
+    except Exception:  # texts, lists of several lengths, an integer beyond all floats
         return None
 
 
@@ -228,7 +249,39 @@ def _scalars(values: Any) -> list[Any]:
     """Distinct values as Python or NumPy scalars; a float32 keeps its type, so that 0.1 is written as "0.1"."""
     if pa.types.is_floating(values.type):
         return list(values.to_numpy(zero_copy_only=False))
-    return values.to_pylist()
+    try:
+        return values.to_pylist()
+    except Exception:  # bytes that are no Unicode, a date that Python's calendar does not reach
+        return [_scalar(value) for value in values]
+
+
+def _scalar(private_value: Any) -> Any:
+    """One value as a Python scalar; None for what has none."""
+    try:
+        return private_value.as_py()
+    except Exception:
+        return None
+
+
+def _keys(private_codes: Codes) -> Floats:
+    """Codes of users as keys; NaN for -1."""
+    return np.where(private_codes < 0, np.nan, private_codes)
+
+
+def _first_text(private_cell: Any) -> str | None:
+    """A cell as text; None for a missing one."""
+    try:
+        return next(_texts(private_cell), None)
+    except Exception:
+        return None
+
+
+def _level(position: Mapping[str, int], private_cell: Any) -> int:
+    """The position of the level that a cell is; -1 for none, or for a cell that cannot be read."""
+    try:
+        return next((position[text] for text in _texts(private_cell) if text in position), -1)
+    except Exception:  # an integer of more digits than Python writes, an object that fails when it is read
+        return -1
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -246,20 +299,4 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _parsed(texts: Any) -> Floats:
     """Texts as numbers; NaN for what is none."""
-    return np.asarray([_number(text) for text in texts.to_pylist()], dtype=np.float64)
-
-
-def _number(cell: Any) -> float:
-    """One cell as a number; NaN for what is none."""
-    if isinstance(cell, str):
-        word = cell.strip().lower()
-        if word in ("true", "false"):
-            return float(word == "true")
-        if "_" in word:  # Python would read "1_000"
-            return math.nan
-    elif not isinstance(cell, bool | int | float | np.bool_ | np.integer | np.floating | decimal.Decimal):
-        return math.nan
-    try:
-        return float(cell)
-    except (ValueError, OverflowError):
-        return math.nan
+    return cells.numbers(_scalars(texts))

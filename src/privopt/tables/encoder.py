@@ -1,7 +1,7 @@
 """A raw table to bounded features: scaling by public ranges, one-hot by public levels, nothing fitted on the rows."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -206,14 +206,23 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         return tags
 
     def _check_options(self) -> None:
-        low, high = self.numeric_range
+        try:
+            low, high = map(float, self.numeric_range)
+        except (TypeError, ValueError):
+            raise TypeError(
+                f"numeric_range must be a pair of numbers (low, high), got {self.numeric_range!r}."
+            ) from None
+        for name in ("features", "exclude"):
+            names = getattr(self, name)
+            if isinstance(names, str) or not isinstance(names, Iterable | None):
+                raise TypeError(f"{name} must be a list of column names, got {names!r}.")
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(
                 f"numeric_range must be two finite numbers, low < high; got {self.numeric_range!r}."
             )
         if self.missing not in ("neutral", "record"):
             raise ValueError(f"missing must be 'neutral' or 'record'; got {self.missing!r}.")
-        if self.sparse_output not in (True, False, "auto"):
+        if self.sparse_output != "auto" and not isinstance(self.sparse_output, bool):
             raise ValueError(f"sparse_output must be True, False or 'auto'; got {self.sparse_output!r}.")
 
     def _columns(self) -> tuple[ColumnSpec, ...]:
@@ -223,6 +232,19 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
     def _described_columns(self) -> tuple[ColumnSpec, ...]:
         schema = Schema.from_json(self.schema)
         return schema.feature_columns(self.features, exclude=self.exclude, target=self.target)
+
+    def describe_units(self) -> str:
+        """In which units the encoded features are, in a sentence."""
+        low, high = self.numeric_range
+        kinds = {column.kind for column in self._columns()}
+        parts = {
+            "num": f"a number runs from {low:g} to {high:g} over its declared range",
+            "flag": "a flag is 0 or 1",
+            "cat": "a level is 1 where it applies, else 0",
+            "set": "a member of a set is 1 where it is in it, else 0",
+            "pixels": "a pixel runs from 0 to 1 over its declared range",
+        }
+        return f"Columns are as encoded: {', '.join(text for kind, text in parts.items() if kind in kinds)}."
 
     def _norm_bound(self, column: ColumnSpec) -> float:
         if column.kind == "num":

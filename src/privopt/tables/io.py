@@ -25,7 +25,8 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
     """Read the schema's columns of a CSV or Parquet file; no other column is read.
 
     In CSV every cell is text at first: `num` and `flag` cells that are no numbers become missing, categories and
-    identifiers stay text. Lists (`pixels`, `set`) need Parquet.
+    identifiers stay text; a cell that is no UTF-8 text is no level of any category. Lists (`pixels`,
+    `set`) need Parquet.
 
     Args:
         path: a file ending in .parquet, .pq, .csv, .tsv, or one of the last two with .gz.
@@ -77,9 +78,12 @@ def table_columns(path: str | Path) -> list[str]:
     def header() -> list[str]:
         with (
             pa.input_stream(str(file), compression="detect") as stream,
-            io.TextIOWrapper(stream, encoding="utf-8-sig", newline="") as text,
+            io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text,
         ):
-            return next(csv.reader(text, delimiter=delimiter), [])
+            names = next(csv.reader(text, delimiter=delimiter), [])
+        for name in names:
+            name.encode()  # raises where the header is no UTF-8 text; what stands in the rows does not
+        return names
 
     return _guarded(file, header)
 
@@ -155,6 +159,7 @@ def _read_csv(file: Path, names: list[str]) -> Any:
         str(file),
         parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(file), newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(
+            check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
             include_columns=names,
             column_types={name: pa.string() for name in names},
             strings_can_be_null=False,
@@ -166,12 +171,10 @@ def _guarded(file: Path, read: Any) -> Any:
     """Read, and turn whatever the reader says, which may quote cells, into a sentence of ours."""
     try:
         return read()
-    except UnicodeDecodeError:
+    except UnicodeError:
         reason = "it is not UTF-8 text"
     except (pa.ArrowException, csv.Error, EOFError, ValueError):
-        kind = (
-            "Parquet" if _delimiter(file) is None else "CSV (one header, as many cells in every row, UTF-8)"
-        )
+        kind = "Parquet" if _delimiter(file) is None else "CSV (one header, as many cells in every row)"
         reason = f"it is not well-formed {kind}"
     except OSError as error:
         reason = (error.strerror or "its content is damaged").lower()

@@ -392,6 +392,10 @@ def _one_entry(content: object, name: str | None) -> Mapping[str, Any]:
         raise TableError("A schema must be a JSON object with a 'columns' object in it.")
     entries = cast("Mapping[str, Any]", content)
     if "columns" in entries:
+        if name is not None:
+            raise TableError(
+                f"The schema file has no entry {name!r}: it describes one table, without a name. Leave the name out."
+            )
         return entries
     usable = [key for key, entry in entries.items() if isinstance(entry, Mapping) and "columns" in entry]
     if not usable:

@@ -9,7 +9,7 @@ from scipy.special import expit
 
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.problems.gradient_spread import DIAMETERS, REACHES
+from privopt.proofs.gradient_spread import DIAMETERS, PREDICTION_BOUNDS, diameter_bound, norm_bound
 
 PUBLISHED = {0: 1.000, 0.5: 1.029, 1: 1.099, 2: 1.270, 3: 1.419, 5: 1.617, 8: 1.767, 12: 1.857, 20: 1.927}
 
@@ -33,11 +33,11 @@ def height(x, reach):
 
 def recomputed_table():
     """D at the reaches, raised by what straight lines lack in between, rounded up to five places."""
-    values = np.array([exact_diameter(reach) for reach in REACHES])
-    lacking = np.zeros(len(REACHES) - 1)
+    values = np.array([exact_diameter(reach) for reach in PREDICTION_BOUNDS])
+    lacking = np.zeros(len(PREDICTION_BOUNDS) - 1)
     for k in range(len(lacking)):
-        inside = np.linspace(REACHES[k], REACHES[k + 1], 41)
-        line = np.interp(inside, REACHES, values)
+        inside = np.linspace(PREDICTION_BOUNDS[k], PREDICTION_BOUNDS[k + 1], 41)
+        line = np.interp(inside, PREDICTION_BOUNDS, values)
         lacking[k] = max(0.0, *(exact_diameter(reach) - on for reach, on in zip(inside, line, strict=True)))
     raised = values + np.maximum(np.append(lacking, 0.0), np.insert(lacking, 0, 0.0))
     return np.ceil((raised + 2e-6) * 1e5) / 1e5
@@ -45,8 +45,8 @@ def recomputed_table():
 
 def bounds_at(reaches):
     with double_precision():
-        norms = losses.logistic.gradient_norm_bound(jnp.asarray(reaches))
-        return np.asarray(norms), np.asarray(losses.logistic.gradient_diameter(jnp.asarray(reaches)))
+        norms = norm_bound(losses.logistic, jnp.asarray(reaches))
+        return np.asarray(norms), np.asarray(diameter_bound(losses.logistic, jnp.asarray(reaches)))
 
 
 def gradient(a, y, w):
@@ -68,7 +68,7 @@ def test_the_bound_lies_above_the_diameter_by_less_than_a_thousandth():
     # The diameter does not decrease: at the next point it is still below the bound of this one, up to the grid's step.
     assert np.all(bound > diameter)
     assert np.all(np.diff(bound) >= 0)
-    near = reaches <= REACHES[-1]
+    near = reaches <= PREDICTION_BOUNDS[-1]
     assert np.all(bound[near] < 1.001 * diameter[near])
     for reach, value in PUBLISHED.items():
         assert exact_diameter(reach) == pytest.approx(value, abs=5e-4)
@@ -116,7 +116,7 @@ def test_a_reach_that_is_far_or_no_number_gives_the_largest_bounds(reach):
 
 def test_the_bounds_can_be_traced():
     with double_precision():
-        traced = jax.jit(losses.logistic.gradient_diameter)(jnp.asarray(2.0))
+        traced = jax.jit(lambda bound: diameter_bound(losses.logistic, bound))(jnp.asarray(2.0))
     assert float(traced) == pytest.approx(1.2698, rel=1e-3)
 
 
@@ -127,5 +127,5 @@ def test_the_bounds_can_be_traced():
 )
 def test_other_losses_have_their_largest_slope(loss, norm):
     with double_precision():
-        assert float(loss.gradient_norm_bound(jnp.asarray(0.0))) == pytest.approx(norm)
-        assert float(loss.gradient_diameter(jnp.asarray(0.0))) == pytest.approx(2.0 * norm)
+        assert float(norm_bound(loss, jnp.asarray(0.0))) == pytest.approx(norm)
+        assert float(diameter_bound(loss, jnp.asarray(0.0))) == pytest.approx(2.0 * norm)

@@ -1,7 +1,7 @@
 """How far apart the logistic gradients of two records can be at one public point: less than twice the largest slope.
 
-Take a record with a row a, `|a| <= R`, and a target y in [-1, 1], at parameters w. With `b = -y a / R` and the *reach*
-`rho = R |w|`, its gradient is R times
+Take a record with a row a, `|a| <= R`, and a target y in [-1, 1], at parameters w. With `b = -y a / R` and `rho = R
+|w|`, which no prediction exceeds, its gradient is R times
 
     gamma(b) = sigmoid(rho x) b,    |b| <= 1,   x = the component of b along w.
 
@@ -43,8 +43,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from privopt.problems.glm import GLMLoss, Loss
+from privopt.problems.losses import Huber, Logistic, Poisson, Quantile, SmoothedHinge, Softmax
+
 # Straight lines between these points lie above D (the points are raised where D is concave), by less than 0.1 %.
-REACHES = np.array([2.0 * math.sinh(k / 14.0) for k in range(56)])
+PREDICTION_BOUNDS = np.array([2.0 * math.sinh(k / 14.0) for k in range(56)])
 DIAMETERS = np.array(
     [
         *(1.00001, 1.00255, 1.01003, 1.02209, 1.03824, 1.05793, 1.08067, 1.10599, 1.13348, 1.16279),
@@ -57,15 +60,60 @@ DIAMETERS = np.array(
 )
 
 
-def logistic_norm(reach: Any) -> Any:
-    """The largest logistic gradient, in units of R; 1 where the reach is far or no number."""
-    if isinstance(reach, jax.Array):
-        return jnp.where(reach <= REACHES[-1], jax.nn.sigmoid(reach), 1.0)
-    return 1.0 / (1.0 + math.exp(-reach)) if reach <= REACHES[-1] else 1.0
+# Their slopes keep within `lipschitz` for every finite target, on every path that computes them, by the formulas of
+# `problems.losses`. A user's own loss, a subclass of these included, makes claims instead.
+OF_BOUNDED_SLOPE = (Logistic, Huber, SmoothedHinge, Quantile, Poisson, Softmax)
 
 
-def logistic_diameter(reach: Any) -> Any:
-    """D(reach), in units of R, rounded up; 2 where the reach is far or no number."""
-    if isinstance(reach, jax.Array):
-        return jnp.where(reach <= REACHES[-1], jnp.interp(reach, REACHES, DIAMETERS), 2.0)
-    return float(np.interp(reach, REACHES, DIAMETERS)) if reach <= REACHES[-1] else 2.0
+def is_bounded(loss: Loss) -> bool:
+    """Whether the loss is one of the library's whose slope is bounded; a subclass is not, whatever it says."""
+    return type(loss) in OF_BOUNDED_SLOPE
+
+
+def norm_bound(loss: GLMLoss, prediction_bound: Any) -> Any:
+    """A bound on one record's gradient norm at a point, in units of the row bound R.
+
+    Args:
+        loss: one for which `is_bounded` holds.
+        prediction_bound: rho, R times the (Frobenius) norm of the parameters, so that no prediction is larger; a traced
+            array in a compiled loop, else a number, which is answered by a number.
+    Privacy:
+        For all rows of norm at most R and all targets. It is `lipschitz`; a smaller one pays for the logistic loss
+        only. Huber and quantile reach their largest slope at every point for some target, and so does the hinge unless
+        all margins are small; softmax is shorter near 0, sqrt(1 - 1/K) in place of sqrt(2), but not below the clips it
+        is used with.
+    """
+    if isinstance(loss, Logistic):
+        return logistic_norm(prediction_bound)
+    if isinstance(prediction_bound, jax.Array):
+        return jnp.full_like(prediction_bound, loss.lipschitz)
+    return loss.lipschitz
+
+
+def diameter_bound(loss: GLMLoss, prediction_bound: Any) -> Any:
+    """A bound on the distance of two records' gradients at a point, or of one's from 0; arguments as `norm_bound`."""
+    if isinstance(loss, Logistic):
+        return logistic_diameter(prediction_bound)
+    return 2.0 * norm_bound(loss, prediction_bound)
+
+
+def logistic_norm(prediction_bound: Any) -> Any:
+    """The largest logistic gradient, in units of R; 1 where the bound is far or no number."""
+    if isinstance(prediction_bound, jax.Array):
+        return jnp.where(prediction_bound <= PREDICTION_BOUNDS[-1], jax.nn.sigmoid(prediction_bound), 1.0)
+    return 1.0 / (1.0 + math.exp(-prediction_bound)) if prediction_bound <= PREDICTION_BOUNDS[-1] else 1.0
+
+
+def logistic_diameter(prediction_bound: Any) -> Any:
+    """D(reach), in units of R, rounded up; 2 where the bound is far or no number."""
+    if isinstance(prediction_bound, jax.Array):
+        return jnp.where(
+            prediction_bound <= PREDICTION_BOUNDS[-1],
+            jnp.interp(prediction_bound, PREDICTION_BOUNDS, DIAMETERS),
+            2.0,
+        )
+    return (
+        float(np.interp(prediction_bound, PREDICTION_BOUNDS, DIAMETERS))
+        if prediction_bound <= PREDICTION_BOUNDS[-1]
+        else 2.0
+    )

@@ -59,11 +59,12 @@ class HuberisedSum:
         margin = isinstance(loss, Logistic | SmoothedHinge)
         self._private_targets = np.clip(private_targets, -1.0, 1.0) if margin else private_targets
         private_norms = np.zeros(self._rows)
-        for place, private_block in self._blocks():
-            private_norms[place] = _norms(private_block, matrix)
-        private_some = private_norms > 0
         aim = clip * _INWARDS
-        self._private_caps = np.where(private_some, aim / np.where(private_some, private_norms, 1.0), 0.0)
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            for place, private_block in self._blocks():
+                private_norms[place] = _norms(private_block, matrix)
+            private_some = private_norms > 0
+            self._private_caps = np.where(private_some, aim / np.where(private_some, private_norms, 1.0), 0.0)
 
     @property
     def rows(self) -> int:
@@ -73,7 +74,10 @@ class HuberisedSum:
     def gradient(self, at: Vector) -> Vector:
         """The gradient of the sum."""
         private_slopes, _ = self._derivatives(at)
-        private_parts = [private_block.T @ private_slopes[place] for place, private_block in self._blocks()]
+        with np.errstate(all="ignore"):
+            private_parts = [
+                private_block.T @ private_slopes[place] for place, private_block in self._blocks()
+            ]
         if not private_parts:  # a block that nobody was drawn into
             return np.zeros(self._width)
         return _pairwise(np.stack(private_parts))
@@ -166,13 +170,20 @@ def _sparse_blocks(private_features: Any, length: int) -> list[Any] | None:
 
 
 def _norms(private_block: Any, matrix: NDArray[np.float64] | None) -> Vector:
-    """The norms of `B^T a`, rounded up."""
+    """The norms of `B^T a`, rounded up.
+
+    No square underflows beside the slack: a stored row is zero or has an entry of 1e-24 (`clip_rows`), and B is
+    divided by its largest entry first.
+    """
     private_lengths = np.sqrt(np.asarray((private_block * private_block).sum(axis=1), np.float64).reshape(-1))
     if matrix is None:
         return private_lengths * (1.0 + 1e-12)
-    private_mapped = np.asarray(private_block @ matrix, np.float64)
-    slack = 8.0 * (len(matrix) + 8) * _UNIT_ROUNDOFF * float(np.linalg.norm(matrix))
-    return np.sqrt(np.sum(private_mapped**2, axis=1)) * (1.0 + 1e-12) + slack * private_lengths
+    largest = float(np.max(np.abs(matrix)))
+    unit = matrix / (largest or 1.0)
+    private_mapped = np.asarray(private_block @ unit, np.float64)
+    slack = 8.0 * (len(unit) + 8) * _UNIT_ROUNDOFF * float(np.linalg.norm(unit))
+    private_unit_norms = np.sqrt(np.sum(private_mapped**2, axis=1)) * (1.0 + 1e-12) + slack * private_lengths
+    return largest * private_unit_norms
 
 
 def _weighted_gram(private_block: Any, private_weights: Vector) -> NDArray[np.float64]:

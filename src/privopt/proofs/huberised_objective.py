@@ -16,15 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.problems.certified_minimiser import (
-    DENSE_DIMENSION,
-    Composite,
-    certified_minimiser,
-    is_smooth,
-    reachable,
-)
 from privopt.problems.constraints import Box, Constraint, L1Ball, L2Ball, Product, Simplex, Unconstrained
-from privopt.problems.huberised_sum import HuberisedSum, gradient_rounding
 from privopt.problems.losses import Huber, Logistic, Poisson, Quantile, ScalarLoss, SmoothedHinge, Squared
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import (
@@ -35,8 +27,17 @@ from privopt.problems.regularisers import (
     Ridge,
     SeparableRegulariser,
 )
+from privopt.proofs.certified_minimiser import (
+    DENSE_DIMENSION,
+    Composite,
+    certified_minimiser,
+    is_smooth,
+    reachable,
+)
+from privopt.proofs.huberised_sum import HuberisedSum, gradient_rounding
 
 Vector = NDArray[np.float64]
+_LEAST_CLIP = 1e-100  # so that no cap of a slope is subnormal, which is rounded too coarsely
 LOSSES = (Logistic, Squared, Huber, SmoothedHinge, Quantile, Poisson)
 _REGULARISERS = (NoRegulariser, Ridge, L1, ElasticNet, GroupLasso)
 _SETS = (Unconstrained, L2Ball, L1Ball, Box, Simplex)
@@ -102,9 +103,10 @@ class HuberisedObjective:
             raise ValueError(f"{found}.")
         if not 0.0 <= self.ridge < math.inf:
             raise ValueError(f"the ridge must be at least 0 and finite, got {self.ridge!r}.")
-        if not self.clip > 0.0:
+        if not self.clip >= _LEAST_CLIP:
             raise ValueError(
-                f"clip must be positive, got {self.clip!r}: it is the largest norm of a record's gradient."
+                f"clip must be positive, {_LEAST_CLIP:g} at least, got {self.clip!r}: it is the largest norm of a "
+                "record's gradient."
             )
         if self.matrix is not None and self.matrix.shape != (self.width, self.width):
             raise ValueError(

@@ -7,7 +7,7 @@ from typing import Any, Never, Self
 from privopt.errors import BudgetExceeded
 
 
-class Till:
+class SpendLock:
     """A lock around check and payment that a forked child cannot open: a copied budget would be spent twice."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Till:
         self._lock.release()
 
 
-class Uncopied:
+class NotCopyable:
     """Neither pickled nor copied."""
 
     def __reduce_ex__(self, protocol: Any) -> Never:

@@ -1,0 +1,229 @@
+"""`privopt audit-map`: the files and lines that a solver's guarantee rests on, found by watching a run of it.
+
+A run on made-up records is priced, made and accounted for under a profiler; every function of the trusted core that was
+entered counts with all its lines, and so do the fields of its class and the constants of its file. What a solver
+computes from releases is post-processing and does not count: whoever audits the guarantee need not read it.
+"""
+
+import ast
+import dataclasses
+import io
+import sys
+import threading
+import tokenize
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+import numpy as np
+
+import privopt
+from privopt.curator.run import Run
+from privopt.data.units import Units
+from privopt.ledger.amounts import Budget
+from privopt.mechanisms.noise import NoiseSource
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.problems.constraints import L1Ball
+from privopt.problems.growth import KL
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.solvers.base import Solver
+from privopt.solvers.registry import SOLVERS
+
+CORE = ("data", "queries", "engine", "mechanisms", "ledger", "curator", "proofs")
+FORMULAS = ("glm.py", "losses.py")  # of `problems`: read where a statement of `proofs` is about them
+SOURCE = Path(privopt.__file__).parent
+RECORDS, WIDTH = 400, 3
+PROBLEMS = (
+    Problem(losses.logistic, Ridge(0.05)),
+    Problem(losses.logistic, constraint=L1Ball(2.0)),
+    Problem(losses.quantile(0.5), growth=KL(gamma=1.0, kappa=2.0, gap=1.0)),
+    Problem(losses.logistic, Ridge(0.05), growth=KL(gamma=2.0, kappa=2.0, gap=0.7)),
+)
+BUDGET = Budget(2.0, 1e-6)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What there is to read in one file.
+
+    Attributes:
+        file: its path below the package.
+        functions: the functions that ran, methods with their class.
+        lines: of code, theirs and those of their classes' fields and the file's constants; no comments, no docstrings.
+    """
+
+    file: str
+    functions: tuple[str, ...]
+    lines: int
+
+
+@dataclass(frozen=True)
+class AuditMap:
+    """What a solver's guarantee rests on.
+
+    Attributes:
+        solver: its name.
+        engine: which engine it ran on.
+        readings: one for each file, by room in the order in which data travel.
+    """
+
+    solver: str
+    engine: str
+    readings: tuple[Reading, ...]
+
+    @property
+    def lines(self) -> int:
+        """Lines of code in all."""
+        return sum(reading.lines for reading in self.readings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {"solver": self.solver, "engine": self.engine, "lines": self.lines} | {
+            "files": [dataclasses.asdict(reading) for reading in self.readings]
+        }
+
+
+def audit_map(name: str, *, engine: str) -> AuditMap:
+    """Run a solver on made-up records and say what of the trusted core ran.
+
+    Args:
+        name: of the solver.
+        engine: "fast" or "reference".
+    Raises:
+        ValueError: there is no such solver.
+    """
+    if name not in SOLVERS:
+        raise ValueError(f"the solver must be one of {', '.join(SOLVERS)}, got {name!r}.")
+    solver, problem = _posed(SOLVERS[name]())
+    with double_precision():
+        jax.clear_caches()  # what is compiled already is not traced again
+        with _watched() as seen:
+            _run(solver, problem, engine)
+    return AuditMap(name, engine, tuple(_readings(seen)))
+
+
+def _posed(solver: Solver) -> tuple[Solver, Problem]:
+    public = _units().public
+    for problem in PROBLEMS:
+        if solver.applicable(problem, public) is None:
+            return solver, problem
+    raise AssertionError(f"no problem for {solver.name}")
+
+
+def _units() -> Units:
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(-1.0, 1.0, (RECORDS, WIDTH)) / np.sqrt(WIDTH)
+    return Units.from_arrays(rows, np.sign(rows[:, 0]).astype(int), classes=[-1, 1], row_bound=1.0)
+
+
+def _run(solver: Solver, problem: Problem, engine: str) -> None:
+    units = _units()
+    configured = solver.configure(problem, units.public, BUDGET)
+    event = configured.event(units.public)
+    run = Run(solver.name, event, BUDGET, units.public, noise=NoiseSource(), engine=engine)
+    configured.solve(run.curator(units), problem)
+    run.ledger.epsilon()
+
+
+@contextmanager
+def _watched() -> Iterator[set[tuple[str, int]]]:
+    """The (file, first line) of every function of the package that is entered, on any thread."""
+    seen: set[tuple[str, int]] = set()
+    prefix = f"{SOURCE}/"
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        del argument
+        if event == "call" and frame.f_code.co_filename.startswith(prefix):
+            seen.add((frame.f_code.co_filename, frame.f_code.co_firstlineno))
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)  # type: ignore[arg-type]
+
+
+def _readings(seen: set[tuple[str, int]]) -> Iterator[Reading]:
+    by_file: dict[Path, set[int]] = {}
+    for file, line in seen:
+        by_file.setdefault(Path(file), set()).add(line)
+    proved = any(path.parent.name == "proofs" for path in by_file)
+    order = {room: place for place, room in enumerate((*CORE, "problems"))}
+    for path in sorted(by_file, key=lambda path: (order.get(path.parent.name, -1), path.name)):
+        room = path.parent.name
+        if room in CORE or (proved and room == "problems" and path.name in FORMULAS):
+            reading = _reading(path, by_file[path])
+            if reading.functions:
+                yield reading
+
+
+def _reading(path: Path, starts: set[int]) -> Reading:
+    source = path.read_text(encoding="utf-8")
+    tree = ast.parse(source)
+    kept: set[int] = set()
+    names: list[str] = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            if _entered(node, starts):
+                names.append(node.name)
+                kept |= _span(node)
+        elif isinstance(node, ast.ClassDef):
+            methods = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+            ran = [method for method in methods if _entered(method, starts)]
+            if ran:
+                names += [f"{node.name}.{method.name}" for method in ran]
+                kept |= _span(node).difference(*(_span(method) for method in methods if method not in ran))
+        elif not isinstance(node, ast.Import | ast.ImportFrom):
+            kept |= _span(node)
+    file = path.relative_to(SOURCE).as_posix()
+    return Reading(file, tuple(names), len(kept & _lines_of_code(source, tree)))
+
+
+def _entered(function: ast.FunctionDef, starts: set[int]) -> bool:
+    """Whether the function, or one inside it, ran; a decorated one starts at its first decorator."""
+    return not starts.isdisjoint(_span(function))
+
+
+def _span(node: ast.stmt) -> set[int]:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    return set(range(first, (node.end_lineno or node.lineno) + 1))
+
+
+def _lines_of_code(source: str, tree: ast.Module) -> set[int]:
+    """The lines that hold code: no comments, empty lines or docstrings."""
+    silent = {
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    }
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in silent:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            lines -= _span(node.body[0])
+    return lines
+
+
+def table(maps: Mapping[str, AuditMap]) -> str:
+    """The maps as a Markdown table: one row a solver, then the files of each."""
+    rows = ["| solver | lines of code | files |", "| --- | --- | --- |"]
+    rows += [f"| `{name}` | {found.lines:,} | {len(found.readings)} |" for name, found in maps.items()]
+    return "\n".join(rows)

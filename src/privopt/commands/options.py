@@ -1,0 +1,99 @@
+"""The options that say what is fitted, declared once for `privopt fit` and `privopt plan`. Imports nothing heavy."""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+MAX_RECORDS, QUANTILE = 100, 0.5
+
+
+class ModelName(StrEnum):
+    """What to fit."""
+
+    LOGISTIC = "logistic"
+    LINEAR = "linear"
+    SVM = "svm"
+    POISSON = "poisson"
+    QUANTILE = "quantile"
+    HUBER = "huber"
+
+
+class RelationName(StrEnum):
+    """The neighbouring relation."""
+
+    REPLACE_ONE = "replace-one"
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+
+
+def _option(name: str, text: str, **more: Any) -> Any:
+    return typer.Option(name, help=text, show_default=False, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What was typed, as it was typed. A field is an option; its annotation says what the help says."""
+
+    schema: Annotated[
+        Path | None, _option("--schema", "JSON file with the columns' public ranges and levels. Required.")
+    ] = None
+    schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
+    target: Annotated[str | None, _option("--target", "Column to predict; default: the schema's.")] = None
+    epsilon: Annotated[
+        float | None, _option("--epsilon", "Privacy budget; 1 is common, less is more private. Required.")
+    ] = None
+    delta: Annotated[
+        str | None,
+        _option("--delta", "Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required."),
+    ] = None
+    model: Annotated[
+        ModelName | None, _option("--model", "Default: logistic for classes, linear for numbers.")
+    ] = None
+    group: Annotated[
+        str | None, _option("--group", "Column that says whose record a row is: protects users whole.")
+    ] = None
+    max_records: Annotated[
+        int | None,
+        _option("--max-records", f"With --group: records used of one user; default: {MAX_RECORDS}.", min=1),
+    ] = None
+    relation: Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")] = (
+        RelationName.REPLACE_ONE
+    )
+    n: Annotated[int | None, _option("--n", "Public number of records, or of users with --group.")] = None
+    quantile: Annotated[
+        float | None, _option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
+    ] = None
+    solver: Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")] = "auto"
+    seed: Annotated[int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.")] = None
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the fields of `Options` as its options, in place of its parameter `options`."""
+    kinds = typing.get_type_hints(Options, include_extras=True)
+    names = [field.name for field in fields(Options)]
+    typed = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kinds[field.name]
+        )
+        for field in fields(Options)
+    ]
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        command(options=Options(**{name: given.pop(name) for name in names}), **given)
+
+    own = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in inspect.signature(command).parameters.values()
+        if parameter.name != "options"
+    ]
+    signature = inspect.Signature([*own, *typed])
+    called.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+    called.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+    return called

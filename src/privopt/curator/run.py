@@ -1,0 +1,131 @@
+"""One priced run: the ledger, the transcript and the noise that every release of it goes through."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator.base import Observer
+from privopt.curator.local import LocalCurator
+from privopt.curator.transcript import Transcript
+from privopt.data.blocks import block_assignment
+from privopt.data.units import Units
+from privopt.engine.protocol import EngineName
+from privopt.ledger.account import Account
+from privopt.ledger.amounts import Budget
+from privopt.ledger.dominating import dominating
+from privopt.ledger.events import Event
+from privopt.ledger.ledger import Ledger
+from privopt.ledger.payer import Payer
+from privopt.mechanisms.noise import NoiseSource
+from privopt.public import Public
+
+
+class Run:
+    """A run whose whole price is fixed, and paid where there is an account, before its first release.
+
+    Args:
+        name: what the account calls it.
+        event: everything that will be released.
+        budget: what that may cost.
+        public: what is public about the units.
+        noise: secret randomness.
+        account: pays for everything now, if there is one.
+        observer: called with (name, count) after releases.
+        seeded: whether something besides the noise came from a seed, such as the choice of users' records.
+        engine: what computes on the units, see `LocalCurator`.
+    Raises:
+        BudgetExceeded: the account, or the budget, cannot pay; no data has been read.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        event: Event,
+        budget: Budget,
+        public: Public,
+        *,
+        noise: NoiseSource,
+        account: Account | None = None,
+        observer: Observer | None = None,
+        seeded: bool = False,
+        engine: EngineName = "fast",
+    ) -> None:
+        self.budget, self.noise = budget, noise
+        self.seeded = seeded or noise.seeded
+        self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)
+        self.transcript = Transcript(public.relation, seeded=self.seeded)
+        self._observer = observer
+        self._engine: EngineName = engine
+        if account is not None:
+            account.spend(
+                name,
+                event,
+                budget.epsilon,
+                budget.delta,
+                relation=public.relation,
+                unit=public.unit,
+                seeded=self.seeded,
+            )
+
+    def curator(self, units: Units, ledger: Payer | None = None) -> LocalCurator:
+        """A curator of some units, on this run's ledger or a part of it."""
+        return LocalCurator(
+            units,
+            self.ledger if ledger is None else ledger,
+            noise=self.noise,
+            transcript=self.transcript,
+            observer=self._observer,
+            engine=self._engine,
+        )
+
+    def part(self, name: str, event: Event) -> Payer:
+        """A piece of the declared plan, for a stage of the run."""
+        return self.ledger.sub_ledger(name, plan=event)
+
+    def one_of(self, name: str, events: Sequence[Event], index: int) -> Ledger:
+        """A ledger for one of several alternatives, chosen from what was released before.
+
+        Privacy:
+            The run pays for the release that dominates all of them.
+        """
+        self.ledger.charge(name, dominating(events))
+        return Ledger(self.budget, self.ledger.relation, plan=events[index], seeded=self.seeded)
+
+    def split(self, name: str, units: Units, sizes: Sequence[int]) -> list["Part"]:
+        """Cut the units once into disjoint parts, without looking at them; the dearest part is what is charged.
+
+        Args:
+            name: what the ledger calls the cut.
+            units: all of them, stored in any way.
+            sizes: the public size of each part.
+        """
+        ledgers = self.ledger.parallel(len(sizes), name)
+        cut = block_assignment(
+            units.public, sizes, self.noise.units_generator, private_count=units.private_count
+        )
+        return [
+            Part(self, ledger, private_positions, size)
+            for ledger, (private_positions, size) in zip(ledgers, cut, strict=True)
+        ]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Part:
+    """One of the disjoint parts of a run's units: the same units for every way of storing them."""
+
+    run: Run
+    ledger: Payer
+    private_positions: NDArray[np.int64]
+    size: int
+
+    def curator(self, units: Units, stage: tuple[str, Event] | None = None) -> LocalCurator:
+        """A curator of this part of `units`.
+
+        Args:
+            units: all units of the run, as some stage stores them.
+            stage: name and event of a stage that uses a piece of the part's ledger; None for all of it.
+        """
+        ledger = self.ledger if stage is None else self.ledger.sub_ledger(stage[0], plan=stage[1])
+        return self.run.curator(units.subset(self.private_positions, self.size), ledger)

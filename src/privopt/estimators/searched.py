@@ -1,0 +1,73 @@
+"""Whether a model is fitted inside a search that compares raw scores: what can be recognised, and what cannot."""
+
+import inspect
+from types import FrameType
+from typing import Any
+
+from sklearn.pipeline import Pipeline
+
+from privopt.report.report import Selection
+
+# What is recognised, and the module of scikit-learn that defines it. `docs/sharp-edges.md` lists it for users.
+SEARCHES = {
+    "GridSearchCV": "sklearn.model_selection._search",
+    "RandomizedSearchCV": "sklearn.model_selection._search",
+    "HalvingGridSearchCV": "sklearn.model_selection._search_successive_halving",
+    "HalvingRandomSearchCV": "sklearn.model_selection._search_successive_halving",
+    "RFECV": "sklearn.feature_selection._rfe",
+    "SequentialFeatureSelector": "sklearn.feature_selection._sequential",
+    "TunedThresholdClassifierCV": "sklearn.model_selection._classification_threshold",
+    "cross_val_score": "sklearn.model_selection._validation",
+    "cross_validate": "sklearn.model_selection._validation",
+    "cross_val_predict": "sklearn.model_selection._validation",
+    "learning_curve": "sklearn.model_selection._validation",
+    "validation_curve": "sklearn.model_selection._validation",
+    "permutation_test_score": "sklearn.model_selection._validation",
+}
+
+# Functions that do the fits of a search, also where it spreads them over threads or processes.
+_WORKERS = {
+    "_fit_and_score": "cross_validate",
+    "_fit_and_predict": "cross_val_predict",
+    "_incremental_fit_estimator": "learning_curve",
+    "_permutation_test_score": "permutation_test_score",
+    "_rfe_single_fit": "RFECV",
+    "_fit_and_score_over_thresholds": "TunedThresholdClassifierCV",
+}
+
+SEARCHED = Selection(
+    sentence="Selection not private: chosen on raw validation scores. The model was fitted inside a search or a "
+    "cross-validation of scikit-learn, or behind one in a pipeline, and no budget paid for the scores; PrivateSearchCV "
+    "pays for the choice.",
+    private=False,
+)
+
+
+def in_search() -> bool:
+    """Whether a fit was called by one of `SEARCHES`, or by a pipeline in which one of them goes before the model.
+
+    A loop of the caller's own over scores, and a choice made after the fit, look like any other caller: nothing is
+    recognised there, and the report says so.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        if _searches(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _searches(frame: FrameType) -> bool:
+    function, owner = frame.f_code.co_name, frame.f_locals.get("self")
+    if SEARCHES.get(_WORKERS.get(function, function)) == frame.f_globals.get("__name__", ""):
+        return True
+    return any(_is_search(one) for one in (owner, *_steps_before_the_last(owner)))
+
+
+def _steps_before_the_last(owner: Any) -> list[Any]:
+    """Those of a pipeline; of anything else none."""
+    return [step for _, step in owner.steps[:-1]] if isinstance(owner, Pipeline) else []
+
+
+def _is_search(one: Any) -> bool:
+    return any(SEARCHES.get(kind.__name__) == kind.__module__ for kind in type(one).__mro__)

@@ -1,0 +1,62 @@
+"""What a run takes on a computer: seconds and bytes, from public numbers alone.
+
+The constants were fitted on one core of a 2024 server, compilation left out. `python -m benchmarks planned` prints
+planned against measured seconds, which should be within a factor of 3.
+"""
+
+from privopt.public import Public
+
+ROW_SECONDS = 1.2e-8  # a record's scalar work (one exponential) in the compiled kernel
+BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
+OWN_SECONDS, OWN_PARAMETER_SECONDS = 2e-7, 5e-9  # one record's gradient of a user-written loss, vectorised
+RELEASE_SECONDS = 4e-4  # a release beside its pass: price, noise, a step of the solver
+ENTRY_SECONDS = 6e-9  # an entry of a row that is clipped and stored, with the row's norm
+PRODUCT_SECONDS = 3e-11  # a multiplication and addition in a product of float64 blocks
+EIGEN_SECONDS = 2e-10  # over d^3: eigenvalues and vectors of a symmetric matrix
+MAGNITUDE_SECONDS = 2.5e-7  # an entry sorted into the bins that bounds are estimated from
+PACKED_SECONDS = 5e-8  # an entry of a released matrix: its noise, packing and unpacking
+
+
+def pass_seconds(public: Public, outputs: int = 1, *, own: int | None = None) -> float:
+    """Rough time of one pass over dense rows.
+
+    Args:
+        public: what is public about the data.
+        outputs: columns of the parameters of a generalised-linear loss.
+        own: number of parameters of a user-written loss, which is differentiated record by record.
+    """
+    records = _records(public)
+    if own is not None:
+        return records * (OWN_SECONDS + own * OWN_PARAMETER_SECONDS)
+    return records * (4 * public.d * BYTE_SECONDS * max(1, outputs / 2) + ROW_SECONDS * outputs)
+
+
+def loading_seconds(public: Public) -> float:
+    """Rough time until the rows are scaled, clipped and stored with their norms."""
+    return _records(public) * public.d * 2 * ENTRY_SECONDS
+
+
+def estimation_seconds(public: Public) -> float:
+    """Rough time of estimating the columns' bounds, and of loading the rows once more."""
+    return loading_seconds(public) + _records(public) * public.d * MAGNITUDE_SECONDS
+
+
+def second_moment_seconds(public: Public) -> float:
+    """Rough time of the sum of `w a a^T` over dense rows, and of its release."""
+    d = public.d
+    return _records(public) * d * (0.5 * d * PRODUCT_SECONDS + ENTRY_SECONDS) + 0.5 * d**2 * PACKED_SECONDS
+
+
+def mapping_seconds(public: Public) -> float:
+    """Rough time of an eigendecomposition of order d and of the rows' map into d other coordinates."""
+    d = public.d
+    return EIGEN_SECONDS * d**3 + _records(public) * d * (d * PRODUCT_SECONDS + ENTRY_SECONDS)
+
+
+def data_bytes(public: Public) -> int:
+    """Memory of the stored rows, targets and norms (dense; sparse rows are smaller)."""
+    return _records(public) * (4 * public.d + 17)
+
+
+def _records(public: Public) -> int:
+    return public.n * public.records_per_unit

@@ -1,0 +1,169 @@
+"""What a query that somebody else wrote cannot get wrong: a claim is made in words, and the radius is enforced.
+
+The engine and the curator ask here, not the query, where a mistake in a class would cost privacy. For the library's own
+classes the answers are known from the class, so that nothing is computed for them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from privopt.ledger.sampling import Sampling
+from privopt.public import Public
+from privopt.queries.base import (
+    LARGEST_RADIUS,
+    SMALLEST_RADIUS,
+    MeanQuery,
+    RecordSum,
+    RowForm,
+    Scalar,
+    inwards,
+)
+
+# What the sensitivity of a mean, or the row form of its contribution, may rest on.
+_COMPUTED_BY = (
+    "record_contribution",
+    "unit_contribution",
+    "without_bad",
+    "clip_unit",
+    "radius",
+    "radius_norm",
+    "norm",
+)
+_ROUNDING = 1e-12  # relative; of a formula of a few operations
+
+
+def stated_sensitivity(query: MeanQuery, public: Public, sampling: Sampling) -> Scalar:
+    """The sensitivity of a mean, refused if it is below what its radius allows and the class does not say why.
+
+    Raises:
+        ValueError: it is below factor * radius / N, or not a number, and there is no `sensitivity_argument`.
+    """
+    stated = query.sensitivity(public, sampling)
+    if argues_its_sensitivity(type(query)):
+        return stated
+    least = MeanQuery.sensitivity(query, public, sampling)
+    if not float(stated) >= float(least) * (1.0 - _ROUNDING):
+        raise ValueError(
+            f"{query.name} states the sensitivity {float(stated):.6g}, but a mean of contributions within its radius "
+            f"may move by factor * radius / N = {float(least):.6g}. Leave `sensitivity` to MeanQuery, or say why less "
+            "is enough in `sensitivity_argument`, in the class that states it or changes what it rests on."
+        )
+    return stated
+
+
+@cache
+def argues_its_sensitivity(kind: type[MeanQuery]) -> bool:
+    """Whether a class takes the sensitivity that the radius gives, or argues for its own.
+
+    An argument is about the class that makes it: it does not serve a subclass that computes something else.
+    """
+    if kind.sensitivity is MeanQuery.sensitivity:
+        return True
+    for one in kind.__mro__:
+        if "sensitivity_argument" in vars(one):
+            return bool(str(vars(one)["sensitivity_argument"] or "").strip())
+        if _defines(one, (*_COMPUTED_BY, "sensitivity", "finish")):
+            return False
+    return False
+
+
+def row_form_of(query: MeanQuery, public: Public) -> RowForm | None:
+    """The row form that may stand for the query's contributions, if there is one.
+
+    Privacy:
+        A form serves the class that states it, not a subclass that changes contribution, clip or radius: that one is
+        computed as it says. A form that is not the library's is clipped to the radius of its query, and is left out
+        where it clips in a norm that does not bound the one of the radius.
+    """
+    if not isinstance(query, RecordSum):
+        return None
+    owner = _owner_of_row_form(type(query))
+    form = None if owner is None else query.row_form(public)
+    if form is None or owner is None or owner.__module__.startswith("privopt."):
+        return form
+    if form.norm != _norm_of_radius(query) and (form.norm, _norm_of_radius(query)) != ("l2", "linf"):
+        return None
+    return replace(form, radius=jnp.minimum(form.radius, query.radius()))
+
+
+@cache
+def _owner_of_row_form(kind: type[RecordSum]) -> type | None:
+    """The class whose row form the query uses; None if a class below it computes something else."""
+    for one in kind.__mro__:
+        if "row_form" in vars(one):
+            return one
+        if _defines(one, _COMPUTED_BY):
+            return None
+    return None
+
+
+@cache
+def clips_by_itself(kind: type[MeanQuery]) -> bool:
+    """Whether a class clips by `MeanQuery.clip_unit`, which holds its radius whatever that is."""
+    return kind.clip_unit is MeanQuery.clip_unit and (kind.radius_norm or kind.norm) == "l2"
+
+
+def into_radius(query: MeanQuery, private_clipped: Float[Array, "c ..."]) -> Float[Array, "c ..."]:
+    """Contributions of several units after the query's own clip, each scaled so that it is within the radius.
+
+    Args:
+        query: what to compute.
+        private_clipped: (units, ...); one that is not finite stays so.
+    Privacy:
+        A contribution within the radius is left as it is to the last bit; a longer one is scaled `inwards`. So a clip
+        that is wrong, or missing, makes the query less exact and never less private. Nothing raises: what is too long
+        is private.
+    """
+    if clips_by_itself(type(query)):
+        return private_clipped
+    radius = jnp.asarray(query.radius(), jnp.float64)
+    private_lengths = _lengths(_norm_of_radius(query), private_clipped)
+    limit = jnp.where(jnp.isinf(radius), radius, jnp.minimum(radius, LARGEST_RADIUS))
+    private_within = (private_lengths <= limit) & (radius >= SMALLEST_RADIUS)
+    aim = inwards(radius)
+    private_scale = jnp.where(
+        private_lengths > 0, aim / jnp.where(private_lengths > 0, private_lengths, 1.0), 0.0
+    )
+    return private_clipped * _across(jnp.where(private_within, 1.0, private_scale), private_clipped)
+
+
+def _lengths(norm: str, private_vectors: Float[Array, "c ..."]) -> Float[Array, " c"]:
+    """The norms of several contributions, none of them by squares that overflow.
+
+    "range" is the largest minus the smallest entry, and no less than any entry; "columns" the largest l2 norm of a
+    column.
+    """
+    shape = private_vectors.shape
+    private_flat = jnp.reshape(private_vectors, (shape[0], -1))
+    private_peaks = jnp.max(jnp.abs(private_flat), axis=1, initial=0.0)
+    if norm == "linf":
+        return private_peaks
+    if norm == "range":
+        return jnp.maximum(private_peaks, jnp.max(private_flat, axis=1) - jnp.min(private_flat, axis=1))
+    private_units = private_flat / jnp.where(private_peaks > 0, private_peaks, 1.0)[:, None]
+    if norm == "l1":
+        return private_peaks * jnp.sum(jnp.abs(private_units), axis=1)
+    if norm == "columns":
+        private_squares = jnp.sum(
+            jnp.reshape(private_units * private_units, (shape[0], -1, shape[-1])), axis=1
+        )
+        return private_peaks * jnp.sqrt(jnp.max(private_squares, axis=1))
+    return private_peaks * jnp.sqrt(jnp.sum(private_units * private_units, axis=1))
+
+
+def _norm_of_radius(query: MeanQuery) -> str:
+    return query.radius_norm or query.norm
+
+
+def _across(
+    private_factors: Float[Array, " c"], private_vectors: Float[Array, "c ..."]
+) -> Float[Array, "c ..."]:
+    return jnp.reshape(private_factors, (-1, *(1,) * (private_vectors.ndim - 1)))
+
+
+def _defines(kind: type, names: Iterable[str]) -> bool:
+    return any(name in vars(kind) for name in names)

@@ -1,0 +1,147 @@
+"""The arguments of `minimize` and `plan`: what is no budget, no data, no start or no loss gets one sentence.
+
+Everything here is public and is looked at before anything is charged. A loss of the user's own is traced on shapes
+alone, as the engine will differentiate it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from privopt.data.units import Units
+from privopt.ledger.account import checked_account
+from privopt.ledger.amounts import Budget
+from privopt.precision import double_precision
+from privopt.problems.glm import GLMLoss, RecordLoss
+from privopt.problems.problem import Problem
+from privopt.public import Public
+
+NOT_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+
+
+def check_arguments(units: Any, budget: Any, account: Any, observer: Any) -> None:
+    """Refuse what is of another kind than `minimize` asks for.
+
+    Raises:
+        TypeError: one of them is.
+    """
+    if not isinstance(units, Units):
+        raise TypeError(
+            f"units must be Units, got {type(units).__name__}: make them of your arrays with Units.from_arrays(X, y, "
+            "row_bound=...), which says what is public about the data."
+        )
+    if not isinstance(budget, Budget):
+        raise TypeError(
+            f"budget must be a Budget, got {type(budget).__name__}: give both numbers, such as Budget(1.0, 1e-6)."
+        )
+    checked_account(account)
+    check_observer(observer)
+
+
+def check_observer(observer: Any) -> None:
+    """Refuse an observer that cannot be called.
+
+    Raises:
+        TypeError: it cannot.
+    """
+    if not (observer is None or callable(observer)):
+        raise TypeError(
+            f"observer must be a function of (name, count) or None, got {type(observer).__name__}."
+        )
+
+
+def posed_problem(problem: Any, start: Any) -> Problem:
+    """The problem that a loss, a problem or a function of parameters like `start` poses.
+
+    Raises:
+        TypeError: it is none of these, or the start holds something that is no number.
+        ValueError: the start of a function is missing.
+    """
+    if isinstance(problem, Problem):
+        return problem
+    if isinstance(problem, GLMLoss | RecordLoss):
+        return Problem(problem)
+    if not callable(problem):
+        raise TypeError(
+            f"the loss must be one of privopt.problems.losses, a Problem, or a function of (params, features, target), "
+            f"got {type(problem).__name__}."
+        )
+    if start is None:
+        raise ValueError(
+            "give `start`: the parameters at which your loss function begins; their shapes define it."
+        )
+    loss: Callable[..., Any] = problem
+    return Problem.from_pytree(loss, start)
+
+
+def flat_start(problem: Problem, start: Any, public: Public) -> Any:
+    """The start as the library's array, None for none.
+
+    Raises:
+        TypeError: it holds something that is no number.
+        ValueError: its shape is not the problem's, or a number is not finite.
+    """
+    if start is None:
+        return None
+    if problem.layout is None and np.asarray(start).dtype.kind not in "iuf":
+        raise TypeError(f"start must be an array of numbers, got {type(start).__name__} that is none.")
+    flat = jnp.asarray(problem.ravel(start))
+    if flat.shape != problem.parameter_shape(public):
+        raise ValueError(
+            f"start must have shape {problem.parameter_shape(public)}, that of the parameters, got {flat.shape}."
+        )
+    if not bool(jnp.all(jnp.isfinite(flat))):
+        raise ValueError("start must be finite: it holds a number that is NaN or infinite.")
+    return flat
+
+
+def check_loss(problem: Problem, public: Public) -> None:
+    """Refuse a loss of the user's own that cannot be differentiated record by record, before any data is read.
+
+    Raises:
+        TypeError: its value is no single real number, or it cannot be traced.
+    """
+    if not isinstance(problem.loss, RecordLoss):
+        return
+    features = f"features of shape ({public.d},) and a target of shape ()"
+    with double_precision():
+        shapes = [
+            jax.ShapeDtypeStruct(shape, jnp.float64)
+            for shape in (problem.parameter_shape(public), (public.d,), ())
+        ]
+        try:
+            value = jax.eval_shape(problem.loss.value, *shapes)
+            if not _is_number(value):
+                raise TypeError(
+                    f"the loss of one record must be one real number, got {_described(value)}: given {features}, sum "
+                    "or average what belongs to the record."
+                )
+            jax.eval_shape(problem.loss.gradient, *shapes)
+        except NOT_TRACED as traced:
+            raise TypeError(
+                "the loss cannot be differentiated: it turns its arguments into NumPy arrays or Python numbers, or "
+                "decides by their values. Write it with jax.numpy in place of NumPy and math, and jnp.where or "
+                "jax.lax.cond in place of `if`."
+            ) from traced
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, jax.ShapeDtypeStruct)
+        and value.shape == ()
+        and jnp.issubdtype(value.dtype, jnp.floating)
+    )
+
+
+def _described(value: Any) -> str:
+    if not isinstance(value, jax.ShapeDtypeStruct):
+        return f"a {type(value).__name__}"
+    return f"an array of shape {value.shape}" if value.shape else f"a number of type {value.dtype}"

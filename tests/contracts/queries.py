@@ -1,0 +1,141 @@
+"""Every query of the library, on rows of four columns: add a line here and a newcomer meets the hostile rows."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import privopt
+from privopt.problems import losses
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.queries.base import Query
+from privopt.queries.column_magnitudes import ColumnMagnitudes
+from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.hessian import NewtonDirection
+from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
+from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
+from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.perturbed_minimiser import PerturbedMinimiser
+from privopt.queries.second_moment import SecondMoment
+from privopt.queries.top_curvature import TopCurvature
+from privopt.queries.vertex_scores import VertexScores
+
+D = 4
+ROW_BOUND = 1.5
+AT, FAR, BEFORE = (
+    np.array([0.3, -0.2, 0.5, 1.0]),
+    np.array([30.0, -2e3, 5.0, 1.0]),
+    np.array([0.1, 0.2, -0.3, 0.0]),
+)
+WIDE, WIDE_BEFORE = np.outer(AT, [1.0, -0.5, 0.2]), np.outer(BEFORE, [1.0, 2.0, -1.0])
+
+
+def own_residual(params, features, target):
+    """A user-written loss whose gradient is as long as its data."""
+    return 0.5 * (features @ params - target) ** 2
+
+
+@dataclass(frozen=True)
+class PlainSquared(losses.Squared):
+    """The squared loss without a compiled kernel: by blocks, in JAX."""
+
+    @property
+    def facts(self):
+        return replace(super().facts, kernel_code=None)
+
+
+PLAIN = PlainSquared()
+OWN, SOFTMAX, SQUARED = losses.RecordLoss(own_residual), losses.softmax(3), losses.squared
+_RIDGE = Problem(losses.logistic, Ridge(0.1))
+
+EVERY_QUERY: dict[str, Query] = {
+    "gradient, logistic": ClippedGradient(loss=losses.logistic, at=AT, clip=0.4),
+    "gradient, logistic, balanced": ClippedGradient(loss=losses.logistic, at=FAR, clip=0.3, balanced=True),
+    "gradient, squared": ClippedGradient(loss=SQUARED, at=AT, clip=0.4),
+    "gradient, squared, tiny clip": ClippedGradient(loss=SQUARED, at=FAR, clip=3e-16),
+    "gradient, squared, huge clip": ClippedGradient(loss=SQUARED, at=FAR, clip=1e99),
+    "gradient, poisson": ClippedGradient(loss=losses.poisson(2.0, 5.0), at=AT, clip=0.4),
+    "gradient, softmax": ClippedGradient(loss=SOFTMAX, at=WIDE, clip=0.4),
+    "gradient, own loss": ClippedGradient(loss=OWN, at=AT, clip=0.4),
+    "gradient, own loss, tiny clip": ClippedGradient(loss=OWN, at=AT, clip=3e-16),
+    "gradient, no kernel": ClippedGradient(loss=PLAIN, at=AT, clip=0.4),
+    "gradient norm": GradientNorm(loss=SQUARED, at=AT, clip=0.4),
+    "difference": ClippedGradientDifference(loss=SQUARED, at=AT, anchor=BEFORE, slope_clip=0.3),
+    "difference, clipped gradients": ClippedGradientDifference(
+        loss=SQUARED, at=AT, anchor=BEFORE, slope_clip=0.3, gradient_clip=0.5
+    ),
+    "difference, no kernel": ClippedGradientDifference(
+        loss=PLAIN, at=AT, anchor=BEFORE, slope_clip=0.3, gradient_clip=0.5
+    ),
+    "difference, softmax": ClippedGradientDifference(
+        loss=SOFTMAX, at=WIDE, anchor=WIDE_BEFORE, slope_clip=0.01
+    ),
+    "difference, own loss": ClippedGradientDifference(
+        loss=OWN, at=AT, anchor=BEFORE, slope_clip=0.1, gradient_clip=0.5
+    ),
+    "mixture": MixedGradient(loss=SQUARED, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
+    "mixture, no kernel": MixedGradient(
+        loss=PLAIN, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6
+    ),
+    "mixture, softmax": MixedGradient(
+        loss=SOFTMAX, at=WIDE, previous=WIDE_BEFORE, clip=0.4, change_clip=0.1, gain=0.6
+    ),
+    "mixture, own loss": MixedGradient(loss=OWN, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
+    "norms of gradients": GradientNorms(loss=SQUARED, points=np.stack([AT, BEFORE, FAR]), clip=0.4),
+    "norms of gradients, softmax": GradientNorms(
+        loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4
+    ),
+    "norms of gradients, own loss": GradientNorms(loss=OWN, points=np.stack([AT, BEFORE]), clip=0.4),
+    "vertex scores": VertexScores(loss=SQUARED, at=AT, clip=0.2, offset=0.1 * AT),
+    "vertex scores, no kernel": VertexScores(loss=PLAIN, at=AT, clip=0.2, offset=0.1 * AT),
+    "vertex scores, softmax": VertexScores(loss=SOFTMAX, at=WIDE, clip=0.2, offset=0.1 * WIDE),
+    "vertex scores, own loss": VertexScores(loss=OWN, at=AT, clip=0.2, offset=0.0 * AT),
+    "second moment": SecondMoment(row_bound=ROW_BOUND),
+    "second moment, clipped": SecondMoment(row_bound=0.5),
+    "top curvature": TopCurvature(row_bound=ROW_BOUND),
+    "newton direction": NewtonDirection(
+        loss=losses.logistic, at=AT, gradient=AT, ridge=np.full(D, 0.01), damping=0.1, clip=0.2, model="bound"
+    ),
+    "newton direction, hessian": NewtonDirection(
+        loss=losses.poisson(2.0, 5.0),
+        at=AT,
+        gradient=AT,
+        ridge=np.zeros(D),
+        damping=0.1,
+        clip=0.2,
+        model="hessian",
+    ),
+    "magnitudes of columns": ColumnMagnitudes(levels=6, columns=D),
+    "scores of models": HoldoutScores(score=Accuracy(), models=np.stack([AT, BEFORE, FAR])[:, :, None]),
+    "scores of models, losses": HoldoutScores(
+        score=BoundedLoss(losses.squared, 2.0), models=np.stack([AT, BEFORE])[:, :, None]
+    ),
+    "minimiser": HuberisedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
+    "end of a descent": DescentEnd(
+        problem=Problem(SQUARED), clip=0.4, start=jnp.zeros(D), step_size=0.3, steps=4
+    ),
+    "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
+    "perturbed minimiser, mapped": PerturbedMinimiser(
+        problem=Problem(SQUARED), clip=0.4, ridge=0.1, matrix=np.diag([1.0, 1e-140, 2.0, 1e-3])
+    ),
+}
+
+
+def concrete_queries() -> Iterator[type[Query]]:
+    """The library's query classes that can be made."""
+    for module in pkgutil.walk_packages(privopt.__path__, "privopt."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    found = [Query]
+    for kind in found:
+        found += kind.__subclasses__()
+    wanted: Callable[[Any], bool] = lambda kind: kind.__module__.startswith("privopt.")  # noqa: E731
+    yield from {kind for kind in found if wanted(kind) and not inspect.isabstract(kind)}

@@ -1,0 +1,222 @@
+"""One odd cell counts as missing: it raises nothing, warns of nothing and changes no other record."""
+
+import datetime
+import decimal
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from privopt.data import cells
+from privopt.data.rows import take_rows
+from privopt.data.units import Units
+from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.regressors import Ridge
+from privopt.tables import Schema, TabularEncoder, read_target, user_keys
+
+
+class Raising:
+    """A value that fails whatever is asked of it."""
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("hush")
+
+    def __hash__(self) -> int:
+        return hash(1)  # so that a look-up of 1 has to compare
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("hush")
+
+    def __float__(self) -> float:
+        raise RuntimeError("hush")
+
+    def __str__(self) -> str:
+        raise RuntimeError("hush")
+
+
+ODD: dict[str, Any] = {
+    "an integer beyond all floats": 10**400,
+    "an integer of too many digits": 10**5000,
+    "a complex number": 1 + 2j,
+    "a complex scalar of numpy": np.complex128(1 + 2j),
+    "a long double beyond all floats": np.longdouble("1e4000"),
+    "an object that fails": Raising(),
+    "a type": int,
+    "a date far away": np.datetime64("999999-01-01"),
+    "a date": datetime.date(2020, 1, 1),
+    "a signalling NaN": decimal.Decimal("sNaN"),
+    "nothing": None,
+    "pandas.NA": pd.NA,
+    "no time": pd.NaT,
+    "a list": [1, [2]],
+    "an array": np.zeros((2, 2), complex),
+    "a set": {1, 2},
+    "a surrogate": "\ud800",
+    "bytes": b"\xff",
+}
+FORMS: dict[str, Callable[[list[Any]], Any]] = {
+    "list": list,
+    "tuple": tuple,
+    "array": lambda values: np.fromiter(values, dtype=object),
+    "series": lambda values: pd.Series(values, dtype=object),
+}
+every_odd_cell = pytest.mark.parametrize("odd", ODD)
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+def rows_of(units: Units) -> np.ndarray:
+    return take_rows(units.private_features, slice(0, len(units.private_targets)))
+
+
+@every_form
+@every_odd_cell
+def test_an_odd_target_counts_as_zero_and_changes_no_other_record(form: str, odd: str) -> None:
+    features = np.ones((4, 1))
+    arguments: dict[str, Any] = {"row_bound": 2.0, "target_bounds": (-5, 5), "n": 4}
+    units = Units.from_arrays(features, FORMS[form]([1, 2.5, ODD[odd], "-1"]), **arguments)
+    assert units.private_present.tolist() == [True, True, False, True]
+    assert units.private_targets.tolist() == [1.0, 2.5, 0.0, -1.0]
+    assert rows_of(units).tolist() == [[1], [1], [0], [1]]
+
+
+@every_form
+@every_odd_cell
+def test_an_odd_label_is_no_class(form: str, odd: str) -> None:
+    units = Units.from_arrays(
+        np.ones((4, 1)), FORMS[form]([1, 0, ODD[odd], True]), row_bound=2.0, classes=[0, 1]
+    )
+    assert units.private_present.tolist() == [True, True, False, True]
+    assert units.private_targets.tolist() == [1, -1, 0, 1]
+
+
+@every_odd_cell
+def test_an_odd_entry_of_a_list_of_rows_makes_the_record_zero(odd: str) -> None:
+    rows = [[0.5, 1], [True, ODD[odd]], ["0.5", 0.25]]
+    units = Units.from_arrays(rows, row_bound=2.0)
+    assert rows_of(units).tolist() == [[0.5, 1], [0, 0], [0.5, 0.25]]
+    assert units.private_present.tolist() == [True, False, True]
+
+
+@every_form
+@pytest.mark.parametrize("odd", [name for name in ODD if name not in ("a date", "a date far away", "bytes")])
+def test_an_odd_user_key_belongs_to_nobody_or_to_a_user_of_its_own(form: str, odd: str) -> None:
+    codes = cells.user_codes(FORMS[form](["x", 1, ODD[odd], "x", 1.0]), 5)
+    assert codes[[0, 1, 3, 4]].tolist() in ([0, 1, 0, 1], [0, 1, 0, 1])
+    assert codes[2] in (-1, 2)
+
+
+@pytest.mark.parametrize("odd", ["an object that fails", "a list", "nothing", "pandas.NA", "no time"])
+def test_a_key_that_cannot_be_compared_is_missing(odd: str) -> None:
+    assert cells.user_codes([1, ODD[odd], 1], 3).tolist() == [0, -1, 0]
+
+
+def test_declared_types_decide_and_missing_numbers_are_nan() -> None:
+    frame = pd.DataFrame(
+        {"whole": pd.array([1, None], "Int64"), "flag": pd.array([True, False]), "real": [0.5, 1.5]}
+    )
+    np.testing.assert_array_equal(cells.matrix(frame), [[1, 1, 0.5], [np.nan, 0, 1.5]])
+    np.testing.assert_array_equal(cells.matrix(pd.DataFrame({"a": [True], "b": [0.5]})), [[1, 0.5]])
+    assert cells.matrix(np.ones((2, 2), np.float32)).dtype == np.float32
+    np.testing.assert_array_equal(cells.targets(pd.array([1, None], "Int64"), labels=False), [1, np.nan])
+    for refused in (np.array([[1, None]]), pd.DataFrame({"town": ["a"]})):
+        with pytest.raises(TypeError, match="numbers"):
+            cells.matrix(refused)
+    with pytest.raises(ValueError, match="Complex data not supported: features have dtype complex128"):
+        cells.matrix(np.ones((2, 2), complex))
+    for refused in (pd.Series(["a", "b"], dtype="str"), np.array(["2020"], "M8[D]")):
+        with pytest.raises(TypeError, match="targets must be numbers, got dtype"):
+            cells.targets(refused, labels=False)
+
+
+# ---- through an estimator ------------------------------------------------------------------------
+
+SETTINGS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-5, "bounds": (-1, 1), "random_state": 3, "n": 8}
+
+
+@pytest.mark.parametrize("odd", ["an integer beyond all floats", "a complex number", "an object that fails"])
+def test_a_fit_counts_an_odd_cell_as_zero(odd: str) -> None:
+    draw = np.random.default_rng(0)
+    features = draw.uniform(-1, 1, (8, 2))
+    numbers: list[Any] = [0.5, 1.0, -1.0, 0.25, 0.0, 0.125, 1.0, 0.5]
+    labels: list[Any] = [0, 1, 0, 1, 0, 1, 0, 1]
+    rows: list[list[Any]] = features.tolist()
+    for model, good in (
+        (Ridge(target_bounds=(-1, 1), **SETTINGS), numbers),
+        (LogisticRegression(classes=[0, 1], **SETTINGS), labels),
+    ):
+        missing = [float("nan"), *good[1:]]
+        expected = model.fit(features, np.asarray(missing)).coef_
+        for y in ([ODD[odd], *good[1:]], np.fromiter([ODD[odd], *good[1:]], dtype=object)):
+            np.testing.assert_array_equal(model.fit(features, y).coef_, expected)
+        np.testing.assert_array_equal(model.fit([[ODD[odd], 0.5], *rows[1:]], good).coef_, expected)
+
+
+def test_all_keys_missing_is_explained_where_the_number_of_users_is_public() -> None:
+    settings = SETTINGS | {"n": None, "classes": [0, 1]}
+    with pytest.raises(ValueError, match=r"name 0 users.*key is missing.*belongs to nobody"):
+        LogisticRegression(**settings).fit(np.ones((4, 1)), [0, 1, 0, 1], groups=[None] * 4)
+    model = LogisticRegression(**(settings | {"n": 4, "relation": "add-or-remove-one"}))
+    keys = [float("nan")] * 4
+    assert model.fit(np.ones((4, 1)), [0, 1, 0, 1], groups=keys).privacy_.n == 4  # how many is private
+
+
+# ---- in a table ------------------------------------------------------------------------
+
+SCHEMA = Schema.from_json(
+    {
+        "columns": {
+            "age": {"kind": "num", "low": 0, "high": 10},
+            "member": {"kind": "flag"},
+            "town": {"kind": "cat", "levels": ["1", "b"]},
+            "picture": {"kind": "pixels", "size": 2, "low": 0, "high": 1},
+            "active": {"kind": "set", "size": 3},
+            "person": {"kind": "id"},
+        }
+    }
+)
+GOOD: dict[str, Any] = {"age": 10, "member": 1, "town": "b", "picture": [1, 1], "active": [1], "person": "x"}
+
+
+@pytest.mark.parametrize("column", GOOD)
+@every_odd_cell
+def test_an_odd_cell_of_a_data_frame_is_missing(column: str, odd: str) -> None:
+    table = pd.DataFrame(
+        {
+            name: pd.Series([good, ODD[odd] if name == column else None, good], dtype=object)
+            for name, good in GOOD.items()
+        }
+    )
+    features = np.asarray(TabularEncoder(SCHEMA, sparse_output=False).transform(table))
+    assert features[0].tolist() == features[2].tolist() == [1, 1, 0, 1, 1, 1, 0, 1, 0]
+    if not (column == "active" and odd == "a list"):
+        assert features[1].tolist() == [0] * 9
+    for target in ("age", "member", "town"):
+        good = read_target(table, SCHEMA, target)
+        assert good[0] == good[2]
+    keys = user_keys(table, "person")
+    assert keys[0] == keys[2] != keys[1]
+
+
+@pytest.mark.parametrize(
+    "private_cells",
+    [
+        pa.array([1, 2**31 - 1, 1], pa.int32()).cast(pa.date32()),
+        pa.array([1, 2**62, 1], pa.int64()).cast(pa.timestamp("s")),
+        pa.array([1, 2**62, 1], pa.int64()).cast(pa.duration("s")),
+        pa.Array.from_buffers(
+            pa.string(), 3, [None, pa.py_buffer(np.array([0, 1, 2, 3], np.int32)), pa.py_buffer(b"b\xffb")]
+        ),
+    ],
+    ids=["date", "timestamp", "duration", "text"],
+)
+def test_an_odd_cell_of_an_arrow_table_is_no_level_and_a_user_of_its_own(private_cells: Any) -> None:
+    for column in (private_cells, private_cells.dictionary_encode()):
+        table = pa.table({"town": column, "person": column})
+        schema = {"columns": {"town": {"kind": "cat", "levels": ["b", "1970-01-02"]}}}
+        features = TabularEncoder(schema).transform(table)
+        assert features[1].tolist() == [0, 0]
+        assert features[0].tolist() == features[2].tolist()
+        assert user_keys(table, "person").tolist() == [0, 1, 0]
