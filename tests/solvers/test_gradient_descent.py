@@ -110,7 +110,7 @@ def test_a_diverging_run_gives_finite_parameters_and_says_so():
 def test_a_solver_that_was_not_configured_says_what_to_do():
     units = reference_units()
     ledger = Ledger(Budget(1.0, 1e-6), "replace-one")
-    with pytest.raises(ValueError, match="not set. Call `configure"):
+    with pytest.raises(ValueError, match=r"not set\. Call `configure"):
         GradientDescent().solve(LocalCurator(units, ledger), Problem(losses.logistic))
 
 
