@@ -65,7 +65,7 @@ def excess(named_problem):
             curator = LocalCurator(units, ledger, noise=NoiseSource(seed))
             found.append(objective(np.asarray(solver.solve(curator, PROBLEM).params)) - objective(optimum))
         ratio = float(np.mean(found) / lead)
-        sys.stdout.write(f"\n{solver.name}, clip {solver.clip}: {ratio:.2f} in {solver.passes():.0f} passes")
+        sys.stdout.write(f"\n{solver.title}, clip {solver.clip}: {ratio:.2f} in {solver.passes():.0f} passes")
         return ratio
 
     return mean_excess

@@ -41,6 +41,7 @@ _SHARP = KL(gamma=2.0, kappa=2.0, gap=0.7)
 # Every method for objectives with a KL condition, with all that could be derived given.
 METHODS = {
     "scheduled gradient descent": ScheduledGradientDescent(
+<<<<<<< HEAD
         steps=6,
         ratio=30.0,
         distance=10.0,
@@ -48,6 +49,9 @@ METHODS = {
         smoothness=CURVATURE,
         contraction=0.5,
         **_GIVEN,
+=======
+        steps=6, ratio=0.5**-2.5, distance=10.0, noise_multiplier=2.0, **_GIVEN
+>>>>>>> s1
     ),
     "continuous spider": ContinuousSpider(
         steps=6, difference_clip=1.0, momentum=0.0, noise_multiplier=2.0, **_GIVEN

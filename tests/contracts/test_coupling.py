@@ -152,7 +152,7 @@ class Peeks(ScheduledGradientDescent):
     ("at", "fault"), [("answer", "the result is no function of the releases"), ("end", "different releases")]
 )
 def test_a_method_that_looks_behind_the_curator_is_noticed(at, fault):
-    sound = replace(METHODS["scheduled gradient descent"], shares="equal")
+    sound = replace(METHODS["scheduled gradient descent"], ratio=1.0)
     fields = {field.name: getattr(sound, field.name) for field in dataclasses.fields(sound)}
     left, right = tight_pair(1, n=5)
     assert couple(Peeks(at=at, **fields), TILTED, left, right).faults == [fault]

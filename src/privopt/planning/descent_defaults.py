@@ -19,12 +19,7 @@ link; adult, california, compas, randhie, generated rows) at epsilon 0.25 to 4. 
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
-from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import Repeated
-from privopt.ledger.sampling import FixedSize, Poisson
-from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning.bounds import accelerated_bound
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -32,20 +27,17 @@ from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.problems.losses import (
     GLMLoss,
     Logistic,
+    Poisson,
     Quantile,
     SmoothedHinge,
     Softmax,
     Squared,
-)
-from privopt.problems.losses import (
-    Poisson as PoissonLoss,
 )
 
 NOISELESS_STEPS = 5_000  # with the noise off every step helps
 FEWEST_STEPS, MOST_STEPS = 3, 150
 STEP_FACTOR = 1.25
 OWN_SLOPE, OWN_CURVATURE = 0.6, 0.5  # of a user-written loss that does not state them, slopes below about 1
-SAMPLED_STEPS = 200  # sampled steps are cheap: take at least so many
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +63,6 @@ class Setting:
     clip: float
     step_size: float
     momentum: float
-    rate: float = 1.0
 
 
 def guess(instance: Instance) -> Guess:
@@ -94,7 +85,7 @@ def guess(instance: Instance) -> Guess:
             return Guess(slope=0.5, curvature=1.0, travel=4.0)
         case SmoothedHinge():
             return Guess(slope=0.8, curvature=loss.curvature, travel=7.5)
-        case PoissonLoss():
+        case Poisson():
             slope = math.sqrt(loss.max_count)
             curvature = min(4.0 * slope, loss.curvature)
             return Guess(slope=slope, curvature=curvature, travel=4.0 / slope)
@@ -126,26 +117,6 @@ def descent_setting(
         clip=default_clip(instance) if clip is None else clip,
         step_size=step_size,
         momentum=(1.0 - slowness) / (1.0 + slowness),
-    )
-
-
-def sampled_setting(
-    instance: Instance,
-    *,
-    clip: float | None = None,
-    steps: int | None = None,
-    rate: float | None = None,
-    sampler: Literal["poisson", "fixed-size"] = "poisson",
-) -> Setting:
-    """The setting of sampled gradient descent: the smallest rate that keeps the noise multiplier at 1.5 or more."""
-    setting = descent_setting(instance, clip=clip, steps=steps)
-    steps = setting.steps if steps is not None else max(setting.steps, SAMPLED_STEPS)
-    return Setting(
-        steps=steps,
-        clip=setting.clip,
-        step_size=setting.step_size / STEP_FACTOR,
-        momentum=0.9,
-        rate=_smallest_rate(instance, steps, sampler) if rate is None else rate,
     )
 
 
@@ -222,25 +193,3 @@ def _predicted_excess(instance: Instance, *, steps: int, clip: float) -> tuple[f
         parameters=instance.parameters,
     )
     return instance.capped(excess), f"an upper estimate for an optimum within {distance:.3g} of zero"
-
-
-def _smallest_rate(instance: Instance, steps: int, sampler: str) -> float:
-    """The smallest of a few rates with a noise multiplier of at least 1.5: below it, amplification is lost."""
-    rate = min(1.0, 256.0 / instance.public.n)
-    if not instance.is_private:
-        return 1.0
-    while rate < 1.0:
-        sampling = (
-            Poisson(rate)
-            if sampler == "poisson"
-            else FixedSize(max(1, round(rate * instance.public.n)), instance.public.n)
-        )
-        needed = calibrate(
-            lambda z, s=sampling: Repeated(s.event(Gaussian(z).event()), steps),
-            instance.budget,
-            instance.public.relation,
-        )
-        if needed * instance.public.relation.factor >= 1.5:
-            return rate
-        rate = min(1.0, 2.0 * rate)
-    return rate

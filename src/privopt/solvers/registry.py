@@ -26,7 +26,6 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
-from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
 from privopt.solvers.whitening import Whitening
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
@@ -34,7 +33,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "gradient-descent": GradientDescent,
     "stochastic-gradient-descent": StochasticGradientDescent,
     "svrg": SVRG,
-    "svrg-plus-plus": SVRGPlusPlus,
+    "svrg-plus-plus": SVRG.plus_plus,
     "objective-perturbation": ObjectivePerturbation,
     "output-perturbation": OutputPerturbation,
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
