@@ -66,7 +66,7 @@ def adaptive(problem, n):
 def published(problem, n):
     del n
     return AdaptiveGradientDescent(
-        mode="paper", clip=problem.lipschitz, curvature=problem.smoothness, returns="last"
+        variant="paper", clip=problem.lipschitz, curvature=problem.smoothness, returns="last"
     )
 
 
@@ -190,7 +190,7 @@ def test_the_order_of_the_methods_on_a_logistic_problem():
         "scheduled": mean_excess(ScheduledGradientDescent(clip=1.0), 1.0) / oracle,
     }
     assert max(ratios.values()) < 0.7
-    assert mean_excess(AdaptiveGradientDescent(mode="paper", clip=1.0), 1.0) > 20.0 * oracle
+    assert mean_excess(AdaptiveGradientDescent(variant="paper", clip=1.0), 1.0) > 20.0 * oracle
 
 
 def test_a_running_estimate_is_robust_to_the_horizon():
