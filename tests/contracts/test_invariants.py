@@ -265,7 +265,7 @@ REACHING = {
     "adaptive gradient descent": AdaptiveGradientDescent(most_steps=300),
     "kl spider": KLSpider(growth=STRONG),
     "kl proximal point": KLProximalPoint(weight=0.5, outer_steps=25, inner_steps=40),
-    "dp spider": DPSpider(steps=600, period=5, output="last"),
+    "dp spider": DPSpider(steps=600, period=5, returns="last"),
     "curvature probe": CurvatureProbe(inner=ScheduledGradientDescent(most_steps=300)),
 }
 
@@ -289,9 +289,9 @@ OF_A_PLAN = {
     "scheduled gradient descent": ScheduledGradientDescent(),
     "continuous spider": ContinuousSpider(),
     "adaptive gradient descent": AdaptiveGradientDescent(),
-    "adaptive gradient descent, the paper's": AdaptiveGradientDescent(mode="paper"),
+    "adaptive gradient descent, the paper's": AdaptiveGradientDescent(variant="paper"),
     "kl spider": KLSpider(growth=KL.of_strong_convexity(0.05, gap=0.7)),
-    "kl spider, the paper's": KLSpider(mode="paper", growth=KL.of_strong_convexity(0.05, gap=0.7)),
+    "kl spider, the paper's": KLSpider(variant="paper", growth=KL.of_strong_convexity(0.05, gap=0.7)),
     "kl proximal point": KLProximalPoint(weight=0.5),
     "dp spider": DPSpider(),
     "curvature probe": CurvatureProbe(),

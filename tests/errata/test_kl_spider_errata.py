@@ -19,7 +19,8 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.kl_spider import PhasePlanner
+from privopt.planning.kl_phases import PhasePlanner
+from privopt.planning.kl_spider import planner as planner_of
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.growth import KL
@@ -106,16 +107,17 @@ def test_the_printed_algorithm_costs_more_than_twice_its_budget(kappa, ratio, re
         assert max(ratio for _, ratio in audit.moves) == pytest.approx(1.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("mode", ["planned", "paper"])
+@pytest.mark.parametrize("variant", ["planned", "paper"])
 @pytest.mark.parametrize("recycle", [True, False])
-def test_the_library_reveals_at_most_its_budget_on_the_same_data(mode, recycle):
-    multiplier = 0.2 if mode == "planned" else 1e-4
+def test_the_library_reveals_at_most_its_budget_on_the_same_data(variant, recycle):
+    multiplier = 0.2 if variant == "planned" else 1e-4
     solver = KLSpider(
-        mode=mode,
+        variant=variant,
         recycle=recycle,
-        growth=KL(gamma=1.0, kappa=2.0, gap=1.0) if mode == "planned" else KL(gamma=0.5, kappa=1.2),
+        growth=KL(gamma=1.0, kappa=2.0, gap=1.0) if variant == "planned" else KL(gamma=0.5, kappa=1.2),
         clip=CLIP,
         curvature=CURVATURE,
+        smoothness=CURVATURE,
         noise_multiplier=multiplier,
         most_steps=100,
     )
@@ -188,13 +190,14 @@ def test_a_phase_of_whole_steps_buys_one_difference_less_and_the_next_begins_whe
         growth=KL(gamma=1.0, kappa=2.0, gap=1.0),
         clip=CLIP,
         curvature=CURVATURE,
+        smoothness=CURVATURE,
         noise_multiplier=1e-3,
         recycle=False,
         most_steps=100,
     )
     audit = audit_of({"plan": Gaussian(1e-3).event()})
     solver.solve(audit, Problem(LOSS))
-    planner, gap = solver._planner(Problem(LOSS), audit.public)
+    planner, gap = planner_of(solver, Problem(LOSS), audit.public)
     phases, _ = planner.first_plan(gap, 0.5e6)
     names = [name for name, _ in audit.moves]
     assert len(phases) > 1
