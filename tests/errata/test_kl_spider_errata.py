@@ -19,6 +19,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning import kl_paper_phases
 from privopt.planning.kl_phases import PhasePlanner
 from privopt.planning.kl_spider import planner as planner_of
 from privopt.precision import double_precision
@@ -222,8 +223,8 @@ def quadratic(n, condition):
 def test_the_published_floor_is_the_start_until_there_are_far_more_units(condition, ours, published):
     rho = gaussian_mu(1.0, 1e-6) ** 2 / 2
     few, many = quadratic(int(0.9 * published), condition), quadratic(int(1.6 * published), condition)
-    assert few.paper_constants(0.5, rho).floor == 0.5
-    assert many.paper_constants(0.5, rho).floor < 0.5
+    assert kl_paper_phases.constants(few, 0.5, rho).floor == 0.5
+    assert kl_paper_phases.constants(many, 0.5, rho).floor < 0.5
     planned = quadratic(2 * ours, condition).lowest(0.5, rho)
     assert planned is not None
     assert planned.goal < 0.25
@@ -232,6 +233,6 @@ def test_the_published_floor_is_the_start_until_there_are_far_more_units(conditi
 def test_a_plan_whose_target_is_above_the_start_releases_nothing():
     """There the published numbers of phases are negative."""
     rho = gaussian_mu(0.1, 1e-6) ** 2 / 2
-    assert quadratic(50, 1).paper_constants(0.5, rho) is None
-    assert list(quadratic(50, 1).paper_phases(0.5, rho)) == []
-    assert quadratic(50, 1).paper_releases(0.5, rho) == 0
+    assert kl_paper_phases.constants(quadratic(50, 1), 0.5, rho) is None
+    assert list(kl_paper_phases.phases(quadratic(50, 1), 0.5, rho)) == []
+    assert kl_paper_phases.releases(quadratic(50, 1), 0.5, rho) == 0

@@ -24,7 +24,6 @@ Source:
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,10 +35,6 @@ from privopt.problems.growth import KL
 MOST_PHASES = 60
 HALVINGS, DEPTH, LEAST_RATIO = 60, 60.0, 1.05  # bisection: goals from gap / e^60 to gap / 1.05
 ROUNDING = 1e-9  # of a number of steps before it is rounded up
-NARROWEST = (
-    64.0  # the paper's phases: the excess falls by the factor 1 + 1 / A, A = 64 gamma^2 L Phi^(1 - 2/kappa)
-)
-ACCURACY = 32.0  # the paper's floor: 32 times the noise of one gradient
 
 # One entry for every phase of every plan of 1, 2, ..., 60 phases.
 _NUMBERS = np.arange(1, MOST_PHASES + 1)
@@ -86,15 +81,6 @@ class Descent(NamedTuple):
     def fits(self, rho: float) -> bool:
         """Whether it is paid for; an infinite cost never is."""
         return math.isfinite(self.cost) and self.cost <= rho
-
-
-class PaperConstants(NamedTuple):
-    """The constants of the published plan: number of phases, ratio, lowest goal, failure probability of one event."""
-
-    phases: float
-    ratio: float
-    floor: float
-    failure: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,64 +240,6 @@ class PhasePlanner:
         first = self.cheapest(gap, gap / LEAST_RATIO)
         scale = math.sqrt(first.cost / rho) if math.isfinite(first.cost) else math.inf
         return self.units * scale  # a price falls with the square of n
-
-    def paper_constants(self, gap: float, rho: float) -> PaperConstants | None:
-        """The published plan's constants; None where it has no phase.
-
-        Without noise the number of phases is `most_steps` and the floor 0.
-        """
-        gamma, kappa = self.growth.gamma, self.growth.kappa
-        narrow = NARROWEST * gap ** (-(2.0 - kappa) / kappa) * gamma**2 * self.smoothness
-        ratio = 1.0 + 1.0 / narrow
-        if self.factor == 0:
-            return PaperConstants(self.most_steps, ratio, 0.0, self.failure)
-        scale = gamma * self.clip * math.sqrt(self.parameters) / (self.units * math.sqrt(rho))
-        depth = math.log(gap) - kappa * math.log(scale)
-        if depth <= 0:
-            return None
-        number = math.ceil((1.0 + narrow) * depth)
-        steepness = (scale * math.sqrt(number) / gap ** (1.0 / kappa)) ** (2.0 - kappa)
-        failure = self.failure / number * min(1.0, steepness)
-        floor = (ACCURACY * scale * math.sqrt(number * math.log(1.0 / failure))) ** kappa
-        return PaperConstants(number, ratio, min(floor, gap), failure)
-
-    def paper_releases(self, gap: float, rho: float) -> int:
-        """The most releases of the published plan, whose total of steps is looked at where a phase ends."""
-        constants = self.paper_constants(gap, rho)
-        if constants is None or self.most_steps == 0:
-            return 0
-        lowest = max(constants.floor, gap * math.exp(-constants.phases * math.log(constants.ratio)), 1e-300)
-        longest = self._paper_steps(gap, lowest)
-        return int(min(constants.phases * longest, constants.phases + self.most_steps + longest))
-
-    def paper_phases(self, gap: float, rho: float) -> Iterator[Phase]:
-        """The published plan, one phase after the other, each at the price rho / K."""
-        constants = self.paper_constants(gap, rho)
-        if constants is None or self.most_steps == 0:
-            return
-        goal, number = gap, 0
-        share = rho / constants.phases if self.factor else 0.0
-        while number < constants.phases:
-            goal, number = max(goal / constants.ratio, constants.floor), number + 1
-            gradient = self.growth.gradient_at(goal)
-            if not gradient > 0:
-                return
-            steps = self._paper_steps(gap, goal)
-            length = gradient / (4.0 * self.smoothness)
-            yield Phase(
-                goal=goal,
-                steps=steps,
-                threshold=0.875 * gradient,
-                length=length,
-                radius=min(2.0 * self.clip, self.difference_clip * self.curvature * length),
-                anchor_cost=share if steps == 1 else 0.5 * share,
-                difference_cost=0.0 if steps == 1 else 0.5 * share / (steps - 1),
-            )
-
-    def _paper_steps(self, gap: float, goal: float) -> int:
-        """T_k of the published plan, as a whole number."""
-        kappa = self.growth.kappa
-        return max(1, math.ceil((gap / goal) ** ((2.0 - kappa) / kappa) - ROUNDING))
 
     def _lengths(
         self, gap: float, goal: float, shares: NDArray[np.float64], number: NDArray[Any]

@@ -7,7 +7,7 @@ Source:
 import math
 from typing import Any
 
-from privopt.planning import descent_defaults
+from privopt.planning import descent_defaults, kl_paper_phases
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.kl_phases import PhasePlanner
@@ -74,7 +74,7 @@ def most_releases(solver: Any, problem: Problem, public: Public) -> int:
     """How many releases there can be at the noise of a configured solver."""
     made, gap = planner(solver, problem, public)
     if solver.variant == "paper":
-        return made.paper_releases(gap, solver.rho)
+        return kl_paper_phases.releases(made, gap, solver.rho)
     return made.first_plan(gap, solver.rho)[1]
 
 
@@ -112,7 +112,7 @@ def _paper_notices(solver: Any, instance: Instance, made: PhasePlanner, gap: flo
     if not instance.is_private:
         return (NOISE_IS_OFF,)
     found = large_delta(instance)
-    if made.paper_releases(gap, solver.rho) == 0:
+    if kl_paper_phases.releases(made, gap, solver.rho) == 0:
         found += ("the published plan has no phase at this budget: nothing is spent.",)
     return (*found, "the published phases are for comparisons: planned ones prove far more.")
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import kl_paper_phases
 from privopt.planning import kl_spider as planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -181,10 +182,10 @@ class KLSpider(Solver):
         self, curator: Curator, problem: Problem, planner: PhasePlanner, gap: float, course: Course
     ) -> Outcome:
         """The published phases, until there are none left or the steps are taken."""
-        if planner.paper_releases(gap, self.rho) == 0:
+        if kl_paper_phases.releases(planner, gap, self.rho) == 0:
             return self._outcome(course, planner, problem, gap, Status.FINISHED)
         inner = curator.filtered(self.name, Gaussian(self.noise_multiplier))
-        for phase in planner.paper_phases(gap, self.rho):
+        for phase in kl_paper_phases.phases(planner, gap, self.rho):
             self._descend(inner, problem, course, phase)
             if not course.state.finite or course.steps >= planner.most_steps:
                 break
