@@ -66,7 +66,7 @@ class Course:
         return multiplier
 
     def advance(self, norm: float, moved: DescentState, weight: float = 0.0) -> None:
-        """One step: `norm` belongs to the point that is left, `moved` has the next one, averaged in by its weight."""
+        """One step: `norm` belongs to the point that is left, `moved` has the next one, averaged in if weighed."""
         self.flat.add(norm, self.params)
         self.norm, self.steps, self.state = norm, self.steps + 1, moved
         if not moved.finite:

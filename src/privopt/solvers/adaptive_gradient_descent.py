@@ -214,7 +214,7 @@ class AdaptiveGradientDescent(Solver):
                     cap=self.clip,
                     flow=None if flows else self._flow(problem, course.params),
                 )
-            course.advance(track.norm, moved, weight=1.0 / scale**2)
+            course.advance(track.norm, moved, weight=1.0 / scale**2 if self.returns == "average" else 0.0)
 
     def _descend_as_published(self, curator: Curator, problem: Problem, course: Course) -> None:
         """Algorithm 3, with its price corrected."""
@@ -245,7 +245,7 @@ class AdaptiveGradientDescent(Solver):
 
     def _returned(self, curator: Curator, problem: Problem, course: Course) -> tuple[Array, float]:
         """The point to return and its estimated norm."""
-        if self.returns == "average" and course.weights > 0.0:
+        if course.weights > 0.0:
             return jnp.asarray(course.average), course.norm
         if self.returns in ("last", "average"):
             return course.params, course.norm
