@@ -266,7 +266,7 @@ REACHING = {
     "adaptive gradient descent": AdaptiveGradientDescent(most_steps=300),
     "kl spider": KLSpider(growth=STRONG),
     "kl proximal point": KLProximalPoint(weight=0.5, outer_steps=25, inner_steps=40),
-    "dp spider": DPSpider(steps=600, period=5, output="last"),
+    "dp spider": DPSpider(steps=600, period=5, returns="last"),
     "curvature probe": CurvatureProbe(inner=ScheduledGradientDescent(most_steps=300)),
 }
 

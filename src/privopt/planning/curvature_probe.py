@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
+from privopt.ledger.gaussian_dp import gaussian_budget
 from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -47,9 +47,7 @@ def rest(solver: Any) -> Budget:
     """The remainder as an (epsilon, delta); where epsilon would be 0 at this delta, at a smaller one."""
     if solver.remainder == 0.0:
         return Budget(math.inf, solver.delta)
-    mu = 1.0 / solver.remainder
-    delta = min(solver.delta, gaussian_delta(mu, mu))
-    return Budget(gaussian_epsilon(mu, delta), delta)
+    return gaussian_budget(1.0 / solver.remainder, solver.delta)
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:

@@ -253,10 +253,3 @@ def settings(solver: Solver) -> Mapping[str, float | int | str]:
         elif field.repr:
             values[field.name] = value if isinstance(value, int | float | str) else repr(value)
     return values
-
-
-def required(value: Any, field: str) -> Any:
-    """A field that `configure` sets."""
-    if value is None:
-        raise ValueError(f"`{field}` is not set.")
-    return value

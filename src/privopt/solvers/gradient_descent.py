@@ -35,8 +35,6 @@ from privopt.solvers.flattest import flattest
 from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
 
-Output = Average | Literal["random", "flattest"]
-
 
 class DescentState(NamedTuple):
     """Where the descent stands; every entry is a function of released values."""

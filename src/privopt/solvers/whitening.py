@@ -18,15 +18,11 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.gaussian import Gaussian
-<<<<<<< HEAD
-from privopt.planning.effort import mapping_seconds, second_moment_seconds
-from privopt.planning.whitening import SHARE, WhiteningRule
-=======
 from privopt.planning import whitening as planning
+from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.whitening import WhiteningRule
->>>>>>> s1
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
@@ -128,45 +124,17 @@ class Whitening(Solver):
         """The second moment, the map of the rows, and the inner solver's."""
         return 2.0 + self.inner.passes()
 
-<<<<<<< HEAD
     def matrix_seconds(self, public: Public) -> float:
         """The second moment, its eigenvectors and the map of the rows, beside the inner solver's."""
         return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
-    def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
-        """Fitted to measurements for logistic and softmax regression; else what noise leaves at the rule's clip."""
-        if math.isinf(budget.epsilon):
-            return 0.0, "the noise is off"
-        rule = WhiteningRule.of(problem, public, budget, self.share)
-        drowned = rule.drowned(rule.most_signal)
-        excess, meaning = rule.cap(rule.most_signal) ** 2 * drowned, "what noise alone would leave"
-        at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
-        if at_zero is not None and isinstance(problem.loss, Logistic | Softmax):
-            excess = 0.304 * drowned**0.514 * at_zero / math.log(2.0)
-            meaning = "fitted on eight tables of two classes; often off by a factor of 2 to 3"
-        return (excess if at_zero is None else min(excess, at_zero)), meaning
-
-    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
-        """The inner solver's."""
-        return self.inner.notices(problem, public, budget)
-=======
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
->>>>>>> s1
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
         assert self.rule is not None
         public = curator.public
-<<<<<<< HEAD
         curator.announce("second moment of the rows")
-        moment = curator.release(
-            SecondMoment(row_bound=public.row_bound),
-            Gaussian(required(self.noise_multiplier, "noise_multiplier")),
-        )
-        rule: WhiteningRule = required(self.rule, "rule")
-        return self.inner.run_in(curator, problem, start, rule.coordinates(unpack(moment, public.d)))
-=======
         moment = curator.release(SecondMoment(row_bound=public.row_bound), Gaussian(self.noise_multiplier))
         return self.inner.run_in(curator, problem, start, self.rule.coordinates(unpack(moment, public.d)))
->>>>>>> s1
