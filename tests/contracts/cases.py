@@ -64,7 +64,7 @@ _EPOCHS = {"epochs": 2, "inner_steps": 3, "rate": 0.5, "clip": 0.4, "step_size":
 _EPOCHS_PRICED = {"noise_multiplier": 8.0, "momentum": 0.5, "tail": 0.5, **_EPOCHS}
 _NO_EPOCHS = {"epochs": 0}
 _PROXIMAL = {"outer_steps": 2, "inner_steps": 3, "weight": 0.5}
-_MIRROR = {"clip": 0.4, "steps": 5, "smoothness": 0.5}
+_MIRROR = {"clip": 0.4, "steps": 5, "step_smoothness": 0.5}
 _SPIDER = {"clip": 0.4, "step_size": 1.0, "curvature": 0.25, "steps": 6}
 _KL = KL(gamma=2.0, kappa=2.0)
 _PHASES = {"clip": 0.4, "relative_error": 0.4, "failure": 0.9, "noise_multiplier": 0.4}
@@ -283,7 +283,7 @@ EVERY_CASE = (
     Case("dp spider", DPSpider(steps=7, period=3, clip=0.4, step_size=1.0), _LOGISTIC),
     Case(
         "dp spider, l1, last",
-        DPSpider(steps=4, period=2, clip=0.4, difference_clip=0.2, output="last"),
+        DPSpider(steps=4, period=2, clip=0.4, difference_clip=0.2, returns="last"),
         Problem(losses.huber(0.5), L1(0.02)),
     ),
     Case(

@@ -127,7 +127,12 @@ class Solver(abc.ABC):
         return replace(self, **changes)
 
     def filled(self, instance: Instance) -> Self:
-        """The solver with every field but the noise set from public quantities; what was given stays."""
+        """The solver with every field but the noise set from public quantities; what was given stays.
+
+        Raises:
+            ValueError: the solver cannot solve the problem, or a field cannot be derived.
+        """
+        self.check_applicable(instance.problem, instance.public)
         solver = self
         for field, rule in self.defaults.items():
             if not solver.is_set(field):

@@ -87,11 +87,6 @@ class CurvatureProbe(Solver):
         """All noise times `factor`."""
         return super().scaled(factor).with_(remainder=self.remainder * factor)
 
-    def filled(self, instance: Instance) -> Self:
-        """The split of the budget, and the plan for the case that the probe finds nothing."""
-        self.check_applicable(instance.problem, instance.public)
-        return super().filled(instance)
-
     def configure(self, instance: Instance) -> Self:
         """Split the budget, calibrate both parts together, and plan for the case that the probe finds nothing."""
         if self.is_set("noise_multiplier"):

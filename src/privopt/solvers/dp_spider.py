@@ -7,7 +7,7 @@ Source: Arora, Bassily, Gonzalez, Guzman, Menart, Ullah 2023, Algorithm 1 and Th
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Literal, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -83,10 +83,6 @@ class DPSpider(StepwiseSolver):
     difference_clip: float = number(1.0, above=0)
     gap: float | None = optional(above=0)
     returns: Literal["flattest", "last"] = choice("flattest")
-
-    def filled(self, instance: Instance) -> Self:
-        self.check_applicable(instance.problem, instance.public)
-        return super().filled(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)

@@ -92,7 +92,6 @@ class KLProximalPoint(Solver):
             )
 
     def filled(self, instance: Instance) -> Self:
-        self.check_applicable(instance.problem, instance.public)
         solver = super().filled(instance)
         return solver.with_(**planning.within_most_steps(solver))
 

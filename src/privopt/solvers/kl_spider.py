@@ -101,10 +101,6 @@ class KLSpider(Solver):
     most_steps: int = derived(at_least=0)
     most_releases: int | None = optional(at_least=0)
 
-    def filled(self, instance: Instance) -> Self:
-        self.check_applicable(instance.problem, instance.public)
-        return super().filled(instance)
-
     def configure(self, instance: Instance) -> Self:
         """See `Solver.configure`; the number of releases is that of the phases that the noise pays for."""
         solver = super().configure(instance)

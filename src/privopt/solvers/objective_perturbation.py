@@ -88,7 +88,6 @@ class ObjectivePerturbation(Solver):
         Raises:
             ValueError: the problem is not covered, or the ridge is too small for the budget.
         """
-        self.check_applicable(instance.problem, instance.public)
         fresh = self.with_(shift=None, two_signed=None)
         return super(ObjectivePerturbation, fresh).filled(instance)
 

@@ -6,7 +6,7 @@ Wu, Li, Kumar, Chaudhuri, Jha, Naughton 2017 (a number of steps).
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from jaxtyping import Array
 
@@ -71,15 +71,6 @@ class OutputPerturbation(Solver):
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Records, and formulas that the proof covers."""
         return huberised.obstacle(problem, public)
-
-    def filled(self, instance: Instance) -> Self:
-        """As for every solver.
-
-        Raises:
-            ValueError: the problem is not covered.
-        """
-        self.check_applicable(instance.problem, instance.public)
-        return super().filled(instance)
 
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
