@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
 from privopt.planning.instance import Instance
@@ -64,8 +64,9 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
         TypeError: it is neither a name nor a solver.
         ValueError: an unknown name, or a solver that cannot solve the problem.
     """
-    if not isinstance(solver, str | Solver):
-        what = solver.__name__ + " itself" if isinstance(solver, type) else type(solver).__name__
+    given: Any = solver
+    if not isinstance(given, str | Solver):
+        what = given.__name__ + " itself" if isinstance(given, type) else type(given).__name__
         raise TypeError(
             f"solver must be 'auto', a name such as 'gradient-descent', or a Solver like GradientDescent(), got {what}."
         )
