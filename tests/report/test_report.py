@@ -16,7 +16,8 @@ from privopt.report.figures import schedule_figure
 from privopt.report.model import MOST_ROWS, ModelSummary
 from privopt.report.page import combined_html, combined_json, joint_price, save_combined
 from privopt.report.releases import MOST_SCHEDULE_POINTS, group_releases
-from privopt.report.report import TERMINAL_WIDTH, PrivacyReport
+from privopt.report.report import PrivacyReport
+from privopt.report.terminal import TERMINAL_WIDTH
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use", "rect", "circle", "line"}
 gaussian, sampled = functools.cache(samples.gaussian_report), functools.cache(samples.sampled_report)
