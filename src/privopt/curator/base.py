@@ -23,9 +23,8 @@ from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
+from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
-from privopt.mechanisms.gaussian import Gaussian
-from privopt.mechanisms.laplace import Laplace
 from privopt.precision import require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
@@ -104,7 +103,7 @@ class Curator(abc.ABC):
         require_double_precision()
         if times == 0:
             return state
-        slots = loops.probe(step, state, self.public)
+        slots = loops.declared_releases(step, state, self.public)
         events = [slot.sampling.event(slot.mechanism.event()) for slot in slots]
         charges = [event if times == 1 else Repeated(event, times) for event in events]
         if len(charges) > 1 and not self.ledger.affords(EventSequence(tuple(charges))):

@@ -104,7 +104,7 @@ def require_priced(
         )
 
 
-def probe(step: Step, state: Any, public: Public) -> list[Slot]:
+def declared_releases(step: Step, state: Any, public: Public) -> list[Slot]:
     """Trace a step abstractly, on no data, to learn what it releases.
 
     Raises:

@@ -356,9 +356,9 @@ def _mixture_pld(leaf: MixtureEvent, interval: float) -> _Pld:
 
 def _connected(deltas: NDArray[np.float64], interval: float) -> _Pld:
     """Connect the dots of a curve on a symmetric grid."""
-    reach = len(deltas) // 2
+    half_width = len(deltas) // 2
     return privacy_loss_distribution.PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -reach, reach, deltas)
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -half_width, half_width, deltas)
     )
 
 

@@ -26,7 +26,7 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Repeated
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.sampling import FixedSize, Poisson
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning.bounds import accelerated_bound
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.problems.losses import (

@@ -33,7 +33,7 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults, mirror_geometry
 from privopt.problems.constraints import Constraint, L1Ball, L2Ball, LpBall, Simplex
 from privopt.problems.mirror_maps import MirrorMap

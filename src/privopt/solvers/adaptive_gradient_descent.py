@@ -19,8 +19,8 @@ from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, NoEvent, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.adaptive_gradient_descent import AdaptiveDescentFacts
 from privopt.planning.coordinates import Coordinates

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.continuous_spider import SpiderFacts
 from privopt.planning.coordinates import Coordinates

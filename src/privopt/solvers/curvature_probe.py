@@ -22,7 +22,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, Sequence
 from privopt.ledger.gaussian_dp import gaussian_budget, gaussian_mu
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.effort import second_moment_seconds
 from privopt.planning.plan import Finding

@@ -18,7 +18,7 @@ from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.plan import Finding

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Sequence
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates

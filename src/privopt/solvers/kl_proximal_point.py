@@ -35,7 +35,7 @@ from scipy.optimize import brentq
 from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Repeated, Sequence
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.notices import NOISE_IS_OFF
 from privopt.planning.plan import Bound

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.kl_spider import Phase, PhasePlanner
 from privopt.planning.notices import NOISE_IS_OFF, large_delta

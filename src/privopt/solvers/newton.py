@@ -16,7 +16,7 @@ from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Repeated
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.effort import second_moment_seconds

@@ -14,7 +14,7 @@ from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults, huberised, notices
 from privopt.problems.problem import Problem
 from privopt.proofs.huberised_objective import own_ridge

@@ -14,7 +14,7 @@ from privopt.curator.loops import ReleaseCall
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
 from privopt.problems.constraints import Constraint

@@ -15,7 +15,7 @@ from privopt.curator.base import Curator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults, svrg
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.svrg import SVRGSetting

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.sampling import Sampling
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.problems.constraints import Constraint
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.regularisers import Regulariser

@@ -19,7 +19,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.problems.constraints import Unconstrained
