@@ -125,7 +125,7 @@ class LocalCurator(Curator):
         if isinstance(query, StatisticOfHeld):
             if query.held not in self._private_held:
                 raise ValueError(
-                    f"{query.name} asks for vectors that another curator holds: hold them where they are used."
+                    f"{query.name} asks for vectors that another curator holds: ask the curator that holds them."
                 )
             return query.value(jnp.asarray(self._private_held[query.held]))
         if isinstance(query, ArgminQuery):
@@ -136,7 +136,10 @@ class LocalCurator(Curator):
         if isinstance(query, RecordsQuery):
             private_units = self._engine.units
             return query.value(self.public, private_units.private_features, private_units.private_targets)
-        raise TypeError(f"the engine does not know how to compute a {type(query).__name__}.")
+        raise TypeError(
+            f"no engine computes a {type(query).__name__}: derive it from RecordSum, UnitSum, RecordsQuery, "
+            "ArgminQuery or StatisticOfHeld."
+        )
 
     def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         if isinstance(sampling, EveryUnit):

@@ -45,8 +45,8 @@ class ClippedGradient(RecordSum):
     """
 
     sensitivity_argument: ClassVar[str] = (
-        "A contribution lies in the convex hull of 0 and the records' gradients, which the losses of the library bound "
-        "at a public point more closely than the clip."
+        "Every contribution lies in the convex hull of 0 and the records' gradients. At a public point the losses of "
+        "the library bound the diameter of that hull, which may be less than twice the clip."
     )
 
     loss: GLMLoss | RecordLoss = static()
@@ -136,7 +136,7 @@ class GradientNorm(ClippedGradient):
     """
 
     sensitivity_argument: ClassVar[str] = (
-        "The norm is 1-Lipschitz in the mean gradient, whose contributions it shares."
+        "A norm moves by at most as much as its vector, here the clipped mean gradient."
     )
 
     def shape(self, public: Public) -> tuple[int, ...]:

@@ -114,7 +114,7 @@ def strength(report: ReportFacts) -> str:
     )
     if surprise < 0.1:
         how_often = f"with a probability of at most {words.chance(surprise)}" if surprise > 0 else "never"
-        text += f"They become rightly more than {certain} sure {how_often}. "
+        text += f"They come to be more than {certain} sure, and right about it, {how_often}. "
     return text + (
         "Smaller ε means stronger protection; as a rule of thumb, ε up to 1 is strong and ε above 10 says little by "
         "itself."
@@ -257,7 +257,7 @@ def not_covered(report: ReportFacts) -> list[Point]:
             "Choices made by looking at the data",
             "Bounds, levels, scaling, features or settings that were learned or picked on the same data outside this "
             "run reveal something about it, and so do test scores computed on it. This report cannot know of them: it "
-            "recognises the searches of scikit-learn that docs/sharp-edges.md lists, and no loop of your own.",
+            "recognises the searches of scikit-learn that docs/sharp-edges.md lists, but no loop of your own.",
         ),
         Point(
             "What was declared public",

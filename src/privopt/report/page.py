@@ -112,7 +112,7 @@ def render(
         ValueError: there is no run to report on.
     """
     if not reports:
-        raise ValueError("a page needs at least one report, got none.")
+        raise ValueError("a page needs at least one report, got none: give the reports of the runs to show.")
     several = len(reports) > 1 or bool(summary_table)
     labels = [report.title for report in reports]
     page = _template().render(

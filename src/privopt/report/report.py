@@ -19,8 +19,8 @@ from privopt.report.releases import ReleaseGroup, group_releases
 
 DEFAULT_DELTA = 1e-6  # for a run by hand, where nobody named a delta
 NO_PLAN = (
-    "This run had no plan. Its price adds up what was released, and holds if noise and number of the releases were "
-    "fixed beforehand, or paid for by a filter. Otherwise the guarantee is that of the ledger."
+    "This run had no plan. Its price adds up what was released. It holds if the number of releases and their noise "
+    "were fixed beforehand, or if a filter paid for them; otherwise the guarantee is that of the ledger."
 )
 
 
