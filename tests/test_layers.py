@@ -151,6 +151,28 @@ def test_only_the_accounting_adapter_talks_to_dp_accounting() -> None:
     assert importers <= {"ledger/accounting.py"}
 
 
+def test_ledgers_are_opened_by_the_ledger_and_by_one_run() -> None:
+    openers = {
+        name_of(path)
+        for path in FILES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call) and dotted(node.func) == "Ledger"
+    }
+    assert {name for name in openers if not name.startswith("ledger/")} == {"curator/run.py"}
+
+
+def test_every_query_lives_with_the_queries() -> None:
+    homes = {
+        stage_of(path)
+        for path in FILES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ClassDef)
+        and "query"
+        in [dotted(mark.func if isinstance(mark, ast.Call) else mark) for mark in node.decorator_list]
+    }
+    assert homes == {"queries"}
+
+
 def test_noise_never_comes_from_a_jax_key() -> None:
     offences = [
         f"{name_of(path)} uses jax.random"
