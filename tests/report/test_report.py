@@ -214,7 +214,7 @@ def test_a_filter_is_said_to_be_paid_for_as_one_release(pages: dict[str, str]) -
         "98 % of it was used",
         "300 noisy answers were computed, of at most 3,000 planned",
         "paid for by a filter",
-        "The bound known before the data were read: excess at most 0.031 with probability 0.95, if no gradient is",
+        "The bound known before the data was read: excess at most 0.031 with probability 0.95, if no gradient is",
         "The bound on the excess rests on this: no gradient is longer than the clip.",
         "How fast the objective grows, KL(gamma=2, kappa=2), was declared and not checked",
     ):

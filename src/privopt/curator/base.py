@@ -1,7 +1,7 @@
-"""What a solver sees: the curator, who is asked for releases, prices them first and looks at data second.
+"""What a solver sees: the curator, which is asked for releases, prices them first and looks at data second.
 
 `release` and `iterate` charge the ledger from public quantities only, and a refused release has not touched data. Where
-the answers come from is said by the subclasses in `curator.py` and `replay.py`.
+the answers come from is said by the subclasses in `local.py`, `replay.py` and `dry_run.py`.
 """
 
 import abc
@@ -40,7 +40,7 @@ class Curator(abc.ABC):
         public: sizes, bounds and relation of the curator's data.
         ledger: what was charged; refuses before anything is read.
         transcript: what was released.
-        lineage: which block of the units this curator opens on; empty for all of them.
+        lineage: which block of the units this curator answers about; empty for all of them.
         under: the outermost filter that pays for what is released here; None where each release pays for itself.
     """
 

@@ -2,9 +2,9 @@
 
 A solver is a program over a curator. It asks for releases and gets noised answers; it never holds data. The same
 program runs against several curators: `LocalCurator` (this file) answers from data, `replay.Replay` from a recorded
-transcript, `replay.DryRun` with zeros (the price), `replay.Audit` from two neighbouring data sets at once.
+transcript, `dry_run.DryRun` with zeros (the price), `audit.Audit` from two neighbouring data sets at once.
 
-Every request is priced first and looked at second: see `curator.Curator`.
+Every request is priced first and looked at second: see `base.Curator`.
 """
 
 from collections.abc import Sequence

@@ -144,12 +144,12 @@ def price(report: ReportFacts) -> str:
         text += ". "
     if plan is not None and plan.predicted_excess is not None:
         text += (
-            f"The prediction made before the data were read: the training objective ends about "
+            f"The prediction made before the data was read: the training objective ends about "
             f"{words.pretty(plan.predicted_excess, 2)} above the best value without privacy"
         )
         text += f" ({plan.prediction.rstrip('.')}). " if plan.prediction else ". "
     if plan is not None and plan.bound is not None:
-        text += f"The bound known before the data were read: {plan.bound.sentence}. "
+        text += f"The bound known before the data was read: {plan.bound.sentence}. "
     return text + (CHOSEN_STEPS if _ended_early(report) else report.status)
 
 
@@ -172,7 +172,7 @@ def findings(report: ReportFacts) -> list[tuple[str, str, str]]:
 
 
 def expectations(report: ReportFacts) -> list[tuple[str, str, str]]:
-    """What was known of the result before the data were read: name, number, meaning."""
+    """What was known of the result before the data was read: name, number, meaning."""
     plan = report.plan
     if plan is None:
         return []

@@ -40,7 +40,7 @@ class Finished(Protocol):
 
     @property
     def plan(self) -> Plan | None:
-        """What was announced before the data were read; None for a run by hand."""
+        """What was announced before the data was read; None for a run by hand."""
         ...
 
     @property
@@ -74,7 +74,7 @@ class ReportFacts(abc.ABC):
         seeded: whether the noise or a choice of records came from a seed, which makes the run not private.
         status: how the run ended, in a sentence.
         releases: the releases, grouped by kind.
-        plan: what was announced before the data were read.
+        plan: what was announced before the data was read.
         findings: by name, what the releases show about the result; an array stands there by its shape only.
         declared: what the user declared to be public, in sentences.
         model: the released quantities.
