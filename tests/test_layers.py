@@ -1,6 +1,7 @@
 """The house of the design, read from the sources: who may import whom, and where private names may stand."""
 
 import ast
+import graphlib
 import importlib
 import subprocess
 import sys
@@ -32,7 +33,7 @@ FORBIDDEN_IMPORTS = {
     "planning": PRIVATE_STAGES | FRONT_ENDS | {"queries", "result", "solvers", "zoo"},
     "solvers": FRONT_ENDS | {"data", "engine", "zoo"},
     "result": {"data", "engine"} | {"solvers", "zoo"},
-    "report": {"data", "engine"} | {"solvers", "zoo"},
+    "report": {"data", "engine"} | {"result", "solvers", "zoo"},
 }
 # Of the curator's files a solver sees the curator itself, and loops for the type of a step.
 OUT_OF_A_SOLVERS_SIGHT = {"local", "replay", "audit", "dry_run", "dataless"}
@@ -42,6 +43,11 @@ NAMELESS = {"common", "helpers", "misc", "util", "utils"}
 def stage_of(path: Path) -> str:
     """The first part of a module's name below `privopt`."""
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts).removesuffix(".__init__")
 
 
 def name_of(path: Path) -> str:
@@ -101,6 +107,17 @@ def test_a_stage_imports_only_what_it_may_know(stage: str) -> None:
     assert not offences
 
 
+def test_no_file_imports_itself_in_a_circle() -> None:
+    """Neither for types alone, nor late: who reads one file of a circle must read them all."""
+    modules = {module_of(path): parse(path) for path in FILES}
+    graph = {name: set(imports_of(tree)) & set(modules) - {name} for name, tree in modules.items()}
+    del graph["privopt"]  # it lists what users type, and loads a name when it is asked for
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
 def test_a_solver_sees_no_curator_that_holds_data() -> None:
     hidden = {f"privopt.curator.{name}" for name in OUT_OF_A_SOLVERS_SIGHT}
     offences = [
@@ -132,6 +149,28 @@ def test_only_the_accounting_adapter_talks_to_dp_accounting() -> None:
         if module.split(".")[0] == "dp_accounting"
     }
     assert importers <= {"ledger/accounting.py"}
+
+
+def test_ledgers_are_opened_by_the_ledger_and_by_one_run() -> None:
+    openers = {
+        name_of(path)
+        for path in FILES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Call) and dotted(node.func) == "Ledger"
+    }
+    assert {name for name in openers if not name.startswith("ledger/")} == {"curator/run.py"}
+
+
+def test_every_query_lives_with_the_queries() -> None:
+    homes = {
+        stage_of(path)
+        for path in FILES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ClassDef)
+        and "query"
+        in [dotted(mark.func if isinstance(mark, ast.Call) else mark) for mark in node.decorator_list]
+    }
+    assert homes == {"queries"}
 
 
 def test_noise_never_comes_from_a_jax_key() -> None:

@@ -43,7 +43,8 @@ INTRODUCTION = (
     "is protected in each of them, not in all together.",
     NOT_COVERED,
     "In the summary, AUC says how often a record with a visit is ranked above one without (0.5 is blind guessing), "
-    "deviance is the mean deviance (lower is better), and explained is its share that the constant lacks.",
+    "deviance is the mean deviance (lower is better), and explained says by which share it lies below that "
+    "of a constant.",
 )
 ANY_QUESTION = "any doctor visit"
 COUNT_QUESTION = "number of visits"
@@ -277,7 +278,10 @@ def show_results(terminal: Console, rows: Sequence[Mapping[str, Any]]) -> None:
         "",
         [
             ("AUC", "how often a record with a visit is ranked above one without: 0.5 is blind guessing"),
-            ("deviance", "mean deviance, lower is better; explained: its share that the constant lacks"),
+            (
+                "deviance",
+                "mean deviance, lower is better; explained: by which share it lies below that of a constant",
+            ),
             ("mind", NOT_COVERED),
         ],
     )

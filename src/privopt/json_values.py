@@ -57,3 +57,12 @@ def json_value(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     return str(value)
+
+
+def number_or_text(value: Any) -> Any:
+    """The number that `json_value` wrote as a text, such as "infinity"; anything else as it is.
+
+    >>> number_or_text("infinity"), number_or_text("tail"), number_or_text(3)
+    (inf, 'tail', 3)
+    """
+    return float(value) if isinstance(value, str) and value in ("infinity", "-infinity", "nan") else value

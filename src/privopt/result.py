@@ -1,6 +1,5 @@
 """What a solve gives back: public things only."""
 
-import enum
 import textwrap
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -11,15 +10,8 @@ import numpy as np
 from privopt.curator.transcript import Transcript
 from privopt.notebook import card
 from privopt.planning.plan import Finding, Plan, figure
-
-
-class Status(enum.Enum):
-    """How a solve ended, in a sentence."""
-
-    FINISHED = "The planned steps were all taken."
-    BUDGET_SPENT = "The budget was spent; the last affordable iterate is returned."
-    DIVERGED = "An iterate was not finite; the last finite average is returned, and the whole budget counts as spent."
-
+from privopt.report.report import PrivacyReport
+from privopt.status import Status
 
 NOTHING: Mapping[str, Finding] = {}
 
@@ -82,10 +74,8 @@ class Result(NamedTuple):
         return [*rows, ("more", "`.report` says in words what was protected, and at what price")]
 
     @property
-    def report(self) -> Any:
+    def report(self) -> PrivacyReport:
         """The privacy report, in words; see `privopt.report`."""
-        from privopt.report.report import PrivacyReport  # late: a result is data, a report draws figures
-
         return PrivacyReport.of(self)
 
 

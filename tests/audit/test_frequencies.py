@@ -17,8 +17,7 @@ from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussia
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.ledger.unlimited import Unlimited
-from privopt.mechanisms.gaussian import Gaussian
-from privopt.mechanisms.laplace import Laplace
+from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision

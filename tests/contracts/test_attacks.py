@@ -23,12 +23,12 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent, Parallel, Repeated, SampledEvent
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries.base import ArgminQuery, clip_to_ball, inwards, query
+from privopt.queries.base import ArgminQuery, clip_to_ball, query, shrunk_radius
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.solve import minimize
@@ -248,7 +248,7 @@ def test_a_choice_of_records_by_a_generator_of_ones_own_is_marked_as_not_secret(
 
 @pytest.mark.parametrize("stated", [5e-324, 1e-200, 1e-101, 0.0, -1.0, np.nan, -np.inf])
 def test_a_radius_too_small_for_its_sensitivity_lets_nothing_through(stated):
-    assert float(inwards(stated)) == 0.0
+    assert float(shrunk_radius(stated)) == 0.0
     for vector in (np.ones(3), np.full(3, 1e-310), np.full(3, 5e-324), np.full(3, 1e308)):
         assert not np.any(np.asarray(clip_to_ball(jnp.asarray(vector), stated)))
     engine = InProcessEngine(Units.from_arrays(np.ones((4, D)), np.full(4, 1e200), row_bound=1.0))

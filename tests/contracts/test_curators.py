@@ -16,7 +16,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, Repeated, Sequence
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses

@@ -89,19 +89,19 @@ def hostile_pair(rng, relation, storage, layout):
 def value(query, units):
     """What is released but for the noise; the implied noise at a fixed point where the noise is inside an objective."""
     engine = InProcessEngine(units)
-    door = LocalCurator(units, Ledger(Budget(1.0, 1e-6), units.public.relation), engine=engine)
+    curator = LocalCurator(units, Ledger(Budget(1.0, 1e-6), units.public.relation), engine=engine)
     if isinstance(query, ArgminQuery):
         point = np.linspace(-1.0, 2.0, D)
         return np.asarray(
             query.implied_noise(units.public, units.private_features, units.private_targets, point)
         )
-    return np.asarray(door.private_value(query, EveryUnit(), None))
+    return np.asarray(curator.private_value(query, EveryUnit(), None))
 
 
 def ratio(query, pair, of=value):
     """Distance moved over the stated sensitivity; infinite where something is not finite."""
-    door = LocalCurator(pair[0], Ledger(Budget(1.0, 1e-6), pair[0].public.relation))
-    stated = float(door._sensitivity(query, EveryUnit()))
+    curator = LocalCurator(pair[0], Ledger(Budget(1.0, 1e-6), pair[0].public.relation))
+    stated = float(curator._sensitivity(query, EveryUnit()))
     with np.errstate(all="raise"):  # as a user may have set it
         left, right = (of(query, units) for units in pair)
     moved = distance(left, right, query.norm)

@@ -20,8 +20,7 @@ from privopt.ledger.events import GaussianEvent, Repeated
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize
 from privopt.mechanisms.above_threshold import AboveThreshold
-from privopt.mechanisms.gaussian import Gaussian
-from privopt.mechanisms.laplace import Laplace
+from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision

@@ -29,7 +29,7 @@ from privopt.errors import BudgetExceeded
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision

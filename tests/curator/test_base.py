@@ -15,9 +15,8 @@ from privopt.ledger.composition import alternatives
 from privopt.ledger.events import GaussianEvent, NoEvent, Parallel, Sequence
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import Poisson
+from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.mechanisms.gaussian import Gaussian
-from privopt.mechanisms.laplace import Laplace
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSum, independent
 from privopt.precision import double_precision

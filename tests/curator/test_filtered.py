@@ -16,8 +16,7 @@ from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent, Parallel, Repeated, Sequence
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.gaussian import Gaussian
-from privopt.mechanisms.laplace import Laplace
+from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses

@@ -11,7 +11,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import Poisson
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -55,16 +55,16 @@ def curator(data, seed, plan=None):
     return LocalCurator(data, ledger, noise=NoiseSource(seed))
 
 
-def leaves(door, depth):
-    """The doors that `depth` cuts into two leave, or the one that was there."""
+def leaves(parent, depth):
+    """The curators that `depth` cuts into two leave, or the one that was there."""
     if depth == 0:
-        return [door]
-    return [leaf for block in door.blocks(2) for leaf in leaves(block, depth - 1)]
+        return [parent]
+    return [leaf for block in parent.blocks(2) for leaf in leaves(block, depth - 1)]
 
 
-def members(door):
+def members(parent):
     """The present units' features of a curator."""
-    private_units = door.private_units
+    private_units = parent.private_units
     return sorted(set(np.ravel(private_units.private_features)[private_units.private_present].tolist()))
 
 
@@ -73,9 +73,9 @@ def members(door):
 @pytest.mark.parametrize("depth", [2, 3])
 def test_every_unit_is_in_exactly_one_block_at_every_depth(depth, relation, users):
     for seed in range(10):
-        door = curator(units(relation, users=users), seed)
-        found = [feature for leaf in leaves(door, depth) for feature in members(leaf)]
-        assert sorted(found) == members(door)
+        parent = curator(units(relation, users=users), seed)
+        found = [feature for leaf in leaves(parent, depth) for feature in members(leaf)]
+        assert sorted(found) == members(parent)
 
 
 @pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
@@ -108,10 +108,10 @@ def test_a_block_of_a_block_keeps_its_public_size_which_is_exact_where_units_are
     assert abs(np.mean(spread)) < 1.0
 
 
-def nested_program(door):
+def nested_program(parent):
     """Releases on blocks of blocks, in loops and out of them."""
     found = []
-    for leaf in leaves(door, 2):
+    for leaf in leaves(parent, 2):
         query = ClippedGradient(loss=losses.squared, at=jnp.zeros(1), clip=1.0)
         found.append(leaf.release(query, SILENT))
 
@@ -131,27 +131,27 @@ def test_programs_on_blocks_of_blocks_run_replay_and_rehearse(relation):
     nested_program(rehearsal)
     plan = rehearsal.transcript.event()
     for seed in range(2):
-        door = curator(data, seed, plan)
-        found = nested_program(door)
+        parent = curator(data, seed, plan)
+        found = nested_program(parent)
         assert np.all(np.isfinite(found))
-        assert np.array_equal(nested_program(Replay(door.transcript, door.public)), found)
-        assert door.transcript.event() == plan
+        assert np.array_equal(nested_program(Replay(parent.transcript, parent.public)), found)
+        assert parent.transcript.event() == plan
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_the_means_of_blocks_of_blocks_add_up_to_the_mean_of_all(relation):
-    door = curator(units(relation, users=False), 1)
+    parent = curator(units(relation, users=False), 1)
     query = ClippedGradient(loss=losses.squared, at=jnp.zeros(1), clip=1.0)
-    whole = np.asarray(door.release(query, SILENT))
-    parts = [np.asarray(leaf.release(query, SILENT)) for leaf in leaves(door, 2)]
+    whole = np.asarray(parent.release(query, SILENT))
+    parts = [np.asarray(leaf.release(query, SILENT)) for leaf in leaves(parent, 2)]
     np.testing.assert_allclose(np.mean(parts, axis=0), whole, rtol=1e-12)
 
 
 @pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
 def test_a_block_that_nobody_was_drawn_into_answers_zero(users):
     data = units("add-or-remove-one", users=users, n=8)
-    doors = (leaf for seed in range(100) for leaf in leaves(curator(data, seed), 2))
-    empty = next(door for door in doors if door.private_units.private_count == 0)
+    all_leaves = (leaf for seed in range(100) for leaf in leaves(curator(data, seed), 2))
+    empty = next(parent for parent in all_leaves if parent.private_units.private_count == 0)
     for query in (
         ClippedGradient(loss=losses.squared, at=jnp.ones(1), clip=1.0),
         ClippedGradient(loss=losses.softmax(2), at=jnp.ones((1, 2)), clip=1.0),

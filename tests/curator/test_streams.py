@@ -43,7 +43,7 @@ def double():
         yield
 
 
-def door():
+def new_curator():
     rng = np.random.default_rng(0)
     units = Units.from_arrays(rng.normal(size=(N, D)), np.ones(N), row_bound=1.0)
     return LocalCurator(units, Ledger(Budget(1e3, 1e-6), "replace-one"), noise=NoiseSource(1))
@@ -104,7 +104,9 @@ class Memory(StreamMechanism):
         return np.sum(state.private_items, axis=0)
 
 
-@pytest.mark.parametrize("where", [door, lambda: DryRun(door().public)], ids=["data", "rehearsal"])
+@pytest.mark.parametrize(
+    "where", [new_curator, lambda: DryRun(new_curator().public)], ids=["data", "rehearsal"]
+)
 def test_a_stream_answers_its_declared_requests_and_nothing_else(where):
     curator = where()
     stream = curator.stream("memory", Memory(), (D,))
@@ -124,13 +126,13 @@ def test_a_mechanism_that_declares_no_request_answers_none():
     class Undeclared(Memory):
         requests: ClassVar[Mapping[str, Request]] = MappingProxyType({})
 
-    stream = door().stream("memory", Undeclared(), (D,))
+    stream = new_curator().stream("memory", Undeclared(), (D,))
     with pytest.raises(ValueError, match="it answers nothing: it declares no `requests`"):
         stream.ask("private_sum")
 
 
 def test_a_request_is_refused_before_anything_is_read_or_entered(unread, monkeypatch):
-    curator = door()
+    curator = new_curator()
     stream = curator.stream("sums", SUMS, (D,))
     for name, fed, arguments, match in (
         ("draw", unread, {}, "PrefixSum cannot be asked for 'draw': it answers 'add'"),
@@ -174,7 +176,7 @@ class Meeting(Memory):
 
 
 def test_two_threads_that_open_streams_at_once_never_share_a_state():
-    curator, mechanism = door(), Meeting(meeting=threading.Barrier(2))
+    curator, mechanism = new_curator(), Meeting(meeting=threading.Barrier(2))
     with ThreadPoolExecutor(2) as pool:
         streams = list(pool.map(lambda name: curator.stream(name, mechanism, (D,)), ["one", "other"]))
     streams[0].ask("add", gradient())
@@ -197,7 +199,7 @@ class Slow(Memory):
 
 def test_two_threads_that_ask_one_stream_take_turns():
     """Else both might read the noise of the same item, or a first hit twice."""
-    curator, mechanism = door(), Slow(inside=[], most=[])
+    curator, mechanism = new_curator(), Slow(inside=[], most=[])
     stream = curator.stream("slow", mechanism, (D,))
 
     def ask(_):
@@ -211,7 +213,7 @@ def test_two_threads_that_ask_one_stream_take_turns():
 
 
 def test_a_forked_child_is_not_answered_from_a_copy_of_the_noise(monkeypatch):
-    stream = door().stream("sums", SUMS, (D,))
+    stream = new_curator().stream("sums", SUMS, (D,))
     parent = os.getpid()
     monkeypatch.setattr(os, "getpid", lambda: parent + 1)
     with pytest.raises(RuntimeError, match="opened in another process"):
@@ -239,7 +241,7 @@ def test_an_item_of_a_sensitivity_that_no_noise_fits_is_refused_before_it_is_rea
         def sensitivity(self, public, sampling=None):
             return bad
 
-    curator = door()
+    curator = new_curator()
     stream = curator.stream("sums", SUMS, (D,))
     with pytest.raises(ValueError, match="the sensitivity"):
         stream.ask("add", Wrong(loss=unread.loss, at=unread.at, clip=0.5))
@@ -251,6 +253,6 @@ def test_a_program_over_streams_replays():
         stream = where.stream("sums", SUMS, (D,))
         return np.stack([stream.ask("add", gradient(), on=block) for block in where.blocks(2)])
 
-    curator = door()
+    curator = new_curator()
     found = program(curator)
     assert np.array_equal(program(Replay(curator.transcript, curator.public)), found)

@@ -69,7 +69,7 @@ def test_the_threshold_for_a_failure_probability_errs_on_the_safe_side() -> None
         distance = split(1.0).threshold_for(failure, tests)
         assert tests * split(1.0).tail(distance) <= failure
         assert tests * split(1.0).tail(distance * (1 - 1e-9)) > failure
-    with pytest.raises(ValueError, match="failure must be in"):
+    with pytest.raises(ValueError, match="tests must be at least 1 and failure in"):
         split(1.0).threshold_for(0.5, 1)
 
 

@@ -12,9 +12,8 @@ from scipy import stats
 from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
 
 from privopt.ledger.events import GaussianEvent, LaplaceEvent, NonPrivateEvent
+from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import Mechanism
-from privopt.mechanisms.gaussian import Gaussian
-from privopt.mechanisms.laplace import Laplace
 from privopt.mechanisms.noise import NoiseSource
 
 BOTH = pytest.mark.parametrize(

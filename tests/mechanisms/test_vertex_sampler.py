@@ -238,8 +238,8 @@ def sampler_with(**changes: Any) -> VertexSampler:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"draws": (1,)}, "a step needs"),
-        ({"item_weights": (1.0,) * 3}, "a step needs"),
+        ({"draws": (1,)}, "every step needs"),
+        ({"item_weights": (1.0,) * 3}, "every step needs"),
         ({"temperatures": (1.0, math.inf)}, "finite and at least 0"),
         ({"item_weights": (1.0, -1.0)}, "finite and at least 0"),
         ({"draws": (1, -1)}, "number of draws"),

@@ -97,6 +97,17 @@ def test_a_plan_is_json_whatever_its_numbers_are() -> None:
     assert document["indicators"]["long"]["value"] == "1,000 numbers"
 
 
+def test_a_plan_is_read_back_from_its_json() -> None:
+    planned = replace(
+        PLAN,
+        settings={"steps": 30, "clip": math.inf, "returns": "tail"},
+        bound=Bound(math.inf, 0.95, "it holds"),
+        indicators={"floor": Finding(0.5, "none")},
+    )
+    document = json.loads(json.dumps(planned.to_dict(), allow_nan=False))
+    assert Plan.from_dict(document) == planned
+
+
 def test_figures_are_short() -> None:
     assert [
         figure(value) for value in (0.123456, 3000, math.inf, np.float64(2.0), jnp.asarray(0.5), None)

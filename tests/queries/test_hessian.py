@@ -16,7 +16,7 @@ from privopt.engine.rounding import rounding_bound
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import Poisson
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -159,5 +159,5 @@ def test_what_it_cannot_do_is_refused():
     asked = direction(losses.squared, "hessian", np.zeros(2), np.ones(2))
     with pytest.raises(ValueError, match="cannot be sampled"):
         asked.sensitivity(Public(n=100, d=2), Poisson(0.1))
-    with pytest.raises(ValueError, match="that of the logistic loss, got squared"):
+    with pytest.raises(ValueError, match="known for the logistic loss only, got squared"):
         direction(losses.squared, "bound", np.zeros(2), np.ones(2)).row_weights(np.ones(1), np.ones(1))

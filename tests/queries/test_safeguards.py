@@ -15,7 +15,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Repeated
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit, Poisson
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public

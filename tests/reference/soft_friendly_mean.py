@@ -21,7 +21,7 @@ from scipy import stats
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import DeltaEvent, Event, Sequence
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.public import Public, Relation
 from privopt.queries.base import RecordSum, StatisticOfHeld, query, static
 from privopt.result import Result, Status

@@ -21,7 +21,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, PureEvent, Repeated, Sequence
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.above_threshold import AboveThreshold
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
 from privopt.queries.gradient import GradientNorm

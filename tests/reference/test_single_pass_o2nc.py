@@ -24,7 +24,7 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 
 N, D = 40, 3
 SOLVER = SinglePassO2NC(

@@ -21,9 +21,11 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.planning.plan import Bound, Finding, Plan
 from privopt.public import Public, Relation
+from privopt.report.facts import Selection
 from privopt.report.model import ModelSummary
-from privopt.report.report import PrivacyReport, Selection
-from privopt.result import Result, Status
+from privopt.report.report import PrivacyReport
+from privopt.result import Result
+from privopt.status import Status
 
 N, DELTA = 16_152, 1 / 16_152**2
 FEATURES = (

@@ -16,7 +16,8 @@ from privopt.report.figures import schedule_figure
 from privopt.report.model import MOST_ROWS, ModelSummary
 from privopt.report.page import combined_html, combined_json, joint_price, save_combined
 from privopt.report.releases import MOST_SCHEDULE_POINTS, group_releases
-from privopt.report.report import TERMINAL_WIDTH, PrivacyReport
+from privopt.report.report import PrivacyReport
+from privopt.report.terminal import TERMINAL_WIDTH
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use", "rect", "circle", "line"}
 gaussian, sampled = functools.cache(samples.gaussian_report), functools.cache(samples.sampled_report)
@@ -213,7 +214,7 @@ def test_a_filter_is_said_to_be_paid_for_as_one_release(pages: dict[str, str]) -
         "98 % of it was used",
         "300 noisy answers were computed, of at most 3,000 planned",
         "paid for by a filter",
-        "The bound known before the data were read: excess at most 0.031 with probability 0.95, if no gradient is",
+        "The bound known before the data was read: excess at most 0.031 with probability 0.95, if no gradient is",
         "The bound on the excess rests on this: no gradient is longer than the clip.",
         "How fast the objective grows, KL(gamma=2, kappa=2), was declared and not checked",
     ):

@@ -20,7 +20,7 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Repeated, ShiftedGaussianEvent
 from privopt.ledger.gaussian_dp import gaussian_delta
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.instance import Instance

@@ -16,7 +16,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import sequence
 from privopt.ledger.ledger import Ledger
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.problems.problem import Problem
 from privopt.queries.gradient import GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference

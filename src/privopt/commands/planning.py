@@ -23,7 +23,7 @@ MEANING = {
 }
 PUBLIC_NUMBER = {
     Relation.REPLACE_ONE: "under replace-one their number is public",
-    Relation.ADD_OR_REMOVE_ONE: "a public nominal number, how many there are stays private",
+    Relation.ADD_OR_REMOVE_ONE: "a public number that is not exceeded; how many there are stays private",
 }
 
 

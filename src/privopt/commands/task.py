@@ -78,8 +78,8 @@ class Task:
         relation = Relation.parse(options.relation)
         if relation is Relation.ADD_OR_REMOVE_ONE and options.n is None:
             raise Mistake(
-                "give --n: under add-or-remove-one the number of units is private, so a public nominal number is "
-                "needed that no data set exceeds."
+                "give --n: under add-or-remove-one the number of units is private, so a public number is needed "
+                "that no data set exceeds."
             )
         if options.n is not None and options.n < 2:
             raise Mistake(f"--n must be at least 2, got {options.n}: a mean over fewer hides nobody.")

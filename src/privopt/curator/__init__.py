@@ -1,1 +1,1 @@
-"""Stage 6: what stands between private data and solvers: prices, answers and records every release. PRIVATE."""
+"""What stands between private data and solvers: prices, answers and records every release. PRIVATE."""

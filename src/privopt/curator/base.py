@@ -1,7 +1,7 @@
-"""What a solver sees: the curator, who is asked for releases, prices them first and looks at data second.
+"""What a solver sees: the curator, which is asked for releases, prices them first and looks at data second.
 
 `release` and `iterate` charge the ledger from public quantities only, and a refused release has not touched data. Where
-the answers come from is said by the subclasses in `curator.py` and `replay.py`.
+the answers come from is said by the subclasses in `local.py`, `replay.py` and `dry_run.py`.
 """
 
 import abc
@@ -23,9 +23,8 @@ from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
+from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
-from privopt.mechanisms.gaussian import Gaussian
-from privopt.mechanisms.laplace import Laplace
 from privopt.precision import require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
@@ -41,7 +40,7 @@ class Curator(abc.ABC):
         public: sizes, bounds and relation of the curator's data.
         ledger: what was charged; refuses before anything is read.
         transcript: what was released.
-        lineage: which block of the units this curator opens on; empty for all of them.
+        lineage: which block of the units this curator answers about; empty for all of them.
         under: the outermost filter that pays for what is released here; None where each release pays for itself.
     """
 
@@ -104,7 +103,7 @@ class Curator(abc.ABC):
         require_double_precision()
         if times == 0:
             return state
-        slots = loops.probe(step, state, self.public)
+        slots = loops.declared_releases(step, state, self.public)
         events = [slot.sampling.event(slot.mechanism.event()) for slot in slots]
         charges = [event if times == 1 else Repeated(event, times) for event in events]
         if len(charges) > 1 and not self.ledger.affords(EventSequence(tuple(charges))):

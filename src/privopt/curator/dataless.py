@@ -35,4 +35,4 @@ class Dataless(Curator):
         return self._child(public, self.ledger)
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
-        raise TypeError(f"{type(self).__name__} has no children.")
+        raise TypeError(f"{type(self).__name__} holds no data and cannot be divided.")

@@ -2,9 +2,9 @@
 
 A solver is a program over a curator. It asks for releases and gets noised answers; it never holds data. The same
 program runs against several curators: `LocalCurator` (this file) answers from data, `replay.Replay` from a recorded
-transcript, `replay.DryRun` with zeros (the price), `replay.Audit` from two neighbouring data sets at once.
+transcript, `dry_run.DryRun` with zeros (the price), `audit.Audit` from two neighbouring data sets at once.
 
-Every request is priced first and looked at second: see `curator.Curator`.
+Every request is priced first and looked at second: see `base.Curator`.
 """
 
 from collections.abc import Sequence
@@ -142,7 +142,7 @@ class LocalCurator(Curator):
         if isinstance(query, StatisticOfHeld):
             if query.held not in self._private_held:
                 raise ValueError(
-                    f"{query.name} asks for vectors that another curator holds: hold them where they are used."
+                    f"{query.name} asks for vectors that another curator holds: ask the curator that holds them."
                 )
             return query.value(jnp.asarray(self._private_held[query.held]))
         if isinstance(query, ArgminQuery):
@@ -153,7 +153,10 @@ class LocalCurator(Curator):
         if isinstance(query, RecordsQuery):
             private_units = self._engine.units
             return query.value(self.public, private_units.private_features, private_units.private_targets)
-        raise TypeError(f"the engine does not know how to compute a {type(query).__name__}.")
+        raise TypeError(
+            f"no engine computes a {type(query).__name__}: derive it from RecordSum, UnitSum, RecordsQuery, "
+            "ArgminQuery or StatisticOfHeld."
+        )
 
     def private_draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         if isinstance(sampling, EveryUnit):

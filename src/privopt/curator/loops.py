@@ -71,17 +71,18 @@ def require_fit(
     if isinstance(sampling, FixedSize) and sampling.n != public.n:
         raise ValueError(
             f"the sample is {sampling.batch} of n = {sampling.n} units, but here n = {public.n}: its price would be "
-            "that of another rate."
+            f"that of another rate. Draw from these units: FixedSize({sampling.batch}, {public.n})."
         )
     if isinstance(query, ArgminQuery | RecordsQuery) and public.unit == "user":
         raise ValueError(
-            f"{query.name} sees records, not which user owns them: its sensitivity would be a record's."
+            f"{query.name} sees records, not which user owns them, so it protects records only: use it "
+            "where the unit is a record."
         )
     if isinstance(query, ArgminQuery):
         query.require_mechanism(mechanism, public)
     elif isinstance(mechanism, ObjectiveNoise):
         raise ValueError(
-            f"{query.name} is no minimiser, and {type(mechanism).__name__} puts its noise inside an objective: "
+            f"{query.name} is not a minimisation, and {type(mechanism).__name__} puts its noise inside an objective: "
             "use a mechanism that adds noise to a value."
         )
 
@@ -105,7 +106,7 @@ def require_priced(
         )
 
 
-def probe(step: Step, state: Any, public: Public) -> list[Slot]:
+def declared_releases(step: Step, state: Any, public: Public) -> list[Slot]:
     """Trace a step abstractly, on no data, to learn what it releases.
 
     Raises:

@@ -1,1 +1,1 @@
-"""Stage 1: privacy units, their rows and storage, users, blocks. PRIVATE."""
+"""Privacy units, their rows and storage, users, blocks. PRIVATE."""

@@ -71,7 +71,10 @@ def _shares_and_sizes(public: Public, sizes: int | Sequence[int]) -> tuple[list[
     if isinstance(sizes, int | np.integer):
         count = int(sizes)
         if not 1 <= count <= public.n // 2:
-            raise ValueError(f"there may be 1 to n / 2 = {public.n // 2} blocks, got {count}.")
+            raise ValueError(
+                f"the number of blocks must be between 1 and n / 2 = {public.n // 2}, got {count}: a block needs at "
+                "least 2 units."
+            )
         small, larger = divmod(public.n, count)
         if public.relation is Relation.ADD_OR_REMOVE_ONE:
             larger = 0
@@ -79,6 +82,6 @@ def _shares_and_sizes(public: Public, sizes: int | Sequence[int]) -> tuple[list[
     given = [int(size) for size in sizes]
     if not given or min(given) < 2 or sum(given) > public.n:
         raise ValueError(
-            f"blocks need at least 2 units each and n = {public.n} together at most, got sizes {given}."
+            f"each block needs at least 2 units, and all together at most n = {public.n}, got sizes {given}."
         )
     return [size / public.n for size in given], given

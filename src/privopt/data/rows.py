@@ -151,7 +151,7 @@ def _clip_any_rows(
     private_block: NDArray[np.float64], bound: float, dtype: Any
 ) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
     """`clip_rows` for rows of any length."""
-    inwards = _inwards(dtype, private_block.shape[1])
+    factor = _shrink_factor(dtype, private_block.shape[1])
     private_peak = np.max(np.abs(private_block), axis=1, initial=0.0)
     private_finite = np.isfinite(private_peak)
     private_kept = private_finite & (private_peak >= LEAST_PEAK)
@@ -161,18 +161,18 @@ def _clip_any_rows(
     private_unit = private_block / private_scale[:, None]
     private_length = np.sqrt(np.einsum("ij,ij->i", private_unit, private_unit))
     private_over = private_length * private_scale > bound
-    private_shrink = inwards * bound / np.where(private_length > 0, private_length, 1.0)
+    private_shrink = factor * bound / np.where(private_length > 0, private_length, 1.0)
     private_block[private_over] = (private_unit * private_shrink[:, None])[private_over]
     private_rows = private_block.astype(dtype)
     private_norms = row_norms(private_rows)
     again = private_over | ~(private_norms <= bound)
-    private_block[again & ~private_over] *= inwards
+    private_block[again & ~private_over] *= factor
     private_rows[again] = _towards_zero(private_block[again], dtype)
     private_norms[again] = row_norms(private_rows[again])
     return private_rows, private_norms, private_finite
 
 
-def _inwards(dtype: Any, width: int) -> float:
+def _shrink_factor(dtype: Any, width: int) -> float:
     """A clipped row stays this far inside, more than the rounding of its entries and of its norm can add."""
     return 1.0 - (2.0**-22 if dtype == np.float32 else (width + 16) * 2.0**-51)
 
@@ -185,7 +185,7 @@ def clip_sparse_rows(
     dtype: Any = np.float32,
 ) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
     """`clip_rows` for the stored values of consecutive CSR rows of `width`, `private_lengths` of them a row."""
-    count, inwards = len(private_lengths), _inwards(dtype, width)
+    count, factor = len(private_lengths), _shrink_factor(dtype, width)
     row = np.repeat(np.arange(count), private_lengths)
 
     def squares(private_entries: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -203,13 +203,13 @@ def clip_sparse_rows(
         private_unit = private_values / private_scale[row]
         private_length = np.sqrt(squares(private_unit))
         private_over = private_length * private_scale > bound
-        private_shrink = inwards * bound / np.where(private_length > 0, private_length, 1.0)
+        private_shrink = factor * bound / np.where(private_length > 0, private_length, 1.0)
         private_values = np.where(private_over[row], private_unit * private_shrink[row], private_values)
         private_stored = private_values.astype(dtype)
         rounding = 1.0 + (private_lengths + 8) * _NORM_ERROR
         private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
         again = private_over | ~(private_norms <= bound)
-        private_values = np.where((again & ~private_over)[row], private_values * inwards, private_values)
+        private_values = np.where((again & ~private_over)[row], private_values * factor, private_values)
         private_stored = np.where(again[row], _towards_zero(private_values, dtype), private_stored)
         private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
     return private_stored, np.asarray(private_norms, np.float64), private_finite

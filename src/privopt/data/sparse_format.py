@@ -13,7 +13,7 @@ from privopt.errors import ArgumentError
 
 _MOST_COLUMNS = 2**31 - 2  # stored column numbers are int32, and a constant column may follow
 _COMPRESSED: dict[str, Any] = {"csr": sparse.csr_array, "csc": sparse.csc_array, "bsr": sparse.bsr_array}
-_MISMATCHED = "it has not as many values as places for them"
+_MISMATCHED = "the number of its values is not that of their positions"
 
 
 def checked_csr(features: Any) -> "sparse.csr_array":
@@ -33,7 +33,9 @@ def checked_csr(features: Any) -> "sparse.csr_array":
         ArgumentError: the arrays do not describe a matrix of this shape.
     """
     if features.ndim != 2:
-        raise ArgumentError(f"features must have shape (rows, d), got {features.shape}.")
+        raise ArgumentError(
+            f"features must have shape (rows, d), got {features.shape}: give one row for each record."
+        )
     if features.shape[1] < 1 or features.shape[1] > _MOST_COLUMNS:
         raise ArgumentError(
             f"features must have at least one column and at most {_MOST_COLUMNS}, got shape {features.shape}."
@@ -67,7 +69,7 @@ def _compressed(features: Any) -> Any:
     if not isinstance(private_values, np.ndarray) or private_values.ndim != (
         3 if features.format == "bsr" else 1
     ):
-        _refuse("`data` is no array of the right number of axes")
+        _refuse("`data` is not an array with the right number of dimensions")
     lines, width = features.shape
     if features.format == "csc":
         lines, width = width, lines
@@ -78,9 +80,9 @@ def _compressed(features: Any) -> Any:
         lines, width = lines // height, width // breadth
     _require_integers(private_starts)
     if len(private_starts) != lines + 1:
-        _refuse("`indptr` has another length than the shape asks for")
+        _refuse("the length of `indptr` does not fit its shape")
     if int(private_starts[0]) != 0 or np.any(private_starts[1:] < private_starts[:-1]):
-        _refuse("`indptr` does not begin with 0 and ascend")
+        _refuse("`indptr` does not start at 0, or decreases")
     entries = int(private_starts[-1])
     _require_integers(private_indices)
     if not entries <= len(private_indices) <= len(private_values):
@@ -93,7 +95,7 @@ def _compressed(features: Any) -> Any:
 def _require_integers(private_indices: Any) -> None:
     plain = isinstance(private_indices, np.ndarray) and private_indices.ndim == 1
     if not plain or private_indices.dtype.kind not in "iu":
-        _refuse("its indices are no one-dimensional arrays of integers")
+        _refuse("its indices are not one-dimensional arrays of integers")
 
 
 def _require_indices(private_indices: Any, width: int) -> None:

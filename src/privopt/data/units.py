@@ -264,7 +264,9 @@ def _check_features(features: Any) -> Any:
     if sparse.issparse(features):
         return features
     if features.ndim != 2:
-        raise ValueError(f"features must have shape (rows, d), got {features.shape}: give one row a record.")
+        raise ValueError(
+            f"features must have shape (rows, d), got {features.shape}: give one row for each record."
+        )
     if features.shape[1] < 1:
         raise ValueError(f"features must have at least one column, got shape {features.shape}.")
     return features
@@ -298,8 +300,8 @@ def _check_intercept(intercept: float | None, dtype: np.dtype[Stored]) -> float 
         return None
     if isinstance(intercept, bool) or not _SMALLEST_BOUND <= abs(intercept) <= _LARGEST_BOUND:
         raise ValueError(
-            f"intercept must be a finite number other than 0, the value of the constant column, got {intercept!r}: its "
-            f"size lies between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}."
+            f"intercept must be a finite number other than 0, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g} in "
+            f"size, got {intercept!r}: it is the value of the constant column."
         )
     return float(dtype.type(intercept))
 
@@ -322,7 +324,9 @@ def _check_target_domain(classes: Any, target_bounds: tuple[float, float] | None
 def _check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None:
     if targets is None:
         if classes is not None:
-            raise ValueError("classes were given without targets.")
+            raise ValueError(
+                "classes were given without targets: give the targets too, or leave `classes` out."
+            )
         return None
     array = cells.targets(targets, labels=classes is not None)
     if array.shape != (rows,):
@@ -344,7 +348,7 @@ def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> in
     if n is None:
         if relation is Relation.ADD_OR_REMOVE_ONE:
             raise ValueError(
-                f"n is missing: under add-or-remove-one the number of {what} is private. Give a public nominal "
+                f"n is missing: under add-or-remove-one the number of {what} is private. Give a public "
                 "number that no data set exceeds, or use relation='replace-one', which takes it as public."
             )
         return cells.user_count(units) if by_user else units

@@ -38,7 +38,7 @@ def traced_arrays(units: Units) -> TracedRows:
     private_features = units.private_features
     if not isinstance(private_features, np.ndarray) or units.public.unit != "record":
         raise ValueError(
-            "a compiled loop needs dense records, one a unit: run this loop with `release` instead."
+            "a compiled loop needs dense records, one for each unit: run this loop with `release` instead."
         )
     if units.private_count == 0:
         return _absent(1, units.public.d)

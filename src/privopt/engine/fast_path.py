@@ -162,10 +162,10 @@ def _pass(form: RowForm) -> _Pass:
         kind=kernel.kind,
         points=np.ascontiguousarray(np.asarray(form.points, np.float64).T),
         outputs=form.outputs,
-        formula=(int(kernel.code), first, second, _inwards(kernel.balanced)),
-        radius=_inwards(form.radius),
-        inner=_inwards(kernel.inner),
-        change=_inwards(kernel.change),
+        formula=(int(kernel.code), first, second, _shrunk_radius(kernel.balanced)),
+        radius=_shrunk_radius(form.radius),
+        inner=_shrunk_radius(kernel.inner),
+        change=_shrunk_radius(kernel.change),
         gain=float(kernel.gain),
     )
 
@@ -233,8 +233,8 @@ def _mapped_sum(
     return total.total()
 
 
-def _inwards(radius: Any) -> float:
-    """`queries.base.inwards` as a number."""
+def _shrunk_radius(radius: Any) -> float:
+    """`queries.base.shrunk_radius` as a number."""
     stated = float(radius)
     cut = stated if math.isinf(stated) else min(stated, LARGEST_RADIUS)
     return cut * (1.0 - ROUNDING_MARGIN) if stated >= SMALLEST_RADIUS else 0.0

@@ -12,7 +12,7 @@ from scipy import sparse
 from privopt.data.rows import Positions, dense_product, take_rows
 from privopt.data.units import Units
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
-from privopt.queries.base import inwards
+from privopt.queries.base import shrunk_radius
 from privopt.queries.second_moment import WeightedSecondMoment
 
 _PRODUCT_ROWS = 1024  # rows of one product
@@ -41,7 +41,7 @@ def second_moment_sum(
         product, 2048 between products, and one for each 2^21 rows: no more than `rounding_bound` supposes.
     """
     d = units.public.d
-    aim = float(inwards(query.radius()))
+    aim = float(shrunk_radius(query.radius()))
     private_shares = _shares(units)
     private_rows = None if private_positions is None else units.private_rows_of(private_positions)
     count = len(units.private_norms) if private_rows is None else len(private_rows)

@@ -13,7 +13,7 @@ from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
 
 LEVELS = 40  # powers of two below the loose range: twelve orders of magnitude

@@ -356,9 +356,9 @@ def _mixture_pld(leaf: MixtureEvent, interval: float) -> _Pld:
 
 def _connected(deltas: NDArray[np.float64], interval: float) -> _Pld:
     """Connect the dots of a curve on a symmetric grid."""
-    reach = len(deltas) // 2
+    half_width = len(deltas) // 2
     return privacy_loss_distribution.PrivacyLossDistribution(
-        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -reach, reach, deltas)
+        pld_pmf.create_pmf_pessimistic_connect_dots_fixed_gap(interval, -half_width, half_width, deltas)
     )
 
 
@@ -431,7 +431,7 @@ def _why_not(way: Alternative, relation: Relation, name: Accountant) -> str:
     if name != "best":
         return f"the {name!r} accountant cannot price this under {relation.value}: {what}. Ask for accountant='best'."
     return (
-        f"no accountant can price this under {relation.value}: {what}. Priced are Gaussian releases on Poisson samples "
-        "(one per sample under replace-one), on fixed-size samples (replace-one only), and on a sample and everybody "
-        "under one noise (add-or-remove-one only)."
+        f"no accountant can price this under {relation.value}: {what}. On samples, prices are known of "
+        "Gaussian releases: on Poisson samples (one release per sample under replace-one), on fixed-size samples "
+        "(replace-one only), and on a sample and everybody under one noise (add-or-remove-one only)."
     )

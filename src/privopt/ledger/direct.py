@@ -124,8 +124,8 @@ def composed_losses(events: tuple[ShiftedGaussianEvent, ...]) -> Losses:
     masses = np.ones(1)
     for losses in single:
         masses = np.convolve(masses, _on_grid(losses, interval))
-    reach = len(masses) // 2
-    values = np.arange(-reach, reach + 1, dtype=np.float64) * interval
+    half_width = len(masses) // 2
+    values = np.arange(-half_width, half_width + 1, dtype=np.float64) * interval
     return Losses(values, masses, UNDERFLOW + math.fsum(losses.infinite for losses in single))
 
 
@@ -173,8 +173,8 @@ def _on_grid(losses: Losses, interval: float) -> NDArray[np.float64]:
     index = np.floor(losses.values / interval).astype(np.int64)
     offset = np.clip(losses.values - index * interval, 0.0, interval)
     share = np.expm1(-offset) / math.expm1(-interval)
-    reach = int(np.max(np.abs(index))) + 1
-    masses = np.zeros(2 * reach + 1)
-    np.add.at(masses, index + reach, losses.masses * (1 - share))
-    np.add.at(masses, index + reach + 1, losses.masses * share)
+    half_width = int(np.max(np.abs(index))) + 1
+    masses = np.zeros(2 * half_width + 1)
+    np.add.at(masses, index + half_width, losses.masses * (1 - share))
+    np.add.at(masses, index + half_width + 1, losses.masses * share)
     return masses

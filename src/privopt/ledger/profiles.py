@@ -30,16 +30,16 @@ def shifted_gaussian_profile(
         interval: distance of the grid points, the middle one being 0.
         two_signed: whether the derivative of the loss may have either sign.
     """
-    reach = math.ceil((shift + mu * (mu / 2 + 8.5)) / interval)
-    return _tidy(ShiftedCurve(mu, shift, two_signed).deltas(_grid(reach, interval)))
+    half_width = math.ceil((shift + mu * (mu / 2 + 8.5)) / interval)
+    return _tidy(ShiftedCurve(mu, shift, two_signed).deltas(_grid(half_width, interval)))
 
 
 def zcdp_profile(rho: float, interval: float) -> NDArray[np.float64]:
     """The greatest convex function of e^eps below the delta(eps) of rho-zCDP and its mirror, on a symmetric grid."""
-    reach = math.ceil(zcdp_epsilon(rho, SMALLEST_MASS) / interval)
-    at = _grid(reach, interval)
-    above = zcdp_deltas(rho, at[reach:])
-    below = at[:reach]
+    half_width = math.ceil(zcdp_epsilon(rho, SMALLEST_MASS) / interval)
+    at = _grid(half_width, interval)
+    above = zcdp_deltas(rho, at[half_width:])
+    below = at[:half_width]
     deltas = np.concatenate((-np.expm1(below) + np.exp(below) * above[:0:-1], above))
     return _tidy(_convex_minorant(np.exp(at), deltas))
 
@@ -65,8 +65,8 @@ def pure_profile(epsilon: float, interval: float) -> tuple[NDArray[np.int64], ND
     return points, _tidy(np.maximum(chord, -np.expm1(np.minimum(at, 0.0))))
 
 
-def _grid(reach: int, interval: float) -> NDArray[np.float64]:
-    return np.arange(-reach, reach + 1).astype(np.float64) * interval
+def _grid(half_width: int, interval: float) -> NDArray[np.float64]:
+    return np.arange(-half_width, half_width + 1).astype(np.float64) * interval
 
 
 def _convex_minorant(points: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -124,5 +124,5 @@ def _tail(p: Mixture, q: Mixture, stddev: float, order: float, side: int) -> flo
     log_factor = order * (order - 1) * (mean_p - mean_q) ** 2 / (2 * stddev**2) - (order - 1) * math.log(
         weight
     )
-    reach = centre + side * stddev * math.sqrt(2 * (log_factor - LOG_TAIL))
-    return side * max(side * reach, side * mean_p)
+    end = centre + side * stddev * math.sqrt(2 * (log_factor - LOG_TAIL))
+    return side * max(side * end, side * mean_p)

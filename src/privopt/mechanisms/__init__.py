@@ -1,1 +1,1 @@
-"""Stage 4: a private value becomes a released one. One mechanism object makes the noise and the event it costs."""
+"""A private value becomes a released one. One mechanism object makes the noise and the event it costs."""

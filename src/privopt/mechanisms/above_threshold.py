@@ -157,7 +157,8 @@ class AboveThreshold(StreamMechanism):
         """
         if tests < 1 or not 0 < failure < tests / 2:
             raise ValueError(
-                f"failure must be in (0, tests / 2) and tests at least 1, got {failure!r} and {tests!r}."
+                f"tests must be at least 1 and failure in (0, tests / 2), got {tests!r} and {failure!r}: failure is "
+                "the probability of stopping too early."
             )
         lower, upper = 0.0, max(self.query_scale, self.threshold_scale)
         while tests * self.tail(upper) > failure:

@@ -33,8 +33,7 @@ class Mechanism(abc.ABC):
 
     Attributes:
         norm: the norm of the sensitivity that the noise is scaled by: "l1", "l2" or "range". The curator refuses a
-        query
-            that states another one.
+            query that states another one.
     """
 
     norm: ClassVar[str] = "l2"

@@ -163,7 +163,7 @@ class PrefixSum(StreamMechanism):
         strategy = np.array(self.strategy, dtype=np.float64)
         if strategy.ndim != 2 or strategy.shape[0] != strategy.shape[1] or not strategy.size:
             raise ValueError(
-                f"the strategy must be a square matrix, one row an item, got shape {strategy.shape}."
+                f"the strategy must be a square matrix, one row for each item, got shape {strategy.shape}."
             )
         if not np.all(np.isfinite(strategy)) or np.any(np.triu(strategy, 1)) or not np.all(np.diag(strategy)):
             raise ValueError(
@@ -234,7 +234,7 @@ class PrefixSum(StreamMechanism):
         index = state.count
         if index >= self.items or item_index not in (None, index):
             raise ValueError(
-                f"items are entered once, in turn: {index} of {self.items} have been, got item {item_index}."
+                f"items enter once, in turn: {index} of {self.items} have entered, got item {item_index}."
             )
         if np.shape(private_item) != state.prefix.shape:
             raise ValueError(

@@ -109,15 +109,15 @@ class VertexSampler(StreamMechanism):
         steps = len(self.temperatures)
         if len(self.draws) != steps or steps - 1 > len(self.item_weights) or len(self.item_weights) > steps:
             raise ValueError(
-                "a step needs a temperature and a number of draws, and every step but perhaps the last an item: got "
-                f"{steps} temperatures, {len(self.draws)} numbers of draws, {len(self.item_weights)} items."
+                "every step needs a temperature and a number of draws, and every step but perhaps the last needs an "
+                f"item: got {steps} temperatures, {len(self.draws)} numbers of draws, {len(self.item_weights)} items."
             )
         if not all(
             number >= 0 and math.isfinite(number) for number in (*self.item_weights, *self.temperatures)
         ):
             raise ValueError("item_weights and temperatures must be finite and at least 0.")
         if not all(count >= 0 for count in self.draws):
-            raise ValueError("the number of draws of a step must be at least 0.")
+            raise ValueError(f"the number of draws of a step must be at least 0, got {self.draws}.")
         named = {item for pattern in self.participation for item in pattern}
         if named != set(range(len(self.item_weights))):
             raise ValueError(
@@ -172,7 +172,10 @@ class VertexSampler(StreamMechanism):
             for beta, weight in zip(inverse_temperatures, weight_before.tolist(), strict=False)
         ]
         if len(temperatures) != len(inverse_temperatures):
-            raise ValueError("there may be one step more than items, no more.")
+            raise ValueError(
+                f"there may be at most one step more than items, got {len(inverse_temperatures)} inverse temperatures "
+                f"for {items} items."
+            )
         return cls(
             item_weights=tuple(w * r for w, r in zip(step_weights, ranges, strict=True)),
             temperatures=tuple(temperatures),
@@ -236,7 +239,7 @@ class VertexSampler(StreamMechanism):
         scale = checked_sensitivity(sensitivity, noisy=True)
         if scale == 0:
             raise ValueError(
-                "an item of sensitivity 0 does not depend on the data: play it without this sampler."
+                "an item of sensitivity 0 does not depend on the data: add it to the scores without this stream."
             )
         with np.errstate(all="ignore"):  # a warning must not depend on the data
             private_step = np.asarray(private_item, dtype=np.float64) / scale

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from privopt.json_values import described_array, json_value, plain
+from privopt.json_values import described_array, json_value, number_or_text, plain
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
+from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.events import Event
 from privopt.notebook import card
-from privopt.public import Public
+from privopt.public import Public, Relation
 
 WIDTH = 79  # of a printed plan
 COMPARED = ("releases", "passes", "predicted", "bound")  # of several plans
@@ -32,6 +33,11 @@ class Finding:
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values; of a long array, its shape."""
         return {"value": json_value(self.value), "meaning": self.meaning}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Finding":
+        """Rebuild it from what `to_dict` gave; a long array stays the text that stood for it."""
+        return cls(number_or_text(values["value"]), values["meaning"])
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,15 @@ class Bound:
             )
             if part
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return json_value(asdict(self))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Bound":
+        """Rebuild it from what `to_dict` gave."""
+        return cls(float(values["value"]), float(values["probability"]), values["condition"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +136,8 @@ class Plan:
                 "solver": self.solver,
                 "settings": dict(self.settings),
                 "event": self.event.to_dict(),
+                "budget": asdict(self.budget),
+                "public": asdict(self.public) | {"relation": self.public.relation.value},
                 "epsilon": self.epsilon,
                 "delta": self.budget.delta,
                 "relation": self.public.relation.value,
@@ -134,11 +151,37 @@ class Plan:
                 "seconds": self.seconds,
                 "predicted_excess": self.predicted_excess,
                 "prediction": self.prediction,
-                "bound": None if self.bound is None else asdict(self.bound),
+                "bound": None if self.bound is None else self.bound.to_dict(),
                 "indicators": {name: found.to_dict() for name, found in self.indicators.items()},
                 "notices": list(self.notices),
                 "reason": self.reason,
             }
+        )
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
+        """Rebuild a plan from what `to_dict` gave, possibly after a trip through JSON."""
+        excess, bound = values["predicted_excess"], values.get("bound")
+        public = dict(values["public"])
+        return cls(
+            solver=values["solver"],
+            settings={name: number_or_text(value) for name, value in values["settings"].items()},
+            event=event_from_dict(values["event"]),
+            budget=Budget(float(values["budget"]["epsilon"]), float(values["budget"]["delta"])),
+            public=Public(relation=Relation.parse(public.pop("relation")), **public),
+            releases=values["releases"],
+            passes=values["passes"],
+            memory_bytes=values["memory_bytes"],
+            seconds=values["seconds"],
+            predicted_excess=None if excess is None else float(excess),
+            prediction=values["prediction"],
+            bound=None if bound is None else Bound.from_dict(bound),
+            indicators={
+                name: Finding.from_dict(found) for name, found in values.get("indicators", {}).items()
+            },
+            notices=tuple(values["notices"]),
+            adaptive=values.get("adaptive", False),
+            reason=values.get("reason", ""),
         )
 
     def rows(self) -> list[tuple[str, str]]:

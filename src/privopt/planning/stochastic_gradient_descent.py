@@ -10,7 +10,7 @@ from typing import Any
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Repeated
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast

@@ -143,8 +143,8 @@ class Huber(ScalarLoss):
         return (jnp.abs(residual) <= self.threshold).astype(residual.dtype)
 
     def gentle_interval(self, target: Values, slope_cap: Values) -> tuple[Values, Values]:
-        reach = jnp.where(slope_cap < self.threshold, slope_cap, jnp.inf)
-        return target - reach, target + reach
+        half_width = jnp.where(slope_cap < self.threshold, slope_cap, jnp.inf)
+        return target - half_width, target + half_width
 
     def predict_mean(self, prediction: Values) -> Values:
         return prediction

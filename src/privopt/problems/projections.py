@@ -49,21 +49,22 @@ def project_l1_ball(params: Float[Array, "..."], radius: float) -> Float[Array, 
 def project_lp_ball(params: Float[Array, "..."], radius: float, p: float) -> Float[Array, "..."]:
     """The nearest point with `||u||_p <= radius`, 1 < p <= 2, to rounding. Not differentiable.
 
-    Outside the ball `u + c u^(p-1) = |w|` entry by entry, for the one c > 0 with `||u||_p = radius`. With
-    `u = radius t` and all divided by the largest entry: `reach t + c t^(p-1) = magnitude`, `||t||_p = 1`. Bisection
-    finds c, Newton's method `s = t^(p-1)`, whose equation `reach s^(1/(p-1)) + c s = magnitude` is convex.
+    Outside the ball `u + c u^(p-1) = |w|` entry by entry, for the one c > 0 with `||u||_p = radius`. Divided by the
+    largest entry of `|w|`, with `u = r t` for r the radius over that entry: `r t + c t^(p-1) = magnitude` and
+    `||t||_p = 1`. Bisection finds c, Newton's method `s = t^(p-1)`, whose equation
+    `r s^(1/(p-1)) + c s = magnitude` is convex.
     """
     scale = scale_of(params)
     magnitudes, power = jnp.abs(params) / scale, 1.0 / (p - 1.0)
     limits = jnp.finfo(params.dtype)
-    reach = jnp.maximum(radius / scale, float(limits.tiny) * 2.0**20)
+    relative = jnp.maximum(radius / scale, float(limits.tiny) * 2.0**20)
 
     def entries(c: Float[Array, ""]) -> Float[Array, "..."]:
         def newton(_: Int[Array, ""] | int, s: Float[Array, "..."]) -> Float[Array, "..."]:
-            excess = reach * s**power + c * s - magnitudes
-            return jnp.maximum(s - excess / (reach * power * s ** (power - 1.0) + c), 0.0)
+            excess = relative * s**power + c * s - magnitudes
+            return jnp.maximum(s - excess / (relative * power * s ** (power - 1.0) + c), 0.0)
 
-        above = jnp.minimum((magnitudes / reach) ** (p - 1.0), magnitudes / c)
+        above = jnp.minimum((magnitudes / relative) ** (p - 1.0), magnitudes / c)
         return jax.lax.fori_loop(0, 12, newton, above) ** power
 
     def halve(bracket: Bracket) -> Bracket:
@@ -76,7 +77,7 @@ def project_lp_ball(params: Float[Array, "..."], radius: float, p: float) -> Flo
         low, high, count = bracket
         return (high - low > 2.0 * float(limits.eps) * high) & (count < 64)
 
-    inside = jnp.sum((magnitudes / reach) ** p) <= 1.0
+    inside = jnp.sum((magnitudes / relative) ** p) <= 1.0
     q = p / (p - 1.0)
     largest_c = jnp.where(inside, 1.0, jnp.sum(magnitudes**q) ** (1.0 / q))
     shortest_c = jnp.where(inside, largest_c, 0.0)

@@ -105,7 +105,7 @@ def logistic_norm(prediction_bound: Any) -> Any:
 
 
 def logistic_diameter(prediction_bound: Any) -> Any:
-    """D(reach), in units of R, rounded up; 2 where the bound is far or no number."""
+    """D(rho), in units of R, rounded up; 2 where the bound is far or no number."""
     if isinstance(prediction_bound, jax.Array):
         return jnp.where(
             prediction_bound <= PREDICTION_BOUNDS[-1],

@@ -179,11 +179,11 @@ class HuberisedObjective:
         """
         least = float(np.linalg.norm(np.asarray(self.problem.constraint.project(jnp.zeros(self.width)))))
         pull = self.units * self.gradient_bound + tilt
-        reach = (pull + self.smoothness * least) / self.modulus + least
+        distance = (pull + self.smoothness * least) / self.modulus + least
         at_zero = self.loss.value_at_zero
         if least == 0.0 and at_zero is not None:  # J at its minimiser is at most J at zero
-            reach = min(reach, 2.0 * tilt / self.modulus + math.sqrt(2.0 * at_zero / self.strength))
-        rounding = self.rounding(reach) + 16.0 * 2.0**-53 * tilt
+            distance = min(distance, 2.0 * tilt / self.modulus + math.sqrt(2.0 * at_zero / self.strength))
+        rounding = self.rounding(distance) + 16.0 * 2.0**-53 * tilt
         return reachable(
             rounding,
             condition=self.smoothness / self.modulus,

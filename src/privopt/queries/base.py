@@ -66,7 +66,7 @@ def static() -> Any:
     return field(metadata={"static": True})
 
 
-def inwards(radius: Scalar) -> Array:
+def shrunk_radius(radius: Scalar) -> Array:
     """The radius that a clip aims at, never above the stated one.
 
     Args:
@@ -101,7 +101,7 @@ def clip_to_ball(private_vector: Float[Array, " *shape"], radius: Scalar) -> Flo
     private_scale = scale_of(private_safe)
     private_unit = private_safe / private_scale
     private_length = jnp.sqrt(jnp.sum(private_unit * private_unit))
-    aim = inwards(radius)
+    aim = shrunk_radius(radius)
     private_inside = (private_length * private_scale <= aim) & (aim > 0)
     private_factor = aim / jnp.where(private_length > 0, private_length, 1.0)
     private_clipped = private_unit * jnp.where(jnp.isfinite(private_factor), private_factor, 0.0)
@@ -136,7 +136,7 @@ def clip_rows_to_ball(
     else:
         private_length = jnp.max(jnp.abs(private_unit), axis=1)
     private_size = private_length * private_norms
-    aim = inwards(radius)
+    aim = shrunk_radius(radius)
     private_inside = (private_scale * private_size <= aim) & (aim > 0)
     private_factor = aim / jnp.where(private_size > 0, private_size, 1.0)
     return jnp.where(private_inside[:, None], private_kept, private_unit * private_factor[:, None])

@@ -12,7 +12,7 @@ from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.proofs.gradient_spread import diameter_bound, is_bounded, norm_bound
 from privopt.public import Public, Relation
-from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, inwards, query, static
+from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, query, shrunk_radius, static
 
 ROUNDING = 1.0 + 1e-9  # more than the rounding of a prediction and of a slope can add to a gradient
 
@@ -45,8 +45,8 @@ class ClippedGradient(RecordSum):
     """
 
     sensitivity_argument: ClassVar[str] = (
-        "A contribution lies in the convex hull of 0 and the records' gradients, which the losses of the library bound "
-        "at a public point more closely than the clip."
+        "Every contribution lies in the convex hull of 0 and the records' gradients. At a public point the losses of "
+        "the library bound the diameter of that hull, which may be less than twice the clip."
     )
 
     loss: GLMLoss | RecordLoss = static()
@@ -136,7 +136,7 @@ class GradientNorm(ClippedGradient):
     """
 
     sensitivity_argument: ClassVar[str] = (
-        "The norm is 1-Lipschitz in the mean gradient, whose contributions it shares."
+        "A norm moves by at most as much as its vector, here the clipped mean gradient."
     )
 
     def shape(self, public: Public) -> tuple[int, ...]:
@@ -153,7 +153,7 @@ def balance(loss: GLMLoss, private_predictions: Array, private_norms: Array, cli
     """The factors (rows,) of balanced contributions: `min(1, clip / (|a| steepest slope at the prediction))`."""
     private_flat = private_predictions[:, 0] if loss.outputs == 1 else private_predictions
     private_longest = loss.steepest_slope(private_flat) * private_norms
-    aim = inwards(clip)
+    aim = shrunk_radius(clip)
     private_over = private_longest > aim
     return jnp.where(private_over, aim / jnp.where(private_over, private_longest, 1.0), 1.0)
 

@@ -47,7 +47,7 @@ class NewtonDirection(WeightedSecondMoment):
     """
 
     sensitivity_argument: ClassVar[str] = (
-        "The direction is no mean: what one positive semidefinite matrix moves it by is bounded by the damping."
+        "The direction is not a mean: the damping bounds how far one positive semidefinite matrix can move it."
     )
 
     loss: ScalarLoss = static()
@@ -77,7 +77,10 @@ class NewtonDirection(WeightedSecondMoment):
         if self.model == "hessian":
             return self.loss.second_derivative(private_predictions, private_targets)
         if not isinstance(self.loss, Logistic):
-            raise ValueError(f"the quadratic upper bound is that of the logistic loss, got {self.loss.name}.")
+            raise ValueError(
+                f"the quadratic upper bound is known for the logistic loss only, got {self.loss.name}: "
+                "use model='hessian'."
+            )
         private_sizes = jnp.abs(private_predictions)
         private_small = private_sizes < 1e-4  # where the next term, t^2 / 48, is below 1e-9
         private_safe = jnp.where(private_small, 1.0, private_sizes)
@@ -90,7 +93,9 @@ class NewtonDirection(WeightedSecondMoment):
             ValueError: for a sample, on which the bound does not hold.
         """
         if not isinstance(sampling, EveryUnit):
-            raise ValueError("the Newton direction is computed on all units: it cannot be sampled.")
+            raise ValueError(
+                "the Newton direction is computed on all units and cannot be sampled: leave out `sampling`."
+            )
         clip, least = jnp.asarray(self.clip, float), self.least()
         length = jnp.sqrt(jnp.sum(self.gradient * self.gradient))
         exact = length * clip / (least * (public.n * least + clip))

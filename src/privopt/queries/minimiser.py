@@ -20,7 +20,7 @@ from privopt.queries.perturbed_minimiser import ROUNDS_WITHOUT_PRIVACY
 
 @query
 class HuberisedMinimiser(RecordsQuery):
-    """The minimiser of the regularised sum of Huberised losses, see `problems.huberised_objective`.
+    """The minimiser of the regularised sum of Huberised losses, see `proofs.huberised_objective`.
 
     Attributes:
         problem: a convex generalised-linear loss of the library, with penalty and set.

@@ -54,8 +54,8 @@ class MixedGradient(RecordSum):
     """
 
     sensitivity_argument: ClassVar[str] = (
-        "The gradient's part moves by no more than a clipped gradient does, which the losses of the library bound at a "
-        "public point more closely than the clip."
+        "The gradient's part moves by no more than a clipped gradient does. At a public point the losses of the "
+        "library bound that move, which may be less than twice the clip."
     )
 
     loss: GLMLoss | RecordLoss = static()

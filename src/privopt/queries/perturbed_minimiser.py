@@ -20,7 +20,7 @@ ROUNDS_WITHOUT_PRIVACY = 200
 
 @query
 class PerturbedMinimiser(ArgminQuery):
-    """The minimiser of `J(w) + <b, w>` as a function of the noise, J as in `problems.huberised_objective`.
+    """The minimiser of `J(w) + <b, w>` as a function of the noise, J as in `proofs.huberised_objective`.
 
     Attributes:
         problem: a convex generalised-linear loss of the library, with penalty and set.

@@ -20,7 +20,7 @@ from privopt.queries.base import (
     RecordSum,
     RowForm,
     Scalar,
-    inwards,
+    shrunk_radius,
 )
 
 # What the sensitivity of a mean, or the row form of its contribution, may rest on.
@@ -114,9 +114,9 @@ def into_radius(query: MeanQuery, private_clipped: Float[Array, "c ..."]) -> Flo
         query: what to compute.
         private_clipped: (units, ...); one that is not finite stays so.
     Privacy:
-        A contribution within the radius is left as it is to the last bit; a longer one is scaled `inwards`. So a clip
-        that is wrong, or missing, makes the query less exact and never less private. Nothing raises: what is too long
-        is private.
+        A contribution within the radius is left as it is to the last bit; a longer one is scaled to the
+        `shrunk_radius`. So a clip that is wrong, or missing, makes the query less exact and never less private. Nothing
+        raises: what is too long is private.
     """
     if clips_by_itself(type(query)):
         return private_clipped
@@ -124,7 +124,7 @@ def into_radius(query: MeanQuery, private_clipped: Float[Array, "c ..."]) -> Flo
     private_lengths = _lengths(_norm_of_radius(query), private_clipped)
     limit = jnp.where(jnp.isinf(radius), radius, jnp.minimum(radius, LARGEST_RADIUS))
     private_within = (private_lengths <= limit) & (radius >= SMALLEST_RADIUS)
-    aim = inwards(radius)
+    aim = shrunk_radius(radius)
     private_scale = jnp.where(
         private_lengths > 0, aim / jnp.where(private_lengths > 0, private_lengths, 1.0), 0.0
     )

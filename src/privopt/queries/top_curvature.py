@@ -45,7 +45,9 @@ class TopCurvature(SecondMoment):
             ValueError: for a sample, whose price asks for more.
         """
         if not isinstance(sampling, EveryUnit):
-            raise ValueError("the largest eigenvalue is computed on all units: it cannot be sampled.")
+            raise ValueError(
+                "the largest eigenvalue is computed on all units and cannot be sampled: leave out `sampling`."
+            )
         return self.radius() / public.n + 2.0 * self.rounding(public)
 
     def rounding(self, public: Public) -> Scalar:

@@ -9,7 +9,7 @@ from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.norms import scale_of
 from privopt.public import Public
-from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, inwards, query, static
+from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, query, shrunk_radius, static
 from privopt.queries.gradient import glm_slopes, record_gradient
 
 
@@ -118,7 +118,7 @@ def clip_to_cube(private_vector: Float[Array, " *shape"], radius: Scalar) -> Flo
     private_scale = scale_of(private_safe)
     private_unit = private_safe / private_scale
     private_peak = jnp.max(jnp.abs(private_unit), initial=0.0)
-    aim = inwards(radius)
+    aim = shrunk_radius(radius)
     private_inside = (private_peak * private_scale <= aim) & (aim > 0)
     private_factor = aim / jnp.where(private_peak > 0, private_peak, 1.0)
     return jnp.where(

@@ -1,16 +1,14 @@
 """What a report says in sentences: for somebody who is not an expert, and true for somebody who is."""
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from privopt.planning.plan import Finding
 from privopt.public import Relation
 from privopt.report import words
 from privopt.report.curve import sure
-from privopt.result import Status
-
-if TYPE_CHECKING:
-    from privopt.report.report import PrivacyReport
+from privopt.report.facts import ReportFacts
+from privopt.status import Status
 
 
 class Point(NamedTuple):
@@ -20,12 +18,7 @@ class Point(NamedTuple):
     text: str
 
 
-def unit_noun(report: "PrivacyReport") -> str:
-    """What is protected: "record", "user", or "unit" where nobody said."""
-    return report.unit
-
-
-def banners(report: "PrivacyReport") -> list[Point]:
+def banners(report: ReportFacts) -> list[Point]:
     """What must be seen before anything else."""
     found: list[Point] = []
     if report.seeded:
@@ -50,7 +43,7 @@ def banners(report: "PrivacyReport") -> list[Point]:
     return found
 
 
-def headline(report: "PrivacyReport") -> str:
+def headline(report: ReportFacts) -> str:
     """The report in one sentence."""
     if math.isinf(report.epsilon):
         return "This run is not private: no noise was added."
@@ -62,9 +55,9 @@ def headline(report: "PrivacyReport") -> str:
     return f"{_one(report)} is protected: {strength}."
 
 
-def protection(report: "PrivacyReport") -> str:
+def protection(report: ReportFacts) -> str:
     """What is protected, for whom and against whom."""
-    unit = unit_noun(report)
+    unit = report.unit
     if report.unit == "user":
         cap = (
             f" (at most {report.records_per_unit:,} of them are used)" if report.records_per_unit > 1 else ""
@@ -98,13 +91,13 @@ def protection(report: "PrivacyReport") -> str:
     )
 
 
-def strength(report: "PrivacyReport") -> str:
+def strength(report: ReportFacts) -> str:
     """How strong the guarantee is, as the success of a guess."""
     if math.isinf(report.epsilon):
         return "There was no noise, so nothing limits what can be learned about anybody."
     if report.epsilon == 0:
         return "Nothing that depends on the data was published: guessing stays blind."
-    unit = unit_noun(report)
+    unit = report.unit
     versions = (
         f"which of two versions of a {unit} is the true one"
         if report.relation is Relation.REPLACE_ONE
@@ -121,14 +114,14 @@ def strength(report: "PrivacyReport") -> str:
     )
     if surprise < 0.1:
         how_often = f"with a probability of at most {words.chance(surprise)}" if surprise > 0 else "never"
-        text += f"They become rightly more than {certain} sure {how_often}. "
+        text += f"They come to be more than {certain} sure, and right about it, {how_often}. "
     return text + (
         "Smaller ε means stronger protection; as a rule of thumb, ε up to 1 is strong and ε above 10 says little by "
         "itself."
     )
 
 
-def guess(report: "PrivacyReport") -> str:
+def guess(report: ReportFacts) -> str:
     """The strength in one short sentence."""
     if not report.is_private:
         return ""
@@ -136,7 +129,7 @@ def guess(report: "PrivacyReport") -> str:
     return f"A 50:50 guess about one {report.unit} becomes right at most {best} of the time."
 
 
-def price(report: "PrivacyReport") -> str:
+def price(report: ReportFacts) -> str:
     """What was released, what it cost and what was predicted of it."""
     plan = report.plan
     answers = words.several(report.count, "noisy answer" if math.isfinite(report.epsilon) else "answer")
@@ -151,16 +144,16 @@ def price(report: "PrivacyReport") -> str:
         text += ". "
     if plan is not None and plan.predicted_excess is not None:
         text += (
-            f"The prediction made before the data were read: the training objective ends about "
+            f"The prediction made before the data was read: the training objective ends about "
             f"{words.pretty(plan.predicted_excess, 2)} above the best value without privacy"
         )
         text += f" ({plan.prediction.rstrip('.')}). " if plan.prediction else ". "
     if plan is not None and plan.bound is not None:
-        text += f"The bound known before the data were read: {plan.bound.sentence}. "
+        text += f"The bound known before the data was read: {plan.bound.sentence}. "
     return text + (CHOSEN_STEPS if _ended_early(report) else report.status)
 
 
-def filters(report: "PrivacyReport") -> list[str]:
+def filters(report: ReportFacts) -> list[str]:
     """What was paid for releases that were chosen as the run went, in sentences."""
     found: list[str] = []
     uses = {group.filter.number: group.filter for group in report.releases if group.filter is not None}
@@ -173,13 +166,13 @@ def filters(report: "PrivacyReport") -> list[str]:
     return found
 
 
-def findings(report: "PrivacyReport") -> list[tuple[str, str, str]]:
+def findings(report: ReportFacts) -> list[tuple[str, str, str]]:
     """What the releases show about the result: name, number, meaning."""
     return [_row(name, found) for name, found in report.findings.items()]
 
 
-def expectations(report: "PrivacyReport") -> list[tuple[str, str, str]]:
-    """What was known of the result before the data were read: name, number, meaning."""
+def expectations(report: ReportFacts) -> list[tuple[str, str, str]]:
+    """What was known of the result before the data was read: name, number, meaning."""
     plan = report.plan
     if plan is None:
         return []
@@ -195,21 +188,21 @@ def _row(name: str, found: Finding) -> tuple[str, str, str]:
     return words.titled(name), words.pretty(found.value, 3), found.meaning
 
 
-def _ended_early(report: "PrivacyReport") -> bool:
+def _ended_early(report: ReportFacts) -> bool:
     """Whether a run that chose its own steps took all of them, fewer than the most there could be."""
     fewer = report.plan is not None and report.count < report.plan.releases
     return fewer and _went_by_itself(report) and report.status == Status.FINISHED.value
 
 
-def _went_by_itself(report: "PrivacyReport") -> bool:
+def _went_by_itself(report: ReportFacts) -> bool:
     """Whether the number of releases was chosen as the run went."""
     adaptive = report.plan is not None and report.plan.adaptive
     return adaptive or any(group.filter is not None for group in report.releases)
 
 
-def technical(report: "PrivacyReport") -> list[Point]:
+def technical(report: ReportFacts) -> list[Point]:
     """The guarantee for somebody who knows the definitions."""
-    unit = unit_noun(report)
+    unit = report.unit
     if report.relation is Relation.REPLACE_ONE:
         neighbours = f"replace-one: the number of {unit}s is public, and one {unit} is replaced by anything"
     else:
@@ -242,7 +235,7 @@ def technical(report: "PrivacyReport") -> list[Point]:
     return [*points, Point("Noise", noise_source(report)), Point("Ending", report.status)]
 
 
-def noise_source(report: "PrivacyReport") -> str:
+def noise_source(report: ReportFacts) -> str:
     """Where the randomness came from."""
     if math.isinf(report.epsilon):
         return "switched off"
@@ -251,9 +244,9 @@ def noise_source(report: "PrivacyReport") -> str:
     return "operating-system entropy through a cryptographic generator, 64-bit floating point"
 
 
-def not_covered(report: "PrivacyReport") -> list[Point]:
+def not_covered(report: ReportFacts) -> list[Point]:
     """The limits of the guarantee."""
-    unit = unit_noun(report)
+    unit = report.unit
     points = [
         Point(
             "Other uses of the same data",
@@ -264,7 +257,7 @@ def not_covered(report: "PrivacyReport") -> list[Point]:
             "Choices made by looking at the data",
             "Bounds, levels, scaling, features or settings that were learned or picked on the same data outside this "
             "run reveal something about it, and so do test scores computed on it. This report cannot know of them: it "
-            "recognises the searches of scikit-learn that docs/sharp-edges.md lists, and no loop of your own.",
+            "recognises the searches of scikit-learn that docs/sharp-edges.md lists, but no loop of your own.",
         ),
         Point(
             "What was declared public",
@@ -323,7 +316,7 @@ _SETTINGS = {
 }
 
 
-def utility_assumptions(report: "PrivacyReport") -> list[str]:
+def utility_assumptions(report: ReportFacts) -> list[str]:
     """What only the quality of the answer rests on."""
     if report.plan is None:
         return ["The solver was run by hand; its settings were not recorded."]
@@ -357,14 +350,14 @@ def utility_assumptions(report: "PrivacyReport") -> list[str]:
     return sentences
 
 
-def one_line(report: "PrivacyReport") -> str:
+def one_line(report: ReportFacts) -> str:
     """What is protected, for a terminal."""
     noun = {"user": "one user with all their records", "record": "one record"}.get(report.unit, "one unit")
     among = "" if report.n is None else f", among {report.n:,} {report.unit}s"
     return noun + among
 
 
-def _one(report: "PrivacyReport") -> str:
+def _one(report: ReportFacts) -> str:
     return {"user": "Every user, with all their records,", "record": "Every record"}.get(
         report.unit, "Every unit"
     )

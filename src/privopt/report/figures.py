@@ -9,15 +9,13 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from privopt.report import words
+from privopt.report.facts import ReportFacts
 from privopt.report.releases import ReleaseGroup
-
-if TYPE_CHECKING:
-    from privopt.report.report import PrivacyReport
 
 _LOCK = threading.Lock()
 _WIDTH, _PLOT = 5.6, 2.23  # inches; the plot's height, with room above it and for the axis under it
@@ -39,7 +37,7 @@ _SAME_HEIGHT = 0.01  # curves closer than this share of the highest one look lik
 _MOST_MARKED = 40  # points of a line that are marked one by one
 
 
-def curves_figure(reports: Sequence["PrivacyReport"], labels: Sequence[str], key: str) -> str:
+def curves_figure(reports: Sequence[ReportFacts], labels: Sequence[str], key: str) -> str:
     """The epsilon(delta) curves of one or several runs, each with the guarantee marked.
 
     Args:
@@ -86,7 +84,7 @@ def curves_figure(reports: Sequence["PrivacyReport"], labels: Sequence[str], key
     return _svg(draw, key, "Epsilon against delta", f"Falling curves. Marked: {marked}.", legend=names)
 
 
-def _told_apart(reports: Sequence["PrivacyReport"]) -> list[list[int]]:
+def _told_apart(reports: Sequence[ReportFacts]) -> list[list[int]]:
     """The places of the reports, those together whose curves and marks would hide one another."""
     least = min(report.curve.deltas[0] for report in reports)
     grid = np.geomspace(least, max(report.curve.deltas[-1] for report in reports), 200)
@@ -198,7 +196,7 @@ def _decades(axes: Any, deltas: Sequence[float]) -> None:
     axes.set_xticklabels([words.power_of_ten(exponent) for exponent in exponents])
 
 
-def _mark(axes: Any, report: "PrivacyReport") -> None:
+def _mark(axes: Any, report: ReportFacts) -> None:
     """Label the guarantee where a falling curve leaves room: to its upper right, or to its lower left near the edge."""
     low, high = math.log(report.curve.deltas[0]), math.log(report.curve.deltas[-1])
     room = math.log(report.delta) <= low + 0.6 * (high - low)

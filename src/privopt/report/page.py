@@ -1,7 +1,6 @@
 """Pages: one self-contained HTML file for one run or for several, and the JSON of several."""
 
 import functools
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,11 @@ from privopt.json_values import json_value
 from privopt.ledger import accounting
 from privopt.ledger.events import sequence
 from privopt.report import explain, words
+from privopt.report.facts import ReportFacts
 from privopt.report.figures import curves_figure, schedule_figure
+from privopt.report.formats import FORMAT_VERSION, form_of, json_text
 from privopt.report.model import MOST_ROWS
 from privopt.report.releases import ReleaseGroup, dearest
-from privopt.report.report import FORMAT_VERSION, PrivacyReport, form_of
 
 _FOLDER = Path(__file__).parent
 _UNBREAKABLE = (re.compile(r"(?<=\d) (?=%)"), re.compile(r"(?<=[εδ]) (?==)"), re.compile(r"(?<=[εδ]\xa0=) "))
@@ -23,7 +23,7 @@ MOST_SETTINGS_TEXT = 120  # characters of a setting that is no number
 
 
 def combined_html(
-    reports: Sequence[PrivacyReport],
+    reports: Sequence[ReportFacts],
     title: str,
     summary_table: Sequence[Mapping[str, Any]] = (),
     *,
@@ -45,7 +45,7 @@ def combined_html(
 
 
 def combined_json(
-    reports: Sequence[PrivacyReport],
+    reports: Sequence[ReportFacts],
     title: str,
     summary_table: Sequence[Mapping[str, Any]] = (),
     *,
@@ -61,12 +61,12 @@ def combined_json(
         "summary": [{str(key): json_value(value) for key, value in row.items()} for row in summary_table],
         "runs": [report.to_dict() for report in reports],
     }
-    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+    return json_text(document)
 
 
 def save_combined(
     path: str | Path,
-    reports: Sequence[PrivacyReport],
+    reports: Sequence[ReportFacts],
     title: str,
     summary_table: Sequence[Mapping[str, Any]] = (),
     *,
@@ -83,7 +83,7 @@ def save_combined(
     return path
 
 
-def joint_price(reports: Sequence[PrivacyReport]) -> tuple[float, float] | None:
+def joint_price(reports: Sequence[ReportFacts]) -> tuple[float, float] | None:
     """(epsilon, delta) of all runs together, if they read the same data; None if they cannot be added up.
 
     Runs under different relations or units have no joint price here. Delta is the largest of theirs.
@@ -99,7 +99,7 @@ def joint_price(reports: Sequence[PrivacyReport]) -> tuple[float, float] | None:
 
 
 def render(
-    reports: Sequence[PrivacyReport],
+    reports: Sequence[ReportFacts],
     *,
     title: str,
     summary_table: Sequence[Mapping[str, Any]] = (),
@@ -112,7 +112,7 @@ def render(
         ValueError: there is no run to report on.
     """
     if not reports:
-        raise ValueError("a page needs at least one report, got none.")
+        raise ValueError("a page needs at least one report, got none: give the reports of the runs to show.")
     several = len(reports) > 1 or bool(summary_table)
     labels = [report.title for report in reports]
     page = _template().render(
@@ -149,7 +149,7 @@ def _template() -> Any:
     return environment.get_template("report.html.j2")
 
 
-def _shared(reports: Sequence[PrivacyReport]) -> list[tuple[str, str]]:
+def _shared(reports: Sequence[ReportFacts]) -> list[tuple[str, str]]:
     """The plain words that hold for all runs alike."""
     protections = {explain.protection(report) for report in reports}
     if len(protections) > 1 or not protections:
@@ -157,7 +157,7 @@ def _shared(reports: Sequence[PrivacyReport]) -> list[tuple[str, str]]:
     return [("What is protected.", protections.pop().replace("This run protects", "Each run protects"))]
 
 
-def _run(report: PrivacyReport, key: str) -> dict[str, Any]:
+def _run(report: ReportFacts, key: str) -> dict[str, Any]:
     """What the template needs to know of one run, in words."""
     return {
         "key": key,
@@ -192,7 +192,7 @@ def _run(report: PrivacyReport, key: str) -> dict[str, Any]:
     }
 
 
-def _tiles(report: PrivacyReport) -> list[tuple[str, str, str]]:
+def _tiles(report: ReportFacts) -> list[tuple[str, str, str]]:
     """The four numbers of the first screen: label, value, remark."""
     finite = math.isfinite(report.epsilon)
     among = "" if report.n is None else f"among {report.n:,}"
@@ -214,7 +214,7 @@ def _tiles(report: PrivacyReport) -> list[tuple[str, str, str]]:
     ]
 
 
-def _curve_note(report: PrivacyReport) -> str:
+def _curve_note(report: ReportFacts) -> str:
     if report.curve.exact:
         return "Exact for this run: all its noise is Gaussian."
     return (
@@ -222,7 +222,7 @@ def _curve_note(report: PrivacyReport) -> str:
     )
 
 
-def _curve_points(report: PrivacyReport) -> list[tuple[str, str]]:
+def _curve_points(report: ReportFacts) -> list[tuple[str, str]]:
     """At most a dozen points of the curve, for readers who prefer a table."""
     pairs = list(zip(report.curve.deltas, report.curve.epsilons, strict=True))
     step = max(1, math.ceil(len(pairs) / 10))
@@ -230,7 +230,7 @@ def _curve_points(report: PrivacyReport) -> list[tuple[str, str]]:
     return [(words.pretty(delta, 3), words.pretty(epsilon)) for delta, epsilon in kept]
 
 
-def _release_row(report: PrivacyReport, group: ReleaseGroup) -> dict[str, str]:
+def _release_row(report: ReportFacts, group: ReleaseGroup) -> dict[str, str]:
     return {
         "Released": group.label,
         "How many": f"{group.count:,}",
@@ -244,7 +244,7 @@ def _release_row(report: PrivacyReport, group: ReleaseGroup) -> dict[str, str]:
     }
 
 
-def _single_cost(report: PrivacyReport, group: ReleaseGroup) -> str:
+def _single_cost(report: ReportFacts, group: ReleaseGroup) -> str:
     """What one of these releases would cost by itself."""
     if group.is_free:
         return "free: part of a mechanism that was charged as a whole"
@@ -260,7 +260,7 @@ def _single_cost(report: PrivacyReport, group: ReleaseGroup) -> str:
     return "unlimited" if math.isinf(price) else f"ε = {words.pretty(price, 2)} by itself"
 
 
-def _model(report: PrivacyReport) -> dict[str, Any] | None:
+def _model(report: ReportFacts) -> dict[str, Any] | None:
     model = report.model
     if model is None or not model.size:
         return None
@@ -278,7 +278,7 @@ def _model(report: PrivacyReport) -> dict[str, Any] | None:
     }
 
 
-def _settings(report: PrivacyReport) -> list[tuple[str, str]]:
+def _settings(report: ReportFacts) -> list[tuple[str, str]]:
     if report.plan is None:
         return []
     plan = report.plan
@@ -305,7 +305,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     return {"headings": headings, "rows": cells}
 
 
-def _joint_sentence(reports: Sequence[PrivacyReport]) -> str:
+def _joint_sentence(reports: Sequence[ReportFacts]) -> str:
     joint = joint_price(reports)
     if joint is None:
         return "The runs use different units or relations, so they have no joint price here."

@@ -17,8 +17,8 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, sequence
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import adaptive_gradient_descent as planning
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 
 

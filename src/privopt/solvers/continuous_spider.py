@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import continuous_spider as planning
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast

@@ -18,7 +18,7 @@ from jaxtyping import Array
 from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, Sequence
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import curvature_probe as planning
 from privopt.planning.effort import second_moment_seconds
 from privopt.planning.forecast import Forecast

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, repeat, sequence
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import dp_spider as planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance

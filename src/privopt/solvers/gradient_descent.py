@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Sequence
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import gradient_descent as planning
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates

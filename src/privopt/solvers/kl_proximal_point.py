@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated, Sequence
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import kl_proximal_point as planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import kl_paper_phases
 from privopt.planning import kl_spider as planning
 from privopt.planning.forecast import Forecast

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import mirror_descent as planning
 from privopt.planning import mirror_geometry
 from privopt.planning.forecast import Forecast

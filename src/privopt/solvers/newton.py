@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, Repeated
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import newton as planning
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.effort import second_moment_seconds

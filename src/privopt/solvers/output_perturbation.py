@@ -12,7 +12,7 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import huberised
 from privopt.planning import output_perturbation as planning
 from privopt.planning.forecast import Forecast

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from privopt.ledger.events import Event, Repeated
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.public import Public
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived

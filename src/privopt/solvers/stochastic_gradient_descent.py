@@ -15,7 +15,7 @@ from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.events import Event
 from privopt.ledger.sampling import Sampling
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import stochastic_gradient_descent as planning
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast

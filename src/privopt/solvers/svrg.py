@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.planning import svrg as planning
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.forecast import Forecast

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.sampling import Sampling
-from privopt.mechanisms.gaussian import Gaussian
+from privopt.mechanisms.additive import Gaussian
 from privopt.problems.problem import Problem
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference

@@ -1,0 +1,102 @@
+"""The Gaussian and the Laplace mechanism: independent noise added to every coordinate."""
+
+import abc
+from dataclasses import dataclass
+from typing import ClassVar, SupportsFloat
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, NonPrivateEvent
+from privopt.mechanisms.base import Mechanism, Sensitivity, check_multiplier, host_release, traced_release
+from privopt.mechanisms.noise import Noise, Shape
+
+
+@dataclass(frozen=True)
+class AdditiveNoise(Mechanism):
+    """Add independent noise of scale noise_multiplier * sensitivity to every coordinate.
+
+    Args:
+        noise_multiplier: scale of the noise over the sensitivity, no unit; 0 turns the noise off.
+    """
+
+    noise_multiplier: float
+
+    def __post_init__(self) -> None:
+        check_multiplier(self.noise_multiplier)
+
+    @abc.abstractmethod
+    def standard(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+        """Independent noise of scale 1."""
+
+    def noise_shape(self, value_shape: Shape) -> Shape:
+        """One draw a coordinate."""
+        return value_shape
+
+    def draw(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+        """Noise of scale 1; zeros, without touching the stream, when the noise is off."""
+        return self.standard(noise, shape) if self.noise_multiplier > 0 else np.zeros(shape)
+
+    def combine(
+        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
+    ) -> jax.Array:
+        """Scale the noise and add it, in pure JAX."""
+        return traced_release(private_value, sensitivity, self.noise_multiplier, standard_noise)
+
+    def release(
+        self, noise: Noise, private_value: ArrayLike, sensitivity: SupportsFloat
+    ) -> NDArray[np.float64]:
+        """Release the value plus noise."""
+        standard_noise = self.draw(noise, self.noise_shape(np.shape(private_value)))
+        return host_release(private_value, sensitivity, self.noise_multiplier, standard_noise)
+
+
+@dataclass(frozen=True)
+class Gaussian(AdditiveNoise):
+    """Add N(0, s^2 I), s = noise_multiplier * sensitivity, to a value of bounded l2 sensitivity.
+
+    Exactly mu-Gaussian-DP with mu = 1 / noise_multiplier, hence rho-zCDP with rho = 1 / (2 noise_multiplier^2), under
+    the neighbouring relation that the sensitivity was stated for.
+
+    Args:
+        noise_multiplier: noise standard deviation over the l2 sensitivity, no unit; 0 turns the noise off.
+    Privacy:
+        The value over its sensitivity moves by at most 1 in the l2 norm. Symmetric matrices are released through an
+        isometric vector, which is the query's business.
+    Source:
+        Dong, Roth, Su 2022, Theorem 1 (Gaussian DP); Bun and Steinke 2016, Proposition 1.6 (zCDP).
+    """
+
+    def event(self) -> Event:
+        """One Gaussian release, or a release that nothing protects."""
+        return GaussianEvent(self.noise_multiplier) if self.noise_multiplier > 0 else NonPrivateEvent()
+
+    def standard(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+        """Standard normals."""
+        return noise.normal(shape)
+
+
+@dataclass(frozen=True)
+class Laplace(AdditiveNoise):
+    """Add independent Laplace noise of scale b = noise_multiplier * sensitivity to a value of bounded l1 sensitivity.
+
+    Pure epsilon-DP with epsilon = 1 / noise_multiplier under the relation that the sensitivity was stated for.
+
+    Args:
+        noise_multiplier: noise scale b (standard deviation over sqrt 2) over the l1 sensitivity; 0 turns it off.
+    Privacy:
+        The value over its sensitivity moves by at most 1 in the l1 norm.
+    Source:
+        Dwork, McSherry, Nissim, Smith 2006, Proposition 1.
+    """
+
+    norm: ClassVar[str] = "l1"
+
+    def event(self) -> Event:
+        """One Laplace release, or a release that nothing protects."""
+        return LaplaceEvent(self.noise_multiplier) if self.noise_multiplier > 0 else NonPrivateEvent()
+
+    def standard(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+        """Laplace draws of scale 1."""
+        return noise.laplace(shape)

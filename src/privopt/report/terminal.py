@@ -1,0 +1,80 @@
+"""The printed report: labelled lines for a terminal or a notebook."""
+
+import math
+import textwrap
+
+from privopt.planning.plan import figure
+from privopt.report import explain, words
+from privopt.report.facts import ReportFacts
+from privopt.report.releases import ReleaseGroup
+
+TERMINAL_WIDTH = 79
+MOST_FINDINGS = 3
+MOST_KINDS = 3  # of releases
+NOT_COVERED = "other uses of the same data, choices made on it, floating point, timing; see the full report"
+
+
+def printed(report: ReportFacts) -> str:
+    """The report as text of at most `TERMINAL_WIDTH` columns."""
+    lines = [report.title]
+    lines += [f"  *** {banner.title} ***" for banner in explain.banners(report)]
+    for label, text in rows(report):
+        lines += textwrap.wrap(
+            text,
+            TERMINAL_WIDTH,
+            initial_indent=f"  {label:<13} ",
+            subsequent_indent=" " * 16,
+            break_on_hyphens=False,
+        )
+    return "\n".join(lines)
+
+
+def rows(report: ReportFacts) -> list[tuple[str, str]]:
+    """What there is to say, as labelled sentences."""
+    lines = [
+        ("protected", f"{explain.one_line(report)} ({report.relation.value})"),
+        *_guarantee(report),
+        ("releases", _releases(report)),
+        ("noise from", explain.noise_source(report)),
+        ("status", report.status),
+    ]
+    if report.plan is not None and report.plan.predicted_excess is not None:
+        excess = words.number(report.plan.predicted_excess, 2)
+        lines.append(("predicted", f"objective about {excess} above its non-private optimum"))
+    if report.plan is not None and report.plan.bound is not None:
+        lines.append(("bound", report.plan.bound.sentence))
+    shown = [(name, found) for name, found in report.findings.items() if isinstance(found.value, int | float)]
+    lines += [
+        ("shows", f"{words.spelled(name)} {figure(found.value)}: {textwrap.shorten(found.meaning, 160)}")
+        for name, found in shown[:MOST_FINDINGS]
+    ]
+    if report.notices:
+        lines.append(("notices", f"{len(report.notices)}, first: {textwrap.shorten(report.notices[0], 120)}"))
+    return [*lines, ("not covered", NOT_COVERED)]
+
+
+def _guarantee(report: ReportFacts) -> list[tuple[str, str]]:
+    if math.isinf(report.epsilon):
+        return [("guarantee", "none: epsilon is infinite")]
+    budget = "" if report.budget is None else f" (budget: epsilon {words.number(report.budget.epsilon)})"
+    price = f"epsilon {words.number(report.epsilon)}, delta {words.number(report.delta, 3)}{budget}"
+    guess = words.percent(report.curve.best_guess)
+    return [
+        ("guarantee", price),
+        ("in words", f"whoever guesses, 50:50 beforehand, is right at most {guess} of the time"),
+    ]
+
+
+def _releases(report: ReportFacts) -> str:
+    kinds = [_kind(group) for group in report.releases[:MOST_KINDS]]
+    more = len(report.releases) - MOST_KINDS
+    if more > 0:
+        kinds.append(f"{more} more kinds")
+    return "; ".join(kinds) or "none"
+
+
+def _kind(group: ReleaseGroup) -> str:
+    text = f"{group.count:,} x {group.label.lower()}, {group.noise}"
+    if group.filter is None:
+        return text
+    return f"{text}, chosen as the run went ({group.filter.share} of a filter used)"
