@@ -7,6 +7,7 @@ from typing import Any
 from privopt.curator.base import Observer
 from privopt.curator.run import Run
 from privopt.data.units import Units
+from privopt.engine.protocol import EngineName
 from privopt.errors import NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
@@ -158,6 +159,7 @@ def minimize(
     account: Account | None = None,
     random_state: int | None = None,
     observer: Observer | None = None,
+    engine: EngineName = "fast",
 ) -> Result:
     """Minimise a mean loss over private units.
 
@@ -171,6 +173,7 @@ def minimize(
         account: a budget shared with other solves; charged for the whole plan before the data is read.
         random_state: a seed: reproducible, and *not private*.
         observer: called with (name, count) after releases and (what, 0) before a long stage.
+        engine: "fast", or "reference": every query by one plain path without compiled kernels, for checks and audits.
     Returns:
         The released parameters, status, transcript, and the plan that was announced.
     Raises:
@@ -196,6 +199,7 @@ def minimize(
             account=account,
             observer=observer,
             seeded=units.seeded,
+            engine=engine,
         )
         result = configured.solve(run.curator(units), problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)

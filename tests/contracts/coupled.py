@@ -107,7 +107,7 @@ class Recording(LocalCurator):
         return {}
 
     def _answer(self, query, mechanism, sampling, sensitivity):
-        private_value = np.asarray(self._private_value(query, sampling, self._draw(sampling)))
+        private_value = np.asarray(self.private_value(query, sampling, self.private_draw(sampling)))
         self.seen.append((private_value, query.norm))
         return self._said(mechanism, private_value, float(sensitivity))
 

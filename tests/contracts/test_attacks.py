@@ -14,7 +14,8 @@ from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
 from privopt.data.rows import PRODUCT_ROWS, dense_product
 from privopt.data.units import Units
-from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.in_process import InProcessEngine
 from privopt.errors import BudgetExceeded
 from privopt.ledger import accounting
 from privopt.ledger.account import Account

@@ -12,7 +12,8 @@ from tests.contracts.queries import EVERY_QUERY, ROW_BOUND, D, concrete_queries
 from privopt.curator.audit import distance
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit
@@ -94,7 +95,7 @@ def value(query, units):
         return np.asarray(
             query.implied_noise(units.public, units.private_features, units.private_targets, point)
         )
-    return np.asarray(door._private_value(query, EveryUnit(), None))
+    return np.asarray(door.private_value(query, EveryUnit(), None))
 
 
 def ratio(query, pair, of=value):

@@ -60,7 +60,7 @@ def unread(monkeypatch):
     def read(self, query, sampling, private_draw):
         raise AssertionError("the data were read.")
 
-    monkeypatch.setattr(LocalCurator, "_private_value", read)
+    monkeypatch.setattr(LocalCurator, "private_value", read)
     return gradient()
 
 

@@ -30,3 +30,13 @@ def test_a_row_is_clipped_alike_whatever_stands_beside_it(dtype: type) -> None:
         assert np.array_equal(np.concatenate([one[part] for one in alone]), whole)
     assert together[0].dtype == dtype
     assert np.all(together[1] <= 1.5)
+
+
+@pytest.mark.parametrize("width", [40, 109, 512, 700])
+def test_a_row_is_rounded_alike_in_products_of_few_and_of_many_rows(width: int) -> None:
+    generator = np.random.default_rng(width)
+    rows = generator.normal(size=(1024, width))
+    matrix = generator.normal(size=(width, width))
+    together = dense_product(rows, matrix)
+    for first, last in ((0, 64), (448, 512), (0, 640), (0, 1000)):
+        assert np.array_equal(dense_product(rows[first:last], matrix), together[first:last])

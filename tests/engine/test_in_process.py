@@ -13,7 +13,8 @@ from scipy import sparse, stats
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.engine import fast_path, general_path
-from privopt.engine.in_process import InProcessEngine, traced_arrays, traced_shapes, traced_sum
+from privopt.engine.compiled_loops import traced_arrays, traced_shapes, traced_sum
+from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.precision import double_precision
 from privopt.problems import losses

@@ -16,7 +16,8 @@ from tests.support.plain_logistic import PlainLogistic
 from privopt.data.rows import MappedRows
 from privopt.data.units import Units
 from privopt.engine import mixed_kernel
-from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from privopt.data.units import Units
-from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.in_process import InProcessEngine
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum, rounding_bound
 from privopt.precision import double_precision
 from privopt.problems import losses

@@ -104,11 +104,14 @@ def test_features_that_are_no_matrix_are_refused_without_a_cell_of_them(name: st
         assert "\n" not in str(refused.value)
 
 
-def test_memory_of_a_fit_is_that_of_the_rows_whatever_n() -> None:
+@pytest.mark.parametrize("alpha", [0.1, "private"])
+def test_memory_of_a_fit_is_that_of_the_rows_whatever_n(alpha: Any) -> None:
     X, y = toy_data()
 
     def peak(n: int) -> float:
-        model = configured(LogisticRegression, relation="add-or-remove-one", n=n, solver=FEW_STEPS)
+        model = configured(
+            LogisticRegression, relation="add-or-remove-one", n=n, alpha=alpha, solver=FEW_STEPS
+        )
         tracemalloc.start()
         model.fit(X, y)
         most = tracemalloc.get_traced_memory()[1]

@@ -62,7 +62,7 @@ def test_it_is_the_largest_eigenvalue(width, layout):
     units = Units.from_arrays(
         sparse.csr_array(rows) if layout == "sparse" else rows,
         row_bound=1.0,
-        groups=np.arange(200) // 4 if layout == "users" else 100,
+        groups=np.arange(200) // 4 if layout == "users" else None,
         max_records_per_user=4 if layout == "users" else 100,
         storage="float64",
     )

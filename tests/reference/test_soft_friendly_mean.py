@@ -162,7 +162,7 @@ def test_held_vectors_are_used_where_they_are_held():
     lent = curator.allot("inner", share=0.5)
     lent.hold(UnitVector(clip=0.01))
     assert float(lent.release(statistic, Gaussian(0.0))) == pytest.approx(32.769230769230774)
-    with pytest.raises(ValueError, match="held behind another curator"):
+    with pytest.raises(ValueError, match="another curator holds"):
         curator.blocks(2)[0].release(statistic, Gaussian(0.0))
 
 

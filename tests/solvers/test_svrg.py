@@ -50,7 +50,7 @@ class ForcedBatches(LocalCurator):
         ]
         return self
 
-    def _draw(self, sampling):
+    def private_draw(self, sampling):
         return None if isinstance(sampling, EveryUnit) else self.batches.pop(0)
 
     def _iterate_compiled(self, step, state, times, slots):

@@ -1,6 +1,7 @@
 """Evaluates every query of a run on a neighbouring data set as well, and records how far it moved."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -8,19 +9,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator import loops
+from privopt.curator.base import Curator
 from privopt.curator.handles import Held, StreamRequest
 from privopt.curator.local import LocalCurator
-from privopt.curator.transcript import Transcript
+from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
-from privopt.engine.in_process import InProcessEngine
+from privopt.engine.protocol import EngineName
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.mechanisms.base import Mechanism
+from privopt.ledger.unlimited import Unlimited
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import ArgminQuery, MeanQuery, Query, Scalar
 
 
-class Audit(LocalCurator):
+class Audit(Curator):
     """Runs a solver on `left` and evaluates every query on the neighbour `right` as well.
 
     Attributes:
@@ -38,81 +41,71 @@ class Audit(LocalCurator):
         *,
         noise: NoiseSource | None = None,
         understate: float = 0.0,
-        _engines: tuple[InProcessEngine, InProcessEngine] | None = None,
-        _transcript: Transcript | None = None,
+        engine: EngineName = "fast",
     ) -> None:
         """Open the audit; `understate` shrinks every sensitivity by that fraction, to show that the audit notices."""
-        super().__init__(
-            left,
-            ledger,
-            noise=noise,
-            transcript=_transcript,
-            engine=None if _engines is None else _engines[0],
-        )
-        self._right = InProcessEngine(right) if _engines is None else _engines[1]
-        self._right_held: dict[Held, NDArray[np.float64]] = {}
+        self._noise = NoiseSource() if noise is None else noise
+        self._left = LocalCurator(left, ledger, noise=self._noise, engine=engine)
+        self._right = LocalCurator(right, Unlimited(ledger.relation), noise=self._noise, engine=engine)
+        super().__init__(left.public, ledger, self._left.transcript)
         self._understate = understate
         self.moves: list[tuple[str, float]] = []
 
     def hold(self, query: MeanQuery) -> Held:
         """See `Curator.hold`."""
-        handle = super().hold(query)
-        self._right_held[handle] = self._right.gather(query)
+        handle = self._left.hold(query)
+        self._right.hold(query, under=handle)
         return handle
 
-    def _same_units(self, ledger: Payer) -> LocalCurator:
-        return self._sharing_held(self._pair(self._engine, self._right, ledger))
+    def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
+        """The value before noise, of the left side."""
+        return self._left.private_value(query, sampling, private_draw)
 
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> LocalCurator:
-        """The same positions on both sides."""
-        left = InProcessEngine(self._engine.units.subset(private_positions, size))
-        right = InProcessEngine(self._right.units.subset(private_positions, size))
-        return self._pair(left, right, ledger)
+    def _same_units(self, ledger: Payer) -> "Audit":
+        return self._pair(self._left.same_units(ledger), self._right.same_units(self._right.ledger), ledger)
 
-    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> LocalCurator:
-        left, right = (engine.view(row_map, row_bound) for engine in (self._engine, self._right))
-        return self._sharing_held(self._pair(left, right, self.ledger))
+    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
+        """The same positions on both sides, of whichever has more units."""
+        sides = (self._left, self._right)
+        private_count = max(side.private_units.private_count for side in sides)
+        parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=private_count)
+        return [
+            self._pair(
+                self._left.some_units(private_positions, size, ledger),
+                self._right.some_units(private_positions, size, self._right.ledger),
+                ledger,
+            )
+            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+        ]
 
-    def _sharing_held(self, curator: "Audit") -> "Audit":
-        curator._private_held, curator._right_held = self._private_held, self._right_held
-        return curator
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "Audit":
+        left, right = (side.mapped_units(row_map, row_bound) for side in (self._left, self._right))
+        return self._pair(left, right, self.ledger)
 
-    def _pair(self, left: InProcessEngine, right: InProcessEngine, ledger: Payer) -> "Audit":
-        child = Audit(
-            left.units,
-            right.units,
-            ledger,
-            noise=self._noise,
-            understate=self._understate,
-            _engines=(left, right),
-            _transcript=self.transcript,
-        )
-        child.moves = self.moves
+    def _pair(self, left: LocalCurator, right: LocalCurator, ledger: Payer) -> "Audit":
+        """An audit of other units of both sides that shares what this one keeps."""
+        child = object.__new__(Audit)
+        Curator.__init__(child, left.public, ledger, self.transcript)
+        child._noise, child._left, child._right = self._noise, left, right
+        child._understate, child.moves = self._understate, self.moves
         return child
-
-    def _on_the_right(self, query: Query, sampling: Sampling, draw: NDArray[np.int64] | None) -> Any:
-        engine, held = self._engine, self._private_held
-        self._engine, self._private_held = self._right, self._right_held
-        try:
-            return self._private_value(query, sampling, draw)
-        finally:
-            self._engine, self._private_held = engine, held
 
     def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         """Positions of whichever side has more units."""
-        wider = max(self._engine, self._right, key=lambda engine: engine.units.private_count)
-        everybody = isinstance(sampling, EveryUnit)
-        return None if everybody else wider.draw(sampling, self._noise.units_generator)
+        return max(self._left, self._right, key=lambda side: side.private_units.private_count).private_draw(
+            sampling
+        )
 
-    def _private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
-        if private_draw is not None:
-            private_draw = self._engine.units.private_held(private_draw)
-        return super()._private_value(query, sampling, private_draw)
-
-    def _compare(self, query: Query, sampling: Sampling, draw: Any, left: Any, sensitivity: float) -> None:
-        right = self._on_the_right(query, sampling, draw)
+    def _compare(
+        self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None, sensitivity: float
+    ) -> Any:
+        """The left value; how far the right one is from it goes into `moves`."""
+        left, right = (
+            side.private_value(query, sampling, _held(side, private_draw)) for side in (self._left, self._right)
+        )
         moved = distance(np.asarray(left), np.asarray(right), query.norm)
         self._note(query.name, moved, sensitivity)
+        return left
 
     def _note(self, name: str, moved: float, sensitivity: float) -> None:
         stated = sensitivity * (1.0 - self._understate)
@@ -120,33 +113,47 @@ class Audit(LocalCurator):
         self.moves.append((name, 0.0 if moved == 0 else moved / stated if measured else math.inf))
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
-        draw = self._draw(sampling)
-        private_value = self._private_value(query, sampling, draw)
-        released = mechanism.release(self._noise, private_value, float(sensitivity))
-        if isinstance(query, ArgminQuery):
-            noises = [
+        if not isinstance(query, ArgminQuery):
+            private_value = self._compare(query, sampling, self._draw(sampling), float(sensitivity))
+            return mechanism.release(self._noise, private_value, float(sensitivity))
+        released = mechanism.release(
+            self._noise, self._left.private_value(query, sampling, None), float(sensitivity)
+        )
+        noises = [
+            np.asarray(
                 query.implied_noise(
-                    self.public, e.units.private_features, e.units.private_targets, jnp.asarray(released)
+                    self.public,
+                    side.private_units.private_features,
+                    side.private_units.private_targets,
+                    jnp.asarray(released),
                 )
-                for e in (self._engine, self._right)
-            ]
-            moved = distance(np.asarray(noises[0]), np.asarray(noises[1]), query.norm)
-            self._note(query.name, moved, float(sensitivity))
-        else:
-            self._compare(query, sampling, draw, private_value, float(sensitivity))
+            )
+            for side in (self._left, self._right)
+        ]
+        self._note(query.name, distance(noises[0], noises[1], query.norm), float(sensitivity))
         return released
 
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
+        del name
+        return mechanism.open(self._noise, shape)
+
     def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
-        if request.query is not None:
-            assert isinstance(request.source, Audit)
-            private_value = request.source._private_value(request.query, EveryUnit(), None)
-            request.source._compare(request.query, EveryUnit(), None, private_value, request.sensitivity)
-        return super()._answer_stream(request, state)
+        ask = getattr(request.mechanism, request.name)
+        if request.query is None:
+            return ask(state, self._noise, **request.arguments)
+        assert isinstance(request.source, Audit)
+        private_value = request.source._compare(request.query, EveryUnit(), None, request.sensitivity)
+        return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
         self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
         return self._iterate_eagerly(step, state, times, slots)
+
+
+def _held(side: LocalCurator, private_draw: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+    """Those of the drawn positions at which this side has a unit."""
+    return None if private_draw is None else side.private_units.private_held(private_draw)
 
 
 def distance(left: NDArray[Any], right: NDArray[Any], norm: str) -> float:

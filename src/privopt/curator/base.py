@@ -112,7 +112,7 @@ class Curator(abc.ABC):
             self.ledger.charge(names, EventSequence(tuple(charges)))  # refuses all of them or none
         for slot, charge in zip(slots, charges, strict=True):
             self.ledger.charge(slot.name, charge)
-        if loops.compiles(slots, self.public):
+        if not self.transcript.eager and loops.compiles(slots, self.public):
             state, released, sensitivities = self._iterate_compiled(step, state, times, slots)
         else:
             state, released, sensitivities = self._iterate_eagerly(step, state, times, slots)

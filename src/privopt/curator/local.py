@@ -21,7 +21,8 @@ from privopt.curator.handles import Held, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
-from privopt.engine.in_process import InProcessEngine
+from privopt.engine.choose import engine_on
+from privopt.engine.protocol import Engine, EngineName
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
@@ -48,6 +49,8 @@ class LocalCurator(Curator):
         noise: secret randomness; default: fresh, from the operating system.
         observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage that
             may take a while; sees nothing private.
+        transcript: where releases are recorded; default: a new one.
+        engine: what computes on the units: "fast", or "reference", the plain path that the fast one is checked against.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class LocalCurator(Curator):
         noise: NoiseSource | None = None,
         observer: Observer | None = None,
         transcript: Transcript | None = None,
-        engine: InProcessEngine | None = None,
+        engine: Engine | EngineName = "fast",
     ) -> None:
         if ledger.relation is not units.public.relation:
             raise ValueError(
@@ -72,42 +75,56 @@ class LocalCurator(Curator):
         if transcript.seeded:
             ledger.mark_seeded()
         super().__init__(units.public, ledger, transcript, observer)
-        self._private_units = units
-        self._engine = InProcessEngine(units) if engine is None else engine
+        self.private_units = units
+        self._engine = engine_on(units, engine) if isinstance(engine, str) else engine
+        transcript.eager = not self._engine.compiles
         self._private_held: dict[Held, NDArray[np.float64]] = {}
 
-    def hold(self, query: MeanQuery) -> Held:
-        """Compute each unit's clipped contribution and keep it. Free: nothing is released."""
+    def hold(self, query: MeanQuery, *, under: Held | None = None) -> Held:
+        """Compute each unit's clipped contribution and keep it. Free: nothing is released.
+
+        Args:
+            query: what is kept.
+            under: the handle that names it; default: a new one.
+        """
         require_pure(query, self.public)
-        handle = Held(len(self._private_held))
+        handle = Held(len(self._private_held)) if under is None else under
         self._private_held[handle] = self._engine.gather(query)
         return handle
 
-    def _same_units(self, ledger: Payer) -> "LocalCurator":
-        curator = self._child(self._private_units, self._engine, ledger)
+    def same_units(self, ledger: Payer) -> "LocalCurator":
+        """A curator of the same units with another ledger."""
+        curator = self._child(self.private_units, self._engine, ledger)
         curator._private_held = self._private_held
         return curator
 
-    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
-        room = self._private_units.private_count
-        parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=room)
-        return [
-            self._some_units(private_positions, size, ledger)
-            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
-        ]
+    def some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
+        """A curator of the units at some positions, `size` of them as far as anybody may know."""
+        private_units = self.private_units.subset(private_positions, size)
+        return self._child(private_units, self._engine.on(private_units), ledger)
 
-    def _some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
-        """A curator on the units at some positions."""
-        private_units = self._private_units.subset(private_positions, size)
-        return self._child(private_units, InProcessEngine(private_units), ledger)
-
-    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
+    def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
+        """A curator of the same units with mapped rows, see `Units.mapped`."""
         engine = self._engine.view(row_map, row_bound)
         curator = self._child(engine.units, engine, self.ledger)
         curator._private_held = self._private_held
         return curator
 
-    def _child(self, private_units: Units, engine: InProcessEngine, ledger: Payer) -> "LocalCurator":
+    def _same_units(self, ledger: Payer) -> Curator:
+        return self.same_units(ledger)
+
+    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
+        private_count = self.private_units.private_count
+        parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=private_count)
+        return [
+            self.some_units(private_positions, size, ledger)
+            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+        ]
+
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
+        return self.mapped_units(row_map, row_bound)
+
+    def _child(self, private_units: Units, engine: Engine, ledger: Payer) -> "LocalCurator":
         return LocalCurator(
             private_units,
             ledger,
@@ -117,7 +134,7 @@ class LocalCurator(Curator):
             engine=engine,
         )
 
-    def _private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
+    def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
         """The value before noise; a function of the noise for an `ArgminQuery`."""
         if isinstance(query, MeanQuery):
             private_sum = self._engine.clipped_sum(query, private_draw)
@@ -138,13 +155,13 @@ class LocalCurator(Curator):
             return query.value(self.public, private_units.private_features, private_units.private_targets)
         raise TypeError(f"the engine does not know how to compute a {type(query).__name__}.")
 
-    def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
+    def private_draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         if isinstance(sampling, EveryUnit):
             return None
         return self._engine.draw(sampling, self._noise.units_generator)
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
-        private_value = self._private_value(query, sampling, self._draw(sampling))
+        private_value = self.private_value(query, sampling, self.private_draw(sampling))
         return mechanism.release(self._noise, private_value, float(sensitivity))
 
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
@@ -156,7 +173,7 @@ class LocalCurator(Curator):
         if request.query is None:
             return ask(state, self._noise, **request.arguments)
         assert isinstance(request.source, LocalCurator)
-        private_value = request.source._private_value(request.query, EveryUnit(), None)
+        private_value = request.source.private_value(request.query, EveryUnit(), None)
         return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(

@@ -18,7 +18,8 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy import stats
 
-from privopt.engine.in_process import InProcessEngine, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, StreamMechanism
@@ -172,7 +173,7 @@ class SecretDraws:
 
     forced = False
 
-    def __init__(self, noise: NoiseSource, engine: InProcessEngine) -> None:
+    def __init__(self, noise: NoiseSource, engine: Engine) -> None:
         self._noise = noise
         self._engine = engine
 

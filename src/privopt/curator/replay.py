@@ -12,7 +12,7 @@ from privopt.curator.base import Curator
 from privopt.curator.dataless import Dataless
 from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Release, Transcript
-from privopt.engine.in_process import traced_shapes
+from privopt.engine.compiled_loops import traced_shapes
 from privopt.errors import ReplayMismatch
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
@@ -37,7 +37,7 @@ class Replay(Dataless):
         super().__init__(
             public,
             Unlimited(public.relation) if ledger is None else ledger,
-            Transcript(public.relation, seeded=transcript.seeded),
+            Transcript(public.relation, seeded=transcript.seeded, eager=transcript.eager),
         )
         self._recorded = transcript
         self._cursor: Iterator[int] = iter(range(len(transcript))) if _cursor is None else _cursor

@@ -11,6 +11,7 @@ from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
+from privopt.engine.protocol import EngineName
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.dominating import dominating
@@ -33,6 +34,7 @@ class Run:
         account: pays for everything now, if there is one.
         observer: called with (name, count) after releases.
         seeded: whether something besides the noise came from a seed, such as the choice of users' records.
+        engine: what computes on the units, see `LocalCurator`.
     Raises:
         BudgetExceeded: the account, or the budget, cannot pay; no data has been read.
     """
@@ -48,12 +50,14 @@ class Run:
         account: Account | None = None,
         observer: Observer | None = None,
         seeded: bool = False,
+        engine: EngineName = "fast",
     ) -> None:
         self.budget, self.noise = budget, noise
         self.seeded = seeded or noise.seeded
         self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)
         self.transcript = Transcript(public.relation, seeded=self.seeded)
         self._observer = observer
+        self._engine: EngineName = engine
         if account is not None:
             account.spend(
                 name,
@@ -73,6 +77,7 @@ class Run:
             noise=self.noise,
             transcript=self.transcript,
             observer=self._observer,
+            engine=self._engine,
         )
 
     def part(self, name: str, event: Event) -> Payer:

@@ -85,11 +85,13 @@ class Transcript:
     Attributes:
         relation: the neighbouring relation that the sensitivities refer to.
         seeded: whether the noise, or the choice of units or records, was drawn from a seed: the run is not private.
+        eager: whether loops ran step by step: a replay then does the same, for the same last digit.
         keep_bytes: released values are kept up to this size in total; larger ones are dropped, prices are not.
     """
 
     relation: Relation
     seeded: bool = False
+    eager: bool = False
     keep_bytes: int = 256 * 2**20
     _releases: list[Release] = field(default_factory=list["Release"])
     _kept: int = 0

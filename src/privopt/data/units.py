@@ -233,9 +233,8 @@ class Units:
         private_rows = aligned_zeros(rows if dense else 0, width, dtype)
         private_norms = np.zeros(rows)
         step, whole = block_length(width + self.public.d, lines=PRODUCT_ROWS), whole_tiles(matrix)
-        product = max(
-            step, _MAPPED_AT_ONCE // step * step
-        )  # of one product; clipped in parts that stay in the cache
+        # One product of many rows, clipped in parts that stay in the cache.
+        product = max(step, _MAPPED_AT_ONCE // step * step)
         for first in range(0, rows, product):
             private_products = map_rows(private_source, slice(first, first + product), whole)[:, :width]
             for start in range(0, len(private_products), step):

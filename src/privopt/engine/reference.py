@@ -1,0 +1,145 @@
+"""The plain engine: every query by one path, contributions of whole units mapped in chunks, clipped and summed.
+
+No kernel, no shortcut for generalised-linear losses, no compiled loop: what there is to read is this file and
+`general_path`. Faster paths are held to its results by tests.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.data.rows import take_rows
+from privopt.data.units import Units
+from privopt.data.users import within
+from privopt.engine.compiled_loops import TracedRows, traced_arrays
+from privopt.engine.general_path import UnitChunk, chunk_contributions, chunk_length, chunk_sum
+from privopt.engine.rounding import BlockedSum
+from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
+from privopt.precision import double_precision
+from privopt.queries.base import MeanQuery, RecordSum, UnitSum
+
+
+class ReferenceEngine:
+    """Computes on units in this process's memory. Everything it returns is private.
+
+    Args:
+        units: the data.
+    """
+
+    compiles = False
+
+    def __init__(self, units: Units) -> None:
+        self.units = units
+
+    def clipped_sum(
+        self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """See `Engine.clipped_sum`."""
+        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
+            return self.chunked_sum(with_typed_leaves(checked(query)), private_draw, by_rows=False)
+
+    def gather(self, query: MeanQuery) -> NDArray[np.float64]:
+        """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit.
+
+        A statistic of the vectors may count them, so there are n of them whatever the relation.
+        """
+        with double_precision(), np.errstate(all="ignore"):
+            query = with_typed_leaves(checked(query))
+            private_parts = [
+                np.asarray(chunk_contributions(query, private_chunk, public=self.units.public))[:units]
+                for private_chunk, units in self._chunks(query, None)
+            ]
+            absent = max(0, self.units.public.n - self.units.private_count)
+            private_parts.append(np.zeros((absent, private_parts[0].shape[1])))
+            return np.concatenate(private_parts)
+
+    def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
+        """Draw the positions of the units that take part, in order. Independent of what the units hold.
+
+        Args:
+            sampling: Poisson draws the number from the binomial law, then that many units without replacement, which
+                is each unit independently with probability `rate`; fixed-size draws `batch` of n positions without
+                replacement, and an absent unit at one of them takes no part.
+            generator: the secret stream for units.
+        """
+        private_count = self.units.private_count
+        if isinstance(sampling, EveryUnit):
+            return np.arange(private_count)
+        if isinstance(sampling, FixedSize):
+            among = max(self.units.public.n, private_count)
+            private_draw = generator.choice(among, sampling.batch, replace=False, shuffle=False)
+            return np.sort(self.units.private_held(private_draw)).astype(np.int64)
+        size = int(generator.binomial(private_count, sampling.rate))
+        return np.sort(generator.choice(private_count, size, replace=False, shuffle=False)).astype(np.int64)
+
+    def traced_arrays(self) -> TracedRows:
+        """See `engine.compiled_loops.traced_arrays`."""
+        return traced_arrays(self.units)
+
+    def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReferenceEngine":
+        """See `Engine.view`."""
+        return ReferenceEngine(self.units.mapped(matrix, row_bound))
+
+    def on(self, private_units: Units) -> "ReferenceEngine":
+        """See `Engine.on`."""
+        return ReferenceEngine(private_units)
+
+    def __repr__(self) -> str:
+        return f"ReferenceEngine({self.units!r})"
+
+    def chunked_sum(
+        self, query: MeanQuery, private_draw: NDArray[np.int64] | None, *, by_rows: bool
+    ) -> NDArray[np.float64]:
+        """The sum, chunk after chunk; `by_rows` uses the generalised-linear form of a query, if it has one."""
+        total: BlockedSum | None = None
+        for private_chunk, units in self._chunks(query, private_draw):
+            private_part = chunk_sum(query, private_chunk, public=self.units.public, by_rows=by_rows)
+            total = BlockedSum(private_part.shape) if total is None else total
+            total.add(np.asarray(private_part), units)
+        assert total is not None
+        return total.total()
+
+    def _chunks(
+        self, query: MeanQuery, private_draw: NDArray[np.int64] | None
+    ) -> Iterator[tuple[UnitChunk, int]]:
+        """Chunks of whole units, padded to one shape, with how many units each really holds."""
+        units = self.units
+        count = units.private_count if private_draw is None else len(private_draw)
+        length = chunk_length(query, units.public, count)
+        records = units.public.records_per_unit
+        for start in range(0, max(count, 1), length):
+            stop = min(start + length, count)
+            positions = np.arange(start, stop) if private_draw is None else private_draw[start:stop]
+            private_features = np.zeros((length, records, units.public.d), units.private_features.dtype)
+            private_targets = np.zeros((length, records))
+            private_mask = np.zeros((length, records), np.bool_)
+            private_weights = np.ones(length)
+            private_rows = units.private_rows_of(positions)
+            place = (np.arange(len(positions)), np.zeros(len(positions), np.int64))
+            if units.private_offsets is not None and units.private_weights is not None:
+                private_counts = np.diff(units.private_offsets)[positions]
+                place = (np.repeat(place[0], private_counts), within(private_counts))
+                private_weights[: len(positions)] = units.private_weights[positions]
+            private_features[place] = take_rows(units.private_features, private_rows)
+            private_targets[place] = units.private_targets[private_rows]
+            private_mask[place] = units.private_present[private_rows]
+            yield UnitChunk(private_features, private_targets, private_mask, private_weights), stop - start
+
+
+def checked(query: MeanQuery) -> MeanQuery:
+    """A query that an engine sums."""
+    if isinstance(query, RecordSum | UnitSum):
+        return query
+    raise TypeError(f"the engine sums a RecordSum or a UnitSum, got {type(query).__name__}.")
+
+
+def with_typed_leaves(query: MeanQuery) -> MeanQuery:
+    """The same query with NumPy leaves: how a caller made a number or a point then needs no new compilation."""
+
+    def typed(leaf: Any) -> Any:
+        return np.asarray(leaf) if isinstance(leaf, float | jax.Array) else leaf
+
+    return jax.tree.map(typed, query)
