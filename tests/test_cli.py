@@ -276,6 +276,20 @@ def test_a_model_that_is_read_back_predicts_what_was_fitted(model: str, folder: 
     assert again.report == saved.report
 
 
+def test_a_model_directory_with_an_earlier_name_of_an_argument_is_read(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    directory = tmp_path / "model"
+    assert run(*fit_arguments(folder, "ill", directory)).exit_code == 0
+    fresh, document = SavedModel.read(directory).estimator, directory / "model.json"
+    text = document.read_text(encoding="utf-8")
+    assert text.count('"scale_share": 0.05') == 1
+    document.write_text(text.replace('"scale_share": 0.05', '"scale_budget": 0.07'), encoding="utf-8")
+    again = SavedModel.read(directory).estimator
+    assert again.scale_share == 0.07
+    np.testing.assert_array_equal(again.coef_, fresh.coef_)
+
+
 def test_several_classes_have_a_probability_each(folder: Path, tmp_path: Path, run: Run) -> None:
     outcome = run(*fit_arguments(folder, "ward", tmp_path / "model"))
     assert outcome.exit_code == 0, outcome.output

@@ -15,7 +15,6 @@ from privopt.commands import screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.rand_records import MEANING, MOST_VISITS, RECORDS, SCHEMA, TRAINING, Records, load
 from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.fitting import meaning
 from privopt.estimators.regressors import PoissonRegressor
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
@@ -314,7 +313,7 @@ def _report(fit: Fit, rows: Sequence[Mapping[str, Any]]) -> PrivacyReport:
         features=names,
         intercept=fit.estimator.intercept_,
         classes=None if fit.counts else ("no visit", "any visit"),
-        meaning=meaning(fit.estimator, encoder.describe_units()),
+        meaning=fit.estimator._meaning(encoder.describe_units()),
     )
     return replace(
         report, title=fit.title, model=model, metrics=figures, notices=(*report.notices, NOT_COVERED)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from tests.audit.attack import attack, worst_pair
+from tests.support.attack import attack, worst_pair
 
 from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget

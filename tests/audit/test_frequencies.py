@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from tests.audit.attack import worst_pair
+from tests.support.attack import worst_pair
 
 from privopt.curator import loops
 from privopt.curator.local import LocalCurator

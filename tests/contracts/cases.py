@@ -40,7 +40,8 @@ BUDGET = Budget(2.0, 1e-5)
 class Case:
     """A solver on a problem, with everything that could be derived given.
 
-    `still` are the fields with which it does nothing; None where it always releases something.
+    `still` are the fields with which it does nothing; None where it always releases something. `tags` are what tests of
+    a few cases select them by.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Case:
     problem: Problem
     relations: tuple[str, ...] = ("replace-one", "add-or-remove-one")
     still: Mapping[str, Any] | None = field(default_factory=lambda: {"steps": 0})
+    tags: frozenset[str] = frozenset()
 
 
 def own_loss(params, features, target):
@@ -73,20 +75,35 @@ _L1_BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
 _NO_STEPS = {"most_steps": 0}
 _ADAPTIVE = {"clip": 0.4, "step_size": 1.0, "window": 20, "most_steps": 60}
 
+# Tags: full-batch steps on a scalar loss that a few lines of NumPy repeat, and cases that stand for the others.
+_PLAIN_DESCENT, _TYPICAL = "plain descent", "typical"
+
 EVERY_CASE = (
-    Case("gradient descent", GradientDescent(**_FULL), _LOGISTIC),
+    Case(
+        "gradient descent",
+        GradientDescent(**_FULL),
+        _LOGISTIC,
+        tags=frozenset({_PLAIN_DESCENT, _TYPICAL}),
+    ),
     Case(
         "gradient descent, l1, last",
         GradientDescent(returns="last", **_FULL),
         Problem(losses.huber(0.5), L1(0.02)),
+        tags=frozenset({_PLAIN_DESCENT}),
     ),
     Case(
         "gradient descent, ball, weighted",
         GradientDescent(returns="weighted", **_FULL),
         Problem(losses.squared, NoRegulariser(), L2Ball(0.5)),
+        tags=frozenset({_PLAIN_DESCENT}),
     ),
     Case("gradient descent, softmax", GradientDescent(**_FULL), Problem(losses.softmax(3), Ridge(0.1))),
-    Case("gradient descent, own loss", GradientDescent(**_FULL), Problem(losses.RecordLoss(own_loss))),
+    Case(
+        "gradient descent, own loss",
+        GradientDescent(**_FULL),
+        Problem(losses.RecordLoss(own_loss)),
+        tags=frozenset({_TYPICAL}),
+    ),
     Case("stochastic gradient descent", StochasticGradientDescent(**_SAMPLED), _LOGISTIC),
     Case(
         "stochastic gradient descent, elastic net",
@@ -296,6 +313,7 @@ EVERY_CASE = (
         Whitening(inner=AdaptiveGradientDescent(most_steps=8)),
         _LOGISTIC,
         still=None,
+        tags=frozenset({_TYPICAL}),
     ),
 )
 CASES = [(case, relation) for case in EVERY_CASE for relation in case.relations]
@@ -306,6 +324,11 @@ def those(wanted: Callable[[Case], bool]) -> dict[str, Any]:
     """Arguments of `parametrize` for the cases that a test is about."""
     found = [(case, relation) for case, relation in CASES if wanted(case)]
     return {"argvalues": found, "ids": [f"{case.name}, {relation}" for case, relation in found]}
+
+
+def tagged(tag: str) -> dict[str, Any]:
+    """The same for the cases that carry a tag."""
+    return those(lambda case: tag in case.tags)
 
 
 def toy_arrays(case: Case, seed: int = 0):

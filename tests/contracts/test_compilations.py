@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import jax
 import pytest
-from tests.contracts.cases import CASES, IDS, as_units, toy_arrays
+from tests.contracts.cases import as_units, tagged, toy_arrays
 
 from privopt.ledger.amounts import Budget
 from privopt.solve import minimize
@@ -26,7 +26,7 @@ def compiled() -> Iterator[list[str]]:
     jax.monitoring.unregister_event_duration_listener(listen)
 
 
-@pytest.mark.parametrize(("case", "relation"), CASES[:1] + CASES[-2:-1], ids=IDS[:1] + IDS[-2:-1])
+@pytest.mark.parametrize(("case", "relation"), **tagged("typical"))
 def test_a_fit_with_another_budget_compiles_at_most_two_programs(case, relation, compiled):
     units = as_units(*toy_arrays(case), relation)
     minimize(case.problem, units, budget=Budget(20.0, 1e-4), solver=case.solver, random_state=1)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.contracts.cases import BUDGET, CASES, EVERY_CASE, IDS, D, N, as_units, toy_arrays
+from tests.contracts.cases import BUDGET, CASES, EVERY_CASE, D, N, as_units, tagged, toy_arrays
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
@@ -61,7 +61,7 @@ def assert_no_canary(thing):
         assert "0.1234567" not in thing
 
 
-@pytest.mark.parametrize(("case", "relation"), [CASES[0], CASES[9], CASES[-1]], ids=[IDS[0], IDS[9], IDS[-1]])
+@pytest.mark.parametrize(("case", "relation"), **tagged("typical"))
 def test_nothing_that_comes_out_holds_a_private_number(case, relation):
     units = as_units(*marked_arrays(case), relation)
     assert np.float32(CANARY).tobytes() in np.asarray(units.private_features).tobytes()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.contracts.cases import BUDGET, CASES, IDS, D, N, as_units, those, toy_arrays
+from tests.contracts.cases import BUDGET, CASES, IDS, D, N, as_units, tagged, those, toy_arrays
 
 from privopt.curator.audit import Audit
 from privopt.curator.dry_run import DryRun
@@ -126,7 +126,7 @@ def test_zero_steps_can_be_planned(case, relation):
     assert len(result.transcript) == 0
 
 
-@pytest.mark.parametrize(("case", "relation"), CASES[:6], ids=IDS[:6])  # full batch, scalar losses
+@pytest.mark.parametrize(("case", "relation"), **tagged("plain descent"))
 def test_no_noise_and_no_clip_equal_a_plain_reference(case, relation):
     features, targets = toy_arrays(case)
     units = as_units(features, targets, relation)

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 from scipy import sparse
-from tests.engine.test_in_process import LOSSES, D, FixedChoice, close, units_for
+from tests.support.engine_rows import LOSSES, D, FixedChoice, close, units_for
 from tests.support.plain_logistic import PlainLogistic
 
 from privopt.data.rows import MappedRows

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
-from tests.estimators.configured import ROWS, configured, toy_data
+from tests.support.configured_estimators import ROWS, configured, toy_data
 
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.regressors import Ridge
@@ -20,7 +20,7 @@ FEW_STEPS = GradientDescent(steps=3)
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"user_weighting": "x"}, ValueError, "user_weighting must be 'user', 'sqrt' or 'record'"),
     ({"max_records_per_user": 0}, ValueError, "max_records_per_user must be an integer of at least 1"),
-    ({"scale_budget": 3}, ValueError, "scale_budget must lie strictly between 0 and 1"),
+    ({"scale_share": 3}, ValueError, "scale_share must lie strictly between 0 and 1"),
     ({"fit_intercept": "yes"}, TypeError, "fit_intercept must be True or False"),
     ({"bounds": (0, 0)}, ValueError, "bounds must have low < high for at least one feature"),
     ({"bounds": None, "loose_bounds": (2, 2)}, ValueError, "loose_bounds must have low < high"),

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from tests.estimators.configured import CLASSIFIERS, EVERY_ESTIMATOR, REGRESSORS, configured
+from tests.support.configured_estimators import CLASSIFIERS, EVERY_ESTIMATOR, REGRESSORS, configured
 
 from privopt.estimators.regressors import LinearRegression, PoissonRegressor, QuantileRegressor
 from privopt.solvers.gradient_descent import GradientDescent

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
-from tests.estimators.configured import EVERY_ESTIMATOR, FEW_STEPS, ROWS, WIDTH, configured, toy_data
+from tests.support.configured_estimators import EVERY_ESTIMATOR, FEW_STEPS, ROWS, WIDTH, configured, toy_data
 
 from privopt.errors import BudgetExceeded
 from privopt.estimators.classifiers import LogisticRegression

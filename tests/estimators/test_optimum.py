@@ -8,7 +8,7 @@ import sklearn.linear_model
 import sklearn.svm
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from tests.estimators.configured import ROWS, configured, toy_data
+from tests.support.configured_estimators import ROWS, configured, toy_data
 
 from privopt.estimators.classifiers import LinearSVC, LogisticRegression
 from privopt.estimators.regressors import (

@@ -10,13 +10,13 @@ import pytest
 from numpy.typing import NDArray
 from sklearn import linear_model
 from sklearn.base import clone
-from tests.estimators.configured import EVERY_ESTIMATOR, ROWS, WIDTH, configured, toy_data
+from tests.support.configured_estimators import EVERY_ESTIMATOR, ROWS, WIDTH, configured, toy_data
 
 from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.fitting import setup_of
 from privopt.estimators.penalties import groups_of
 from privopt.estimators.regressors import LinearRegression, Ridge
 from privopt.estimators.selection import PrivateSearchCV
+from privopt.estimators.specification import Shape
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning import descent_defaults
@@ -31,7 +31,7 @@ FREE = (1.0, 1.0, 1.0, 0.0)  # the intercept is not penalised
 
 
 def setup_for(model: Any, **options: Any) -> Any:
-    return setup_of(model, WIDTH, ROWS, None, is_sparse=False, **options)
+    return model._setup(Shape(width=WIDTH, n=ROWS, by_user=False, **options), None)
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_the_default_strength_of_a_sparse_penalty_is_the_noise_of_one_gradient()
     sparse_model = configured(LogisticRegression, penalty="l1")
     budget = Budget(1.0, 1e-6)
     setup = setup_for(sparse_model, budget=budget)
-    clip = descent_defaults.default_clip(Instance(setup.problem, setup.public(ROWS, by_user=False), budget))
+    clip = descent_defaults.default_clip(Instance(setup.problem, setup.public, budget))
     assert setup.alpha == pytest.approx(2.0 * clip / (ROWS * gaussian_mu(1.0, 1e-6)))
     assert setup_for(sparse_model, budget=Budget(math.inf, 0.0)).alpha == pytest.approx(1 / ROWS)
     assert setup_for(sparse_model).alpha == pytest.approx(1 / ROWS)

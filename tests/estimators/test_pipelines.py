@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from sklearn.model_selection import GridSearchCV, RandomizedSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
-from tests.estimators.configured import configured, toy_data
+from tests.support.configured_estimators import configured, toy_data
 
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.searched import in_search

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.base import clone
-from tests.estimators.configured import EVERY_ESTIMATOR, ROWS, WIDTH, configured, toy_data
+from tests.support.configured_estimators import EVERY_ESTIMATOR, ROWS, WIDTH, configured, toy_data
 
 from privopt.errors import BudgetExceeded
 from privopt.estimators.base import HOLDOUT, SELECTION_SHARE
@@ -77,7 +77,7 @@ def test_there_is_a_default_grid(penalty: str, solver: str) -> None:
 
 def test_bounds_and_strength_together_are_one_plan() -> None:
     X, y = toy_data()
-    model = chosen(bounds=None, loose_bounds=(-1e3, 1e3), scale_budget=0.1).fit(X, y)
+    model = chosen(bounds=None, loose_bounds=(-1e3, 1e3), scale_share=0.1).fit(X, y)
     assert 2.0 * (1 - 1e-3) <= model.privacy_.epsilon <= 2.0
     assert model.privacy_.count == 1 + 40 + 1 + 20
     assert "for 45 % of the budget" in model.privacy_.selection.sentence

@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
-from tests.estimators.configured import FEW_STEPS, ROWS, WIDTH, configured, toy_data
+from tests.support.configured_estimators import FEW_STEPS, ROWS, WIDTH, configured, toy_data
 
 from privopt.errors import BudgetExceeded
 from privopt.estimators.classifiers import LogisticRegression
-from privopt.estimators.fitting import Shape
 from privopt.estimators.regressors import LinearRegression
-from privopt.estimators.scale_estimation import LEVELS, ScaleEstimation, scale_estimation
+from privopt.estimators.scaling import FeatureScaling
 from privopt.estimators.selection import PrivateSearchCV
-from privopt.estimators.stages import Records, fit_in_stages, plan_stages
+from privopt.estimators.specification import Records, Shape
+from privopt.estimators.stages import LEVELS, ScaleEstimation, fit_in_stages, plan_stages
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
@@ -46,10 +46,15 @@ def records_of(X: Any, y: Any, seed: int = 0) -> Records:
     return Records(private_features=X, private_targets=y, groups=None, noise=NoiseSource(seed))
 
 
+def estimation(bounds: Any, width: int, *, share: float = 0.05) -> ScaleEstimation:
+    scaling = FeatureScaling.of(bounds, width, centered=False, keep_zero=False, name="loose_bounds")
+    return ScaleEstimation(loose=scaling, share=share, keep_zero=False)
+
+
 def estimated(X: Any, *, stddev: float = 0.0, low: Any = LOOSE[0], high: Any = LOOSE[1]) -> Any:
     """Bounds from exact shares, as if they had been released with some noise."""
     width = X.shape[1]
-    scales = scale_estimation((low, high), 0.05, width, keep_zero=False)
+    scales = estimation((low, high), width)
     peak = np.maximum(np.abs(scales.loose.low), np.abs(scales.loose.high))
     shares = np.zeros((width, 2 * LEVELS + 1))
     for column, entries in enumerate((X / peak).T):
@@ -95,7 +100,7 @@ def test_columns_without_a_scale_in_sight_keep_the_loose_range() -> None:
 def test_noise_is_not_taken_for_data() -> None:
     X, stddev = np.linspace(-1, 1, 500)[:, None], 0.01
     noise = np.random.default_rng(0)
-    scales = scale_estimation(LOOSE, 0.05, 30, keep_zero=False)
+    scales = estimation(LOOSE, 30)
     low, high = scales.bounds(stddev * noise.normal(size=(30, 2 * LEVELS + 1)), stddev)
     np.testing.assert_array_equal([low, high], [[end] * 30 for end in LOOSE])
     assert np.all(np.abs(estimated(X, stddev=stddev)) <= 2.0)
@@ -119,7 +124,7 @@ def test_one_plan_covers_the_bounds_and_the_fit(kind: Any) -> None:
     assert announced.event == model.plan_.event == model.privacy_.event
     assert 0.999 * 5.0 <= model.privacy_.epsilon <= 5.0
     assert (model.plan_.releases, model.n_iter_, model.privacy_.count) == (21, 20, 21)
-    assert model.plan_.settings["scale_budget"] == 0.05
+    assert model.plan_.settings["scale_share"] == 0.05
     assert [group.name for group in model.privacy_.releases] == ["ColumnMagnitudes", "ClippedGradient"]
     assert any("for 5 % of the budget" in sentence for sentence in model.privacy_.declared)
 
@@ -131,16 +136,18 @@ def test_the_transcript_is_the_plan(solver: Any, relation: Relation) -> None:
     budget = Budget(2.0, 1e-5)
     model = loose(relation=relation, n=ROWS)
     shape = Shape(width=WIDTH, n=ROWS, by_user=False, budget=budget)
-    staged = plan_stages(shape.setup(model, y), solver, n=ROWS, by_user=False, budget=budget)
-    result, setup = fit_in_stages(staged, records_of(X, y), account=None, observer=None)
+    setup = model._setup(shape, y)
+    scales = ScaleEstimation.of(setup)
+    assert scales is not None
+    staged = plan_stages(setup, scales, solver)
+    result, setup, *_ = fit_in_stages(staged, records_of(X, y), account=None, observer=None)
     assert leaf_counts(result.transcript.event()) == leaf_counts(staged.plan.event)
     assert 2.0 * (1 - 1e-3) <= result.transcript.epsilon(budget.delta) <= 2.0
     assert setup.features.width == WIDTH
 
 
 def test_the_share_is_one_of_rho() -> None:
-    scales = scale_estimation(LOOSE, 0.2, WIDTH, keep_zero=False).configured(Budget(1.0, 1e-6))
-    assert isinstance(scales, ScaleEstimation)
+    scales = estimation(LOOSE, WIDTH, share=0.2).configured(Budget(1.0, 1e-6))
     assert scales.noise_multiplier is not None
     assert scales.noise_multiplier**-2 == pytest.approx(0.2 * gaussian_mu(1.0, 1e-6) ** 2)
 
@@ -229,9 +236,9 @@ WRONG = [
     ({"loose_bounds": None}, ValueError, "bounds is missing: .* loose_bounds"),
     ({"loose_bounds": 3.0}, TypeError, "loose_bounds must be a pair"),
     ({"loose_bounds": (1.0, 0.0)}, ValueError, "loose_bounds must be finite with low <= high"),
-    ({"scale_budget": 0.0}, ValueError, "scale_budget must lie strictly between 0 and 1"),
-    ({"scale_budget": 1.0}, ValueError, "scale_budget must lie strictly between 0 and 1"),
-    ({"scale_budget": "some"}, TypeError, "scale_budget must be a number"),
+    ({"scale_share": 0.0}, ValueError, "scale_share must lie strictly between 0 and 1"),
+    ({"scale_share": 1.0}, ValueError, "scale_share must lie strictly between 0 and 1"),
+    ({"scale_share": "some"}, TypeError, "scale_share must be a number"),
 ]
 
 

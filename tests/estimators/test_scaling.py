@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from privopt.estimators.scaling import BLOCK_ENTRIES, FeatureScaling, TargetScaling
+from privopt.estimators.scaling import BLOCK_ENTRIES, FeatureScaling
+from privopt.estimators.targets import TargetScaling
 
 LOW, HIGH = np.array([0.0, -4.0, 2.0]), np.array([10.0, 4.0, 2.0])
 

@@ -22,7 +22,7 @@ from sklearn.model_selection import (
     validation_curve,
 )
 from sklearn.pipeline import make_pipeline
-from tests.estimators.configured import toy_data
+from tests.support.configured_estimators import toy_data
 
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.searched import SEARCHES

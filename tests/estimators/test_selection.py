@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.base import clone, is_classifier
-from tests.estimators.configured import CLASSIFIERS, FEW_STEPS, ROWS, WIDTH, toy_data
+from tests.support.configured_estimators import CLASSIFIERS, FEW_STEPS, ROWS, WIDTH, toy_data
 
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES
+from tests.support.scale_checks import LEVEL, WRONG_SCALES
 
 from privopt.ledger.events import NonPrivateEvent, PureEvent
 from privopt.mechanisms.above_threshold import AboveThreshold

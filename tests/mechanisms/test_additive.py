@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
-from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
+from tests.support.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
 
 from privopt.ledger.events import GaussianEvent, LaplaceEvent, NonPrivateEvent
 from privopt.mechanisms.additive import Gaussian, Laplace

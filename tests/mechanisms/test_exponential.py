@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES, frequency_p_value, softmax
+from tests.support.scale_checks import LEVEL, WRONG_SCALES, frequency_p_value, softmax
 
 from privopt.ledger.events import BoundedRangeEvent, NonPrivateEvent
 from privopt.mechanisms.exponential import ExponentialMechanism

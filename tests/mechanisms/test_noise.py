@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from randomgen import AESCounter, ChaCha, UserBitGenerator
 from scipy import stats
-from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
+from tests.support.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
 
 from privopt.mechanisms.noise import NoiseSource
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
+from tests.support.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
 
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent
 from privopt.mechanisms.noise import NoiseSource

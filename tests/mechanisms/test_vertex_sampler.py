@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.mechanisms.scale_checks import LEVEL, WRONG_SCALES, frequency_p_value, softmax
+from tests.support.scale_checks import LEVEL, WRONG_SCALES, frequency_p_value, softmax
 
 from privopt.ledger.events import NoEvent, ZCDPEvent
 from privopt.mechanisms.noise import NoiseSource

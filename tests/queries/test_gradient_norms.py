@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.queries.test_queries import CASES, LOSSES, D, Pair, as_units, pairs, points
+from tests.support.query_neighbours import CASES, LOSSES, D, Pair, as_units, pairs, points
 
 from privopt.curator.audit import Audit
 from privopt.data.units import Units

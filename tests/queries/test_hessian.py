@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.queries.test_queries import D, as_units, pairs, points
+from tests.support.query_neighbours import D, as_units, pairs, points
 
 from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
-from tests.queries.test_queries import D, as_units, pairs
 from tests.support.formula_noise import FormulaNoise
+from tests.support.query_neighbours import D, as_units, pairs
 from tests.support.reference_rows import reference_arrays
 
 from privopt.curator.audit import Audit

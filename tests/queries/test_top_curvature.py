@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
-from tests.queries.test_queries import as_units, pairs
+from tests.support.query_neighbours import as_units, pairs
 
 from privopt.curator.audit import Audit
 from privopt.data.units import Units

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from tests.report import samples
+from tests.support import report_samples as samples
 
 from privopt.report import figures
 from privopt.report.report import PrivacyReport

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from tests.report import samples
+from tests.support import report_samples as samples
 
 from privopt.public import Relation
 from privopt.report.explain import price, utility_assumptions

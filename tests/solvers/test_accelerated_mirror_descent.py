@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.solvers.mirror_reference import (
+from tests.support.mirror_reference import (
     CLOSE,
     largest_move,
     neighbours,

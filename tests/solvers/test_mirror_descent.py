@@ -5,7 +5,7 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.solvers.mirror_reference import (
+from tests.support.mirror_reference import (
     CLOSE,
     largest_move,
     neighbours,

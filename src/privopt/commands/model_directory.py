@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from privopt.commands.task import MODELS, Estimator, Task
-from privopt.estimators.fitting import meaning, set_parameters, setup_of
+from privopt.estimators.specification import Shape
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.tables import TableError, TabularEncoder, load_model, save_model
@@ -19,6 +19,7 @@ from privopt.tables import TableError, TabularEncoder, load_model, save_model
 CLASSES = {kind.estimator.__name__: kind.estimator for kind in MODELS.values()}
 REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
 PAIRS = ("bounds", "target_bounds")  # arguments that JSON turns from tuples into lists
+RENAMED = {"scale_budget": "scale_share"}  # arguments in directories that were written before
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,16 +116,12 @@ class SavedModel:
 
 def _rebuilt(document: Mapping[str, Any], coef: Any, intercept: Any) -> Estimator:
     """The fitted estimator, from its public arguments and released parameters."""
-    arguments = dict(document["arguments"])
+    stored: Mapping[str, Any] = document["arguments"]
+    arguments = {RENAMED.get(name, name): value for name, value in stored.items()}
     arguments |= {name: tuple(arguments[name]) for name in PAIRS if arguments.get(name) is not None}
     estimator = CLASSES[document["class"]](**arguments)
-    width = coef.shape[-1]
-    setup = setup_of(estimator, width, document["n"], None, is_sparse=document["sparse"])
-    # What else a fit sets follows from the setup alone; then the released numbers as they were stored.
-    set_parameters(estimator, np.zeros((width + 1) * setup.problem.loss.outputs), setup)
-    estimator.coef_ = coef
-    estimator.intercept_ = intercept if intercept.ndim else float(intercept)
-    estimator.n_features_in_ = width
+    shape = Shape(width=coef.shape[-1], n=document["n"], by_user=False, is_sparse=document["sparse"])
+    estimator._restore(shape, coef, intercept if intercept.ndim else float(intercept))
     return estimator
 
 
@@ -136,5 +133,5 @@ def _summary(estimator: Estimator, encoder: TabularEncoder) -> ModelSummary:
         features=[str(name) for name in encoder.get_feature_names_out()],
         intercept=estimator.intercept_,
         classes=getattr(estimator, "classes_", None),
-        meaning=meaning(estimator, encoder.describe_units()),
+        meaning=estimator._meaning(encoder.describe_units()),
     )

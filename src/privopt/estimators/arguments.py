@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_array, validate_data
 
-from privopt.data.users import check_user_records
-from privopt.ledger.account import checked_account
+from privopt.data import cells
+from privopt.errors import ArgumentError
 from privopt.ledger.amounts import Budget
 
 FROM_Y = "from_y"
@@ -58,7 +60,7 @@ def missing_bounds(name: str) -> ValueError:
         "with one entry a feature. It must be public, known without looking at these data; values outside are moved "
         "to the nearer end. TabularEncoder's features have (-1, 1). If only a loose range is known, give it as "
         "loose_bounds=(low, high): bounds within it are then estimated privately, for a share of the budget "
-        "(scale_budget, 5 %). Reading them off the data is not private."
+        "(scale_share, 5 %). Reading them off the data is not private."
     )
 
 
@@ -152,40 +154,6 @@ def labels_from(public_targets: NDArray[Any]) -> NDArray[Any]:
     return labels
 
 
-def check_model(model: Any) -> None:
-    """Check the arguments of an estimator that nothing else would look at, or look at only where they matter.
-
-    Raises:
-        TypeError, ValueError: one is out of its range, or belongs to another choice than the one that was made.
-    """
-    check_switch("fit_intercept", model.fit_intercept)
-    checked_account(model.account)
-    fraction("scale_budget", model.scale_budget, "the share of the budget for estimating bounds")
-    if not 0 <= number("l1_ratio", model.l1_ratio) <= 1:
-        raise ValueError(f"l1_ratio must lie between 0 (a ridge) and 1 (sparse), got {model.l1_ratio!r}.")
-    check_user_records(model.max_records_per_user, model.user_weighting)
-    if model.n is not None and (isinstance(model.n, bool) or not isinstance(model.n, int | np.integer)):
-        raise TypeError(f"n must be an integer or None, got {model.n!r}: it is the public number of units.")
-    if model.alphas is not None and not isinstance(model.alpha, str):
-        raise ValueError(
-            "alphas was given without alpha='private': they are what a private choice of the strength chooses from. "
-            "Give alpha='private' with them, or leave them out."
-        )
-
-
-def check_groups_of_features(model: Any) -> None:
-    """Refuse groups of features that no penalty would look at.
-
-    Raises:
-        ValueError: they were given beside another penalty.
-    """
-    if model.feature_groups is not None and (model.penalty != "group" or model.l1_radius is not None):
-        raise ValueError(
-            "feature_groups was given, but nothing uses them: give penalty='group' with them, without l1_radius, or "
-            "leave them out."
-        )
-
-
 def check_switch(name: str, value: Any) -> None:
     """Refuse what is neither True nor False.
 
@@ -222,3 +190,35 @@ def as_range(name: str, bounds: Any) -> tuple[float, float]:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
         raise ValueError(f"{name} must be two finite numbers (low, high) with low < high, got {bounds!r}.")
     return low, high
+
+
+def planned_units(n: int | None) -> int:
+    """The number of units of a plan.
+
+    Raises:
+        ValueError: neither the plan nor the estimator was given one.
+    """
+    if n is None:
+        raise ValueError("n is missing: give the public number of units, of users if by_user=True.")
+    return n
+
+
+def checked_features(estimator: BaseEstimator, X: Any, *, least: int, reset: bool) -> Any:
+    """Features as numbers, their names and number noted (`reset`) or compared with those of the fit.
+
+    Raises:
+        ValueError, TypeError: a shape or a type is wrong, or there are fewer than `least` rows.
+    """
+    private_features = cells.matrix(X)
+    if private_features.ndim != 2:  # scikit-learn's sentence would print the cells
+        raise ArgumentError(
+            f"Expected 2D array, got {private_features.ndim}D array instead. "
+            "Reshape your data to (rows, features): X[:, None] for a single feature, X[None, :] for a single row."
+        )
+    options: dict[str, Any] = {"accept_sparse": "csr", "ensure_all_finite": False, "dtype": None}
+    private_features = check_array(
+        private_features, **options, ensure_min_samples=least, estimator=estimator, input_name="X"
+    )
+    private_named: Any = X if isinstance(X, pd.DataFrame) else private_features
+    validate_data(estimator, private_named, reset=reset, skip_check_array=True)
+    return private_features

@@ -7,58 +7,34 @@ parameters, and translates them back. A fitted model keeps no data, no noise and
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.data.users import Weighting
-from privopt.estimators.fitting import (
-    Shape,
-    checked_arrays,
-    checked_budget,
-    checked_features,
-    declarations,
-    set_parameters,
-    set_report,
-    units_in,
-    with_penalty,
-)
-from privopt.estimators.penalties import PRIVATE, Penalty, strengths
-from privopt.estimators.scaling import TargetScaling
-from privopt.estimators.search import Candidate, SearchPlan, plan_search
-from privopt.estimators.search_run import Scorer, run_search, told_strength
-from privopt.estimators.searched import SEARCHED, in_search
+from privopt.estimators import arguments
+from privopt.estimators.penalties import Penalty
+from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
+from privopt.estimators.searched import SEARCHED, describe_strength, in_search
 from privopt.estimators.setup import Setup
-from privopt.estimators.stages import Records, fit_in_stages, plan_stages
-from privopt.ledger.account import Account
+from privopt.estimators.specification import Records, Shape, Specification
+from privopt.estimators.stages import Fitted, ScaleEstimation, fit_in_stages, plan_fit, plan_stages
+from privopt.estimators.targets import Target, describe_coefficients
+from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
-from privopt.problems.losses import GLMLoss
 from privopt.public import Relation
-from privopt.queries.holdout_scores import Score
-from privopt.report.report import PrivacyReport, Selection
-from privopt.result import Result
+from privopt.report.report import PrivacyReport
 from privopt.solve import minimize
-from privopt.solve import plan as plans_for
 from privopt.solve_arguments import check_observer
 from privopt.solvers.base import Solver
 
 HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
-
-
-class Fitted(NamedTuple):
-    """A fit's result, the setup that translates it, the number of the model's own releases, how it was chosen."""
-
-    result: Result
-    setup: Setup
-    releases: int
-    selection: Selection | None = None
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -78,8 +54,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             as one-hot columns and pixels, do best with symmetric bounds such as (-1, 1), which keep zeros zero. Sparse
             features are only divided, never shifted; their bounds include 0.
         loose_bounds: in place of `bounds`, a public range that is surely wide enough, possibly by orders of magnitude;
-            tighter bounds are then estimated privately, for `scale_budget` of the budget.
-        scale_budget: share of the budget (of its rho) for that, between 0 and 1.
+            tighter bounds are then estimated privately, for `scale_share` of the budget.
+        scale_share: share of the budget (of its rho) for that, between 0 and 1.
         penalty: what keeps the weights of scaled features small: "l2" (`alpha / 2 ||w||^2`), "l1" (`alpha ||w||_1`),
             "elasticnet" (`alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) / 2 ||w||^2`), "group" (`alpha sqrt|g| ||w_g||`
             for each group g) or None. The intercept is free.
@@ -121,7 +97,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     delta: float | None = None
     bounds: Any = None
     loose_bounds: Any = None
-    scale_budget: float = 0.05
+    scale_share: float = 0.05
     penalty: Penalty | None = "l2"
     alpha: float | str | None = None
     alphas: Sequence[float] | NDArray[Any] | None = None
@@ -147,39 +123,9 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     privacy_: PrivacyReport = field(init=False)
     plan_: Plan = field(init=False)
 
-    _unit_rows: ClassVar[bool] = (
-        False  # whether rows are divided by their lengths if `row_bound` does not say
-    )
-
-    # What a model adds ----------------------------------------------------------------------------------------------
-
     @abc.abstractmethod
-    def _domain(self, y: NDArray[Any] | None) -> tuple[TargetScaling | None, NDArray[Any] | None]:
-        """What the user declared about the target: its scaling, or its labels (read off y if declared public)."""
-
-    @abc.abstractmethod
-    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
-        """The loss of scaled targets."""
-
-    @abc.abstractmethod
-    def _adopt(self, weights: NDArray[np.float64], offset: NDArray[np.float64], setup: Setup) -> None:
-        """Set `coef_` and `intercept_` from what `Setup.unscaled` gives."""
-
-    @abc.abstractmethod
-    def _adopted(self, setup: Setup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The inverse of `_adopt`."""
-
-    @abc.abstractmethod
-    def _record_score(self, setup: Setup) -> Score:
-        """How well a prediction fits one record, for a charged selection."""
-
-    @abc.abstractmethod
-    def _score_means(self) -> str:
-        """What `X @ coef_ + intercept_` of the fitted model is, in a few words."""
-
-    @abc.abstractmethod
-    def _declared_target(self) -> str:
-        """What was declared public about the target, in a sentence."""
+    def _target(self, y: NDArray[Any] | None) -> Target:
+        """What is predicted, as the user declared it; y, where it is known, for labels declared to be those in y."""
 
     # Fitting --------------------------------------------------------------------------------------------------------
 
@@ -197,36 +143,17 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             BudgetExceeded: the account cannot pay; no data have been read.
         """
         check_observer(observer)
-        budget = checked_budget(self, (*getattr(X, "shape", ()), None)[0] if groups is None else None)
+        given = self._specification()
+        budget = self._budget(given, (*getattr(X, "shape", ()), None)[0] if groups is None else None)
         if observer is not None:
             observer("rows", 0)
-        private_features, private_targets = checked_arrays(self, X, y)
-        shape = Shape(
-            width=private_features.shape[1],
-            n=units_in(self, len(private_targets), groups),
-            by_user=groups is not None,
-            is_sparse=sparse.issparse(private_features),
-            names=getattr(self, "feature_names_in_", None),
-            budget=budget,
-        )
-        records = Records(
-            private_features=private_features,
-            private_targets=private_targets,
-            groups=groups,
-            noise=NoiseSource(self.random_state),
-        )
-        fitted = self._search(shape, budget, records, observer) or self._fit(shape, budget, records, observer)
+        records = given.records(self, X, y, groups, NoiseSource(self.random_state))
+        shape, penalty = given.shape(records, self._names(), budget), given.penalty
+        fitted = (self._fit_chosen if penalty.is_chosen else self._fit_alone)(shape, records, observer)
         assert fitted.result.plan is not None
-        plan = with_penalty(self, fitted.result.plan, fitted.setup.alpha)
-        set_parameters(self, fitted.result.params, fitted.setup)
-        set_report(
-            self,
-            fitted.result._replace(plan=plan),
-            fitted.setup,
-            steps=fitted.releases,
-            declared=declarations(self, fitted.setup, by_user=shape.by_user),
-            selection=SEARCHED if in_search() else fitted.selection,
-        )
+        plan = penalty.shown_in(fitted.result.plan, fitted.setup.alpha)
+        fitted = fitted._replace(result=fitted.result._replace(plan=plan))
+        self._adopt(fitted._replace(selection=SEARCHED) if in_search() else fitted)
         return self
 
     def plan(self, *, n_features: int, n: int | None = None, by_user: bool = False) -> Plan:
@@ -239,43 +166,52 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         Raises:
             ValueError: a privacy argument or n is missing.
         """
-        n = self.n if n is None else n
-        if n is None:
-            raise ValueError("n is missing: give the public number of units, of users if by_user=True.")
-        budget = checked_budget(self, n)
+        n = arguments.planned_units(self.n if n is None else n)
+        given = self._specification()
+        penalty, budget = given.penalty, self._budget(given, n)
         shape = Shape(width=n_features, n=n, by_user=by_user, budget=budget)
-        if self.alpha == PRIVATE:
-            return with_penalty(self, self._planned_search(shape, budget, None)[0].plan, None)
-        setup = shape.setup(self, None)
-        if setup.scales is not None:
-            staged = plan_stages(setup, self.solver, n=n, by_user=by_user, budget=budget)
-            return with_penalty(self, staged.plan, setup.alpha)
-        public = setup.public(n, by_user=by_user)
-        plans = plans_for(
-            setup.problem,
-            n=n,
-            d=public.d,
-            epsilon=budget.epsilon,
-            delta=budget.delta,
-            relation=public.relation,
-            row_bound=public.row_bound,
-            records_per_unit=public.records_per_unit,
-            solver=self.solver,
-        )
-        return with_penalty(self, plans.default, setup.alpha)
+        if penalty.is_chosen:
+            return penalty.shown_in(self._planned_search(shape, None).plan, None)
+        setup = self._setup(shape, None)
+        return penalty.shown_in(plan_fit(setup, self.solver), setup.alpha)
 
-    def _fit(self, shape: Shape, budget: Budget, records: Records, observer: Observer | None) -> Fitted:
+    def _specification(self) -> Specification:
+        """The arguments, checked as far as no size is needed."""
+        checked_account(self.account)
+        return Specification.of(type(self).__name__, self.get_params(deep=False))
+
+    def _budget(self, given: Specification, rows: int | None) -> Budget:
+        """The budget of a fit; `rows`, if public, is named in the advice on delta.
+
+        Raises:
+            ValueError, TypeError: epsilon, delta or, under add-or-remove-one, n is missing or out of its range; groups
+                of features are of no use; or the account was lost.
+        """
+        given.penalty.check_groups()
+        if self.account is None and getattr(self, "_account_lost", False):
+            raise ValueError(
+                "this estimator was pickled, and the account that paid for its fit stayed behind: give it one with "
+                "set_params(account=...), or fit a clone."
+            )
+        budget = arguments.checked_budget(self.epsilon, self.delta, given.public_count(rows))
+        given.check_bounds()
+        return budget
+
+    def _setup(self, shape: Shape, y: NDArray[Any] | None) -> Setup:
+        """Everything public about a fit of some shape."""
+        return Setup.of(self._specification(), self._target(y), shape)
+
+    def _fit_alone(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
         """One model, after the bounds where they are to be estimated."""
-        setup = shape.setup(self, records.private_targets)
-        if setup.scales is not None:
-            staged = plan_stages(setup, self.solver, n=shape.n, by_user=shape.by_user, budget=budget)
-            result, setup = fit_in_stages(staged, records, account=self.account, observer=observer)
-            before = 1  # the bounds
-            return Fitted(result, setup, result.transcript.releases - before)
+        setup = self._setup(shape, records.private_targets)
+        scales = ScaleEstimation.of(setup)
+        if scales is not None:
+            staged = plan_stages(setup, scales, self.solver)
+            return fit_in_stages(staged, records, account=self.account, observer=observer)
         result = minimize(
             setup.problem,
-            records.units(setup),
-            budget=budget,
+            setup.units(records),
+            budget=shape.known_budget,
             solver=self.solver,
             account=self.account,
             random_state=self.random_state,
@@ -283,54 +219,66 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         )
         return Fitted(result, setup, result.transcript.releases)
 
-    def _search(
-        self, shape: Shape, budget: Budget, records: Records, observer: Observer | None
-    ) -> Fitted | None:
-        """The model whose strength of the penalty is chosen privately; None where it is given."""
-        if self.alpha != PRIVATE:
-            return None
-        search, models, scorer = self._planned_search(shape, budget, records.private_targets)
+    def _fit_chosen(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
+        """The model whose strength of the penalty is chosen privately."""
+        search = self._planned_search(shape, records.private_targets)
         name = f"{type(self).__name__}(alpha='private')"
-        found = run_search(
-            search, models, scorer, records, account=self.account, name=name, observer=observer
-        )
-        assert found.setup.alpha is not None
-        told = told_strength(search, found.setup.alpha)
-        return Fitted(found.result, found.setup, found.releases, told)
+        _, fitted = run_search(search, records, account=self.account, name=name, observer=observer)
+        return fitted._replace(selection=describe_strength(search, fitted.setup))
 
-    def _planned_search(
-        self, shape: Shape, budget: Budget, y: NDArray[Any] | None
-    ) -> tuple[SearchPlan, list[Self], Scorer]:
-        """The search among the strengths, one unfitted model for each, and what they are scored with."""
-        default = shape.setup(self._copy(None), y).alpha
+    def _planned_search(self, shape: Shape, y: NDArray[Any] | None) -> SearchPlan:
+        """The search among the strengths."""
+        given, target = self._specification(), self._target(y)
+        default = Setup.of(given.with_strength(None), target, shape).alpha
         if default is None:
             raise ValueError(
                 "alpha='private' needs a penalty whose strength it chooses: give penalty='l2' or another."
             )
-        grid = strengths(self.alphas, default, is_sparse=self.penalty != "l2")
-        models = [self._copy(alpha) for alpha in grid]
-        search = plan_search(
-            [Candidate(setup=shape.setup(model, y), solver=self.solver) for model in models],
-            n=shape.n,
-            by_user=shape.by_user,
-            budget=budget,
+        setups = [
+            Setup.of(given.with_strength(alpha), target, shape) for alpha in given.penalty.strengths(default)
+        ]
+        return plan_search(
+            [Candidate(setup=setup, solver=self.solver) for setup in setups],
+            self._scored(shape, y),
             holdout=HOLDOUT,
             selection_share=SELECTION_SHARE,
             refit=True,
         )
-        return search, models, Scorer.of(models[0], shape, y)
 
-    def _copy(self, alpha: float | None) -> Self:
-        """An unfitted model with another strength, which nothing pays for by itself."""
-        copy: Any = clone(self)
-        return copy.set_params(alpha=alpha, account=None)
+    def _scored(self, shape: Shape, y: NDArray[Any] | None) -> Setup:
+        """How candidates of a search are scored: on rows as they are, with a constant, without a penalty."""
+        centered: Any = clone(self)
+        target: Target = centered.set_params(fit_intercept=True)._target(y)
+        return Setup.of(self._specification().plain(shape), target, shape)
+
+    def _adopt(self, fitted: Fitted, *declared: str) -> None:
+        """Set all that a fit sets; `declared` is what the user declared besides the model's own arguments."""
+        assert fitted.result.plan is not None
+        vars(self).update(fitted.setup.attributes(*fitted.setup.unscaled(fitted.result.params)))
+        self.plan_, self.n_iter_ = fitted.result.plan, fitted.steps
+        self.privacy_ = fitted.report(self._names(), declared)
+
+    def _restore(self, shape: Shape, coef: NDArray[np.float64], intercept: Any) -> None:
+        """Set what predictions need, from released parameters that were stored."""
+        self.n_features_in_ = shape.width
+        vars(self).update(self._setup(shape, None).attributes(coef, intercept))
+
+    def _meaning(self, columns: str) -> str:
+        """What the fitted model's coefficients are, in sentences; `columns` says in which units the columns are."""
+        target = self._target(getattr(self, "classes_", None))
+        divided: Any = getattr(self, "row_lengths_", None)
+        return describe_coefficients(target, columns, divided=divided is not None)
+
+    def _names(self) -> Sequence[str] | None:
+        """The names of the features of the latest fit, where they are known."""
+        return getattr(self, "feature_names_in_", None)
 
     # Predicting -----------------------------------------------------------------------------------------------------
 
     def _checked_features(self, X: Any) -> Any:
         """Features to predict from, checked by shape and type only."""
         check_is_fitted(self)
-        return checked_features(self, X, least=0, reset=False)
+        return arguments.checked_features(self, X, least=0, reset=False)
 
     def _linear(self, features: Any) -> NDArray[np.float64]:
         """`features @ coef_.T + intercept_`."""

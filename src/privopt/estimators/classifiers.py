@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,9 @@ from sklearn.base import ClassifierMixin
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.scaling import RowLengths, TargetScaling
-from privopt.estimators.setup import Setup
+from privopt.estimators.scaling import RowLengths
+from privopt.estimators.targets import Classes
 from privopt.problems import losses
-from privopt.problems.losses import GLMLoss
-from privopt.queries.holdout_scores import Accuracy, Score
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -42,45 +40,17 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
     classes_: NDArray[Any] = field(init=False)
     row_lengths_: RowLengths | None = field(init=False, default=None)
 
-    _several_classes: ClassVar[bool] = True
-    _unit_rows: ClassVar[bool] = True
-
-    def _domain(self, y: NDArray[Any] | None) -> tuple[None, NDArray[Any]]:
+    def _labels(self, y: NDArray[Any] | None) -> NDArray[Any]:
+        """The declared labels; those in y if the user declared them public."""
         if self.classes is None:
             raise arguments.missing_classes(type(self).__name__)
         if not isinstance(self.classes, str) or self.classes != arguments.FROM_Y:
-            labels = arguments.labels_of(self.classes)
-        elif y is None:
+            return arguments.labels_of(self.classes)
+        if y is None:
             raise ValueError(
                 "classes='from_y' needs a y: to plan without data, give the labels as classes=[...]."
             )
-        else:
-            labels = arguments.labels_from(y)
-        if len(labels) > 2 and not self._several_classes:
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
-                "classes): use LogisticRegression."
-            )
-        return None, labels
-
-    def _adopt(self, weights: NDArray[np.float64], offset: NDArray[np.float64], setup: Setup) -> None:
-        assert setup.labels is not None
-        self.classes_ = setup.labels
-        self.coef_, self.intercept_ = weights, offset
-        self.row_lengths_ = RowLengths(setup.features, setup.intercept) if setup.unit_rows else None
-
-    def _adopted(self, setup: Setup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        del setup
-        return self.coef_, self.intercept_
-
-    def _record_score(self, setup: Setup) -> Score:
-        del setup
-        return Accuracy()
-
-    def _declared_target(self) -> str:
-        if isinstance(self.classes, str):
-            return "Classes: the user declared that the set of labels in y is public; it was read off y."
-        return f"Classes, given by the user: {', '.join(map(str, self.classes if self.classes is not None else ()))}."
+        return arguments.labels_from(y)
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Scores: (rows,) of the second class against the first, or (rows, classes)."""
@@ -96,12 +66,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
         codes = (scores[:, 0] > 0).astype(np.intp) if scores.shape[1] == 1 else np.argmax(scores, axis=1)
         return self.classes_[codes]
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = self._several_classes
-        return tags
 
-
+@final
 @dataclass(kw_only=True, eq=False, repr=False)
 class LogisticRegression(PrivateClassifier):
     """Private logistic regression, of two or several classes.
@@ -111,7 +77,7 @@ class LogisticRegression(PrivateClassifier):
     scores. It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
 
     Args:
-        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         classes: see `PrivateClassifier`.
@@ -127,15 +93,14 @@ class LogisticRegression(PrivateClassifier):
         True
     """
 
-    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
-        del targets
-        assert labels is not None
-        return losses.logistic if len(labels) == 2 else losses.softmax(len(labels))
-
-    def _score_means(self) -> str:
-        if len(self.classes_) == 2:
-            return "the log-odds of the one class against the other, as headed"
-        return "the score of the class; the softmax of all scores gives their probabilities"
+    def _target(self, y: NDArray[Any] | None) -> Classes:
+        labels = self._labels(y)
+        if len(labels) == 2:
+            loss, meaning = losses.logistic, "the log-odds of the one class against the other, as headed"
+        else:
+            loss = losses.softmax(len(labels))
+            meaning = "the score of the class; the softmax of all scores gives their probabilities"
+        return Classes(labels=labels, loss=loss, meaning=meaning, given=self.classes)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (rows, classes)."""
@@ -145,6 +110,7 @@ class LogisticRegression(PrivateClassifier):
         return softmax(scores, axis=1)
 
 
+@final
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearSVC(PrivateClassifier):
     """A private linear support vector machine for two classes, with the corner of its hinge made smooth.
@@ -155,7 +121,7 @@ class LinearSVC(PrivateClassifier):
 
     Args:
         width: half the length of margins over which the hinge is made smooth; positive.
-        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         classes: see `PrivateClassifier`; two labels.
@@ -167,12 +133,18 @@ class LinearSVC(PrivateClassifier):
 
     width: float = 0.5
 
-    _several_classes: ClassVar[bool] = False
+    def _target(self, y: NDArray[Any] | None) -> Classes:
+        labels = self._labels(y)
+        if len(labels) > 2:
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
+                "classes): use LogisticRegression."
+            )
+        width = arguments.positive("width", self.width, "half the length over which the hinge is made smooth")
+        meaning = "the decision score: where it is positive, the first class of the heading is predicted"
+        return Classes(labels=labels, loss=losses.smoothed_hinge(width), meaning=meaning, given=self.classes)
 
-    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
-        del targets, labels
-        meaning = "half the length over which the hinge is made smooth"
-        return losses.smoothed_hinge(arguments.positive("width", self.width, meaning))
-
-    def _score_means(self) -> str:
-        return "the decision score: where it is positive, the first class of the heading is predicted"
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags

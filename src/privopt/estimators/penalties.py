@@ -1,8 +1,8 @@
 """What keeps the weights small or sparse: a penalty, or an l1 ball, from the arguments of an estimator. Public."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from privopt.estimators import arguments
 from privopt.ledger.amounts import Budget
 from privopt.planning import descent_defaults
 from privopt.planning.instance import Instance
+from privopt.planning.plan import Plan
 from privopt.planning.whitening import default_ridge
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
 from privopt.problems.problem import Problem
@@ -23,6 +24,7 @@ RIDGE_FACTORS = (1.0, 10.0, 100.0, 1000.0)  # times the default strength, what a
 SPARSE_FACTORS = (0.3, 1.0, 3.0, 10.0)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class PenaltyArguments:
     """What an estimator was given about its penalty, checked where it is used.
@@ -33,6 +35,7 @@ class PenaltyArguments:
         l1_ratio: share of the l1 term in an elastic net.
         feature_groups: lists of columns, or of their names.
         l1_radius: radius of the l1 ball, None for none.
+        alphas: the strengths that a private choice chooses from, None for the default ones.
     """
 
     penalty: Any
@@ -40,6 +43,34 @@ class PenaltyArguments:
     l1_ratio: Any
     feature_groups: Any
     l1_radius: Any
+    alphas: Any
+
+    def __post_init__(self) -> None:
+        """Check what a fit would look at only where it matters."""
+        if not 0 <= arguments.number("l1_ratio", self.l1_ratio) <= 1:
+            raise ValueError(f"l1_ratio must lie between 0 (a ridge) and 1 (sparse), got {self.l1_ratio!r}.")
+        if self.alphas is not None and not isinstance(self.alpha, str):
+            raise ValueError(
+                "alphas was given without alpha='private': they are what a private choice of the strength chooses "
+                "from. Give alpha='private' with them, or leave them out."
+            )
+
+    def check_groups(self) -> None:
+        """Refuse groups of features that nothing looks at.
+
+        Raises:
+            ValueError: they were given beside another penalty.
+        """
+        if self.feature_groups is not None and (self.penalty != "group" or self.l1_radius is not None):
+            raise ValueError(
+                "feature_groups was given, but nothing uses them: give penalty='group' with them, without l1_radius, "
+                "or leave them out."
+            )
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the strength is to be chosen privately."""
+        return isinstance(self.alpha, str) and self.alpha == PRIVATE
 
     @property
     def is_penalised(self) -> bool:
@@ -62,6 +93,24 @@ class PenaltyArguments:
         if isinstance(self.alpha, str):
             raise ValueError(f"alpha must be a number, None or 'private', got {self.alpha!r}.")
         return arguments.positive("alpha", self.alpha, "the strength of the penalty", zero=True)
+
+    def strengths(self, default: float) -> tuple[float, ...]:
+        """The public grid that a private choice chooses from: `alphas`, or multiples of the default.
+
+        Raises:
+            ValueError, TypeError: alphas is no list of at least two strengths.
+        """
+        if self.alphas is None:
+            factors = SPARSE_FACTORS if self.is_sparse else RIDGE_FACTORS
+            return tuple(factor * default for factor in factors)
+        if isinstance(self.alphas, str) or np.ndim(self.alphas) != 1 or len(self.alphas) < 2:
+            raise ValueError(
+                f"alphas must be a list of at least two strengths to choose from, got {self.alphas!r}."
+            )
+        return tuple(
+            arguments.positive("each of alphas", alpha, "a strength of the penalty", zero=True)
+            for alpha in np.asarray(self.alphas).tolist()
+        )
 
     def regulariser(
         self, *, width: int, default: float, intercept: bool, kind: str, names: Sequence[str] | None
@@ -107,7 +156,7 @@ class PenaltyArguments:
             return ball
         return Product(((ball, width * outputs), (Box(-radius, radius), outputs)))
 
-    def settings(self, alpha: float | None) -> dict[str, float | str]:
+    def _settings(self, alpha: float | None) -> dict[str, float | str]:
         """What a plan shows."""
         if self.l1_radius is not None:
             return {"penalty": "l1 ball", "l1_radius": float(self.l1_radius)}
@@ -116,7 +165,11 @@ class PenaltyArguments:
             shown["l1_ratio"] = float(self.l1_ratio)
         if alpha is not None:
             shown["alpha"] = alpha
-        return shown | ({"alpha": PRIVATE} if self.alpha == PRIVATE else {})
+        return shown | ({"alpha": PRIVATE} if self.is_chosen else {})
+
+    def shown_in(self, plan: Plan, alpha: float | None) -> Plan:
+        """The plan of a fit, with what it says about the penalty; `alpha` is the strength, where it is known."""
+        return replace(plan, settings={**plan.settings, **self._settings(alpha)})
 
     def describe(self) -> str | None:
         """The choice in a sentence, where it is not the plain one."""
@@ -126,12 +179,12 @@ class PenaltyArguments:
             )
         if self.penalty in ("l2", None):
             return None
-        told = {
+        kinds = {
             "l1": "the sum of the sizes of the weights",
             "elasticnet": f"an elastic net with l1_ratio = {self.l1_ratio}",
             "group": f"the lengths of {len(self.feature_groups or ())} groups of weights",
         }
-        return f"Penalty, given by the user: {told[self.penalty]}."
+        return f"Penalty, given by the user: {kinds[self.penalty]}."
 
     def _check(self, kind: str) -> None:
         if not (self.penalty is None or isinstance(self.penalty, str)) or self.penalty not in PENALTIES:
@@ -149,8 +202,6 @@ class PenaltyArguments:
                 f"penalty={self.penalty!r} and l1_radius={self.l1_radius!r} were both given: the ball takes the place "
                 "of the penalty. Give penalty=None with it, or leave l1_radius out."
             )
-        if self.penalty == "elasticnet" and not 0 <= arguments.number("l1_ratio", self.l1_ratio) <= 1:
-            raise ValueError(f"l1_ratio must lie between 0 (a ridge) and 1 (sparse), got {self.l1_ratio!r}.")
         if self.penalty == "group" and self.feature_groups is None:
             raise ValueError(
                 "feature_groups is missing: penalty='group' needs the lists of columns whose weights vanish together, "
@@ -223,23 +274,3 @@ def default_strength(
     if not penalty.is_sparse:
         return default_ridge(instance)
     return descent_defaults.noise_of_one(instance, descent_defaults.default_clip(instance))
-
-
-def strengths(alphas: Any, default: float, *, is_sparse: bool) -> tuple[float, ...]:
-    """The public grid that alpha="private" chooses from.
-
-    Args:
-        alphas: what the user gave, None for multiples of the default.
-        default: see `default_strength`.
-        is_sparse: whether the penalty makes weights exactly zero.
-    Raises:
-        ValueError, TypeError: it is no list of at least two strengths.
-    """
-    if alphas is None:
-        return tuple(factor * default for factor in (SPARSE_FACTORS if is_sparse else RIDGE_FACTORS))
-    if isinstance(alphas, str) or np.ndim(alphas) != 1 or len(alphas) < 2:
-        raise ValueError(f"alphas must be a list of at least two strengths to choose from, got {alphas!r}.")
-    return tuple(
-        arguments.positive("each of alphas", alpha, "a strength of the penalty", zero=True)
-        for alpha in np.asarray(alphas).tolist()
-    )

@@ -2,9 +2,8 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
@@ -13,11 +12,8 @@ from sklearn.metrics import d2_pinball_score, d2_tweedie_score
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.penalties import Penalty
-from privopt.estimators.scaling import TargetScaling
-from privopt.estimators.setup import Setup
+from privopt.estimators.targets import Counts, Numbers, TargetScaling
 from privopt.problems import losses
-from privopt.problems.losses import GLMLoss
-from privopt.queries.holdout_scores import BoundedLoss, Score
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -30,42 +26,21 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
 
     target_bounds: tuple[float, float] | None = None
 
-    def _domain(self, y: NDArray[Any] | None) -> tuple[TargetScaling, None]:
-        del y
+    def _scaling(self) -> TargetScaling:
+        """The scaling by the declared bounds."""
+        return TargetScaling.of(self._declared_bounds(), centered=self.fit_intercept)
+
+    def _declared_bounds(self) -> tuple[float, float]:
         if self.target_bounds is None:
             raise arguments.missing_target_bounds(type(self).__name__)
-        return TargetScaling.of(self.target_bounds, centered=self.fit_intercept), None
-
-    def _adopt(self, weights: NDArray[np.float64], offset: NDArray[np.float64], setup: Setup) -> None:
-        assert setup.targets is not None
-        self.coef_ = weights[0] * setup.targets.spread
-        self.intercept_ = float(offset[0] * setup.targets.spread + setup.targets.center)
-
-    def _adopted(self, setup: Setup) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        assert setup.targets is not None
-        spread, center = setup.targets.spread, setup.targets.center
-        return self.coef_[None, :] / spread, np.asarray([(self.intercept_ - center) / spread])
-
-    def _record_score(self, setup: Setup) -> Score:
-        """The loss, bounded by that of the middle prediction at the farther target bound."""
-        loss = setup.problem.loss
-        assert isinstance(loss, losses.ScalarLoss)
-        assert setup.targets is not None
-        worst = loss.value(jnp.zeros(2), jnp.asarray(setup.targets.ends))
-        return BoundedLoss(loss=loss, cap=float(jnp.max(worst)))
-
-    def _score_means(self) -> str:
-        return "the prediction, in units of the target"
-
-    def _declared_target(self) -> str:
-        low, high = self.target_bounds or (math.nan, math.nan)
-        return f"Target bounds, given by the user: {low:g} to {high:g}; targets outside were moved to the nearer end."
+        return self.target_bounds
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """`X @ coef_ + intercept_`."""
         return self._linear(self._checked_features(X))
 
 
+@final
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearRegression(PrivateRegressor):
     """Private least squares, by default without a penalty.
@@ -74,7 +49,7 @@ class LinearRegression(PrivateRegressor):
     scaled into [-1, 1]. `penalty="l1"` or `l1_radius` makes it the lasso, `penalty="elasticnet"` the elastic net.
 
     Args:
-        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
@@ -84,20 +59,21 @@ class LinearRegression(PrivateRegressor):
 
     penalty: Penalty | None = None
 
-    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
-        del targets, labels
-        return losses.squared
+    def _target(self, y: NDArray[Any] | None) -> Numbers:
+        del y
+        return Numbers(scaling=self._scaling(), loss=losses.squared)
 
 
+@final
 @dataclass(kw_only=True, eq=False, repr=False)
-class Ridge(LinearRegression):
+class Ridge(PrivateRegressor):
     """Private least squares with a penalty.
 
     Minimises `mean (w.a + b - t)^2 / 2 + alpha / 2 ||w||^2`, a the scaled features and t the target scaled into
     [-1, 1]: scikit-learn's Ridge on scaled data with its `alpha` equal to n times this one.
 
     Args:
-        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
@@ -105,9 +81,12 @@ class Ridge(LinearRegression):
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
     """
 
-    penalty: Penalty | None = "l2"
+    def _target(self, y: NDArray[Any] | None) -> Numbers:
+        del y
+        return Numbers(scaling=self._scaling(), loss=losses.squared)
 
 
+@final
 @dataclass(kw_only=True, eq=False, repr=False)
 class HuberRegressor(PrivateRegressor):
     """Private regression that outliers pull with bounded force.
@@ -118,7 +97,7 @@ class HuberRegressor(PrivateRegressor):
     Args:
         threshold: the residual, in the target's units, at which the loss turns from square to linear; by default a
             tenth of the width of `target_bounds`.
-        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
@@ -130,15 +109,18 @@ class HuberRegressor(PrivateRegressor):
 
     threshold: float | None = None
 
-    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
-        del labels
-        assert targets is not None
+    def _target(self, y: NDArray[Any] | None) -> Numbers:
+        del y
+        scaling = self._scaling()
         if self.threshold is None:
-            return losses.huber(0.2)  # measured to be a good start on two tables
-        meaning = "the residual at which the loss turns from square to linear"
-        return losses.huber(arguments.positive("threshold", self.threshold, meaning) / targets.spread)
+            threshold = 0.2  # measured to be a good start on two tables
+        else:
+            meaning = "the residual at which the loss turns from square to linear"
+            threshold = arguments.positive("threshold", self.threshold, meaning) / scaling.spread
+        return Numbers(scaling=scaling, loss=losses.huber(threshold))
 
 
+@final
 @dataclass(kw_only=True, eq=False, repr=False)
 class QuantileRegressor(PrivateRegressor):
     """Private regression of a quantile, such as the median.
@@ -150,7 +132,7 @@ class QuantileRegressor(PrivateRegressor):
         quantile: the level, strictly between 0 and 1.
         smoothing: half the length, in the target's units, over which the corner is made smooth; 0 for none; by default
             a twentieth of the width of `target_bounds`.
-        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
@@ -163,16 +145,15 @@ class QuantileRegressor(PrivateRegressor):
     quantile: float = 0.5
     smoothing: float | None = None
 
-    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
-        del labels
-        assert targets is not None
-        level = arguments.number("quantile", self.quantile)
+    def _target(self, y: NDArray[Any] | None) -> Numbers:
+        del y
+        scaling, level = self._scaling(), arguments.number("quantile", self.quantile)
         if self.smoothing is None:
-            return losses.quantile(level, 0.1)  # curvature 5: less smoothing needs more steps
-        meaning = "half the length over which the corner is made smooth"
-        return losses.quantile(
-            level, arguments.positive("smoothing", self.smoothing, meaning, zero=True) / targets.spread
-        )
+            smoothing = 0.1  # curvature 5: less smoothing needs more steps
+        else:
+            meaning = "half the length over which the corner is made smooth"
+            smoothing = arguments.positive("smoothing", self.smoothing, meaning, zero=True) / scaling.spread
+        return Numbers(scaling=scaling, loss=losses.quantile(level, smoothing))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the pinball loss of the constant quantile that the model explains (D2)."""
@@ -180,6 +161,7 @@ class QuantileRegressor(PrivateRegressor):
         return float(d2_pinball_score(y, prediction, sample_weight=sample_weight, alpha=self.quantile))
 
 
+@final
 @dataclass(kw_only=True, eq=False, repr=False)
 class PoissonRegressor(PrivateRegressor):
     """Private Poisson regression of counts, with a logarithmic link.
@@ -189,7 +171,7 @@ class PoissonRegressor(PrivateRegressor):
 
     Args:
         max_rate: largest rate the model predicts; by default the upper target bound.
-        epsilon, delta, bounds, loose_bounds, scale_budget, relation, n, row_bound, fit_intercept, solver, account,
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`; the lower one is at least 0.
@@ -201,41 +183,9 @@ class PoissonRegressor(PrivateRegressor):
 
     max_rate_: float = field(init=False)
 
-    def _domain(self, y: NDArray[Any] | None) -> tuple[TargetScaling, None]:
+    def _target(self, y: NDArray[Any] | None) -> Counts:
         del y
-        if self.target_bounds is None:
-            raise arguments.missing_target_bounds(type(self).__name__)
-        low, high = arguments.as_range("target_bounds", self.target_bounds)
-        if low < 0:
-            raise ValueError(
-                f"target_bounds must begin at 0 or above, got {self.target_bounds!r}: counts are not negative."
-            )
-        return TargetScaling(0.0, 1.0, (low, high)), None
-
-    def _loss(self, targets: TargetScaling | None, labels: NDArray[Any] | None) -> GLMLoss:
-        del labels
-        assert targets is not None
-        return losses.poisson(math.log(self._top_rate(targets)), targets.ends[1])
-
-    def _top_rate(self, targets: TargetScaling) -> float:
-        if self.max_rate is None:
-            return targets.ends[1]
-        return arguments.positive("max_rate", self.max_rate, "the largest rate that the model predicts")
-
-    def _adopt(self, weights: NDArray[np.float64], offset: NDArray[np.float64], setup: Setup) -> None:
-        super()._adopt(weights, offset, setup)
-        assert setup.targets is not None
-        self.max_rate_ = self._top_rate(setup.targets)
-
-    def _record_score(self, setup: Setup) -> Score:
-        """Half the deviance; from 1 + log(1 + largest count) on a record counts as wholly wrong."""
-        loss = setup.problem.loss
-        assert isinstance(loss, losses.Poisson)
-        assert setup.targets is not None
-        return BoundedLoss(loss=loss, cap=1.0 + math.log1p(setup.targets.ends[1]))
-
-    def _score_means(self) -> str:
-        return "the natural logarithm of the predicted rate"
+        return Counts.of(self._declared_bounds(), self.max_rate)
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The rate `exp(X @ coef_ + intercept_)`, at most `max_rate`."""

@@ -1,22 +1,22 @@
-"""Public scaling: features into [-1, 1] by declared bounds, a number to predict into [-1, 1], and the way back.
+"""Scaling of features into [-1, 1] by bounds, and the way back.
 
-Every map acts on one record alone and depends on public bounds only, so it costs no privacy.
+Every map acts on one record alone and depends on its bounds only, so it costs no privacy.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.estimators.arguments import as_range
-
 BLOCK_ENTRIES = 2**16  # entries worked on at a time: half a megabyte of float64, which stays in the cache
+Bounds = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
+@final
 @dataclass(frozen=True, eq=False, repr=False)
 class FeatureScaling:
     """`a = (x - center) / spread`, clipped to [-1, 1].
@@ -176,6 +176,7 @@ class FeatureScaling:
         return f"each of the {self.width} features lies between its own two bounds"
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class RowLengths:
     """The length of `(a, constant)`, a the scaled row: what a classifier on rows of length 1 divides scores by.
@@ -205,34 +206,6 @@ class RowLengths:
                     squares[part] = np.einsum("ij,ij->i", wide, wide)
             lengths = np.sqrt(squares + (0.0 if self.constant is None else self.constant**2))
         return np.where(lengths == 0, 1.0, lengths)
-
-
-@dataclass(frozen=True)
-class TargetScaling:
-    """`t = (y - center) / spread`, clipped to `ends`.
-
-    Attributes:
-        center: the value that is mapped to 0.
-        spread: what is mapped to a length of 1.
-        ends: where the target bounds are mapped to.
-    """
-
-    center: float
-    spread: float
-    ends: tuple[float, float]
-
-    @classmethod
-    def of(cls, target_bounds: Any, *, centered: bool) -> "TargetScaling":
-        """The scaling by public bounds into [-1, 1]; without centering, 0 stays 0."""
-        low, high = as_range("target_bounds", target_bounds)
-        center = low / 2 + high / 2 if centered else 0.0
-        spread = high / 2 - low / 2 if centered else max(abs(low), abs(high))
-        return cls(center, spread, ((low - center) / spread, (high - center) / spread))
-
-    def apply(self, private_targets: NDArray[Any]) -> NDArray[np.float64]:
-        """Scale targets; values out of bounds are clipped when units are made."""
-        with np.errstate(all="ignore"):
-            return (private_targets.astype(np.float64) - self.center) / self.spread
 
 
 def _blocks(rows: int, width: int) -> Iterator[slice]:

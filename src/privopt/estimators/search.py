@@ -1,12 +1,19 @@
-"""A charged search among candidates: its plan, priced as a whole."""
+"""A charged search among candidates: its plan, priced as a whole, and the fits, the choice and the refit."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
 
-from privopt.estimators.scale_estimation import ScaleEstimation
+import jax.numpy as jnp
+
+from privopt.curator.base import Curator, Observer
+from privopt.curator.run import Run
+from privopt.data.units import Units
 from privopt.estimators.setup import Setup
-from privopt.estimators.stages import common_scale
+from privopt.estimators.specification import Records
+from privopt.estimators.stages import Fitted, ScaleEstimation, common_scale, released_bounds, started
+from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.dominating import comparable, dominating
 from privopt.ledger.events import Event, Parallel, sequence
@@ -15,7 +22,10 @@ from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
+from privopt.precision import double_precision
 from privopt.public import Public
+from privopt.queries.holdout_scores import HoldoutScores
+from privopt.result import Result
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.registry import choose
@@ -23,6 +33,7 @@ from privopt.solvers.registry import choose
 AUTO = "auto"
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """One point of a grid: everything public about a fit of it, and the solver it asks for."""
@@ -36,12 +47,14 @@ class Candidate:
         return choose(self.solver, instance).solver.configure(instance)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class SearchPlan:
     """Everything that a search will release, fixed before the first release.
 
     Attributes:
         candidates: the grid.
+        scored: everything public about the units that candidates are scored on.
         scales: the estimation of bounds that goes before it; None where they are given.
         fits: each candidate's solver on the training part.
         choice: how the best is chosen on the holdout part.
@@ -52,6 +65,7 @@ class SearchPlan:
     """
 
     candidates: tuple[Candidate, ...]
+    scored: Setup
     scales: ScaleEstimation | None
     fits: tuple[Solver, ...]
     choice: ExponentialMechanism
@@ -63,10 +77,8 @@ class SearchPlan:
 
 def plan_search(
     candidates: Sequence[Candidate],
+    scored: Setup,
     *,
-    n: int,
-    by_user: bool,
-    budget: Budget,
     holdout: float,
     selection_share: float,
     refit: bool,
@@ -76,25 +88,24 @@ def plan_search(
     Args:
         candidates: the grid. Those whose solver is "auto" fall back to gradient descent where the automatic choice
             would make the price of the refit depend on the winner.
-        n: public number of units.
-        by_user: whether a unit is a user.
-        budget: of the whole search.
+        scored: everything public about the units that candidates are scored on: rows as they are, with a constant.
         holdout: fraction of the units that are held out.
         selection_share: share of the budget, in rho, for finding the winner.
         refit: whether the winner is fitted again on all units.
     Raises:
         ValueError: there are too few units, or the price of a refit would depend on the choice.
     """
+    n, budget = scored.shape.n, scored.shape.known_budget
     held_out = round(holdout * n)
     train = n - held_out
     if min(held_out, train) < 2:
         raise ValueError(
             f"holdout={holdout!r} of n = {n} units leaves {held_out} to score and {train} to fit on: both parts need 2."
         )
-    scales = candidates[0].setup.scales
+    scales = ScaleEstimation.of(scored)
     left = budget if scales is None else scales.rest(budget)
     share = selection_share if refit else 1.0
-    whole = [candidate.setup.public(n, by_user=by_user) for candidate in candidates]
+    whole = [candidate.setup.public for candidate in candidates]
     parts = [replace(public, n=train) for public in whole]
     if refit:
         candidates = _ordered(candidates, whole, part_of(left, 1.0 - share))
@@ -140,6 +151,7 @@ def plan_search(
     ]
     return SearchPlan(
         candidates=tuple(candidates),
+        scored=scored,
         scales=None if first is None else first.scaled(scale),
         fits=tuple(solver.scaled(scale) for solver in fits),
         choice=ExponentialMechanism(bounded_range / scale),
@@ -155,7 +167,7 @@ def plan_search(
                 "selection_share": share,
                 "solver": ", ".join(dict.fromkeys(solver.title for solver in fits)),
             }
-            | ({} if scales is None else {"scale_budget": scales.share}),
+            | ({} if scales is None else {"scale_share": scales.share}),
             event=sequence(events(scale)),
             budget=budget,
             public=whole[0],
@@ -189,3 +201,99 @@ def _ordered(candidates: Sequence[Candidate], whole: Sequence[Public], budget: B
         candidates = plain
     dominating(refits(candidates))
     return list(candidates)
+
+
+@final
+class SearchRun:
+    """A search under way, on units that are split once.
+
+    Args:
+        search: the plan.
+        units: all of them, stored in any way.
+        run: ledger, transcript and noise; the whole plan is paid for.
+    """
+
+    def __init__(self, search: SearchPlan, units: Units, run: Run) -> None:
+        self.search, self._run = search, run
+        sizes = (search.train, search.held_out)
+        self._train, self.held = run.split("training and holdout part", units, sizes)
+
+    def fit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
+        """Fit a candidate on the training part of all `units`; gives the number of its releases as well."""
+        solver = self.search.fits[index]
+        event = solver.event(replace(units.public, n=self.search.train))
+        return self._counted(solver, self._train.curator(units, (f"candidate {index}", event)), setup)
+
+    def refit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
+        """Fit the winner on all units, as `fit` does."""
+        events = [solver.event(units.public) for solver in self.search.refits]
+        curator = self._run.curator(units, self._run.one_of("refit", events, index))
+        return self._counted(self.search.refits[index], curator, setup)
+
+    def _counted(self, solver: Solver, curator: Curator, setup: Setup) -> tuple[Result, int]:
+        """A solver's result, and how many releases it made."""
+        before = self._run.transcript.releases
+        result = solver.solve(curator, setup.problem)
+        return result, self._run.transcript.releases - before
+
+
+@final
+class SearchResult(NamedTuple):
+    """What a search found.
+
+    Attributes:
+        best: the index of the winner.
+        fitted: the winner, with the transcript and the plan of the whole search.
+    """
+
+    best: int
+    fitted: Fitted
+
+
+def run_search(
+    search: SearchPlan,
+    records: Records,
+    *,
+    account: Account | None,
+    name: str,
+    observer: Observer | None = None,
+) -> SearchResult:
+    """Fit every candidate, choose one, and fit it again where the plan says so.
+
+    Args:
+        search: the plan.
+        records: the data.
+        account: pays for the whole plan before anything is released.
+        name: what the account calls the search.
+        observer: called with (name, count) after releases and (what, 0) before a long stage.
+    Raises:
+        BudgetExceeded: the account cannot pay; nothing was released.
+    """
+    scored, setups = search.scored, [candidate.setup for candidate in search.candidates]
+    latest: dict[Any, Units] = {}
+
+    def units_of(setup: Setup) -> Units:
+        key = (setup.row_bound, setup.unit_rows, setup.intercept)
+        if key not in latest:
+            latest.clear()  # one copy of the data at a time
+            latest[key] = setup.units(records)
+        return latest[key]
+
+    with double_precision():
+        # Keys and shapes are checked before anything is paid.
+        first = units_of(scored) if search.scales is None else scored.loose_units(records)
+        run = started(search.plan, records.noise, account=account, name=name, observer=observer)
+        if search.scales is not None:
+            bounds = released_bounds(run, search.scales, first)
+            del first
+            scored, setups = scored.within(bounds), [setup.within(bounds) for setup in setups]
+        under_way = SearchRun(search, units_of(scored), run)
+        fits = [under_way.fit(index, setup, units_of(setup)) for index, setup in enumerate(setups)]
+        given = [setup.unscaled(fit.params) for setup, (fit, _) in zip(setups, fits, strict=True)]
+        models = jnp.stack([jnp.asarray(scored.scaled(*numbers).T) for numbers in given])  # (k, d, outputs)
+        scores = HoldoutScores(score=scored.target.score, models=models)
+        best = int(under_way.held.curator(units_of(scored)).release(scores, search.choice))
+        result, steps = fits[best]
+        if search.refits:
+            result, steps = under_way.refit(best, setups[best], units_of(setups[best]))
+    return SearchResult(best, Fitted(result._replace(plan=search.plan), setups[best], steps))

@@ -1,4 +1,4 @@
-"""Whether a model is fitted inside a search that compares raw scores: what can be recognised, and what cannot."""
+"""How a model was chosen, in words: by a charged search, or by one that compares raw scores, where it is recognised."""
 
 import inspect
 from types import FrameType
@@ -6,6 +6,8 @@ from typing import Any
 
 from sklearn.pipeline import Pipeline
 
+from privopt.estimators.search import SearchPlan
+from privopt.estimators.setup import Setup
 from privopt.report.report import Selection
 
 # What is recognised, and the module of scikit-learn that defines it. `docs/sharp-edges.md` lists it for users.
@@ -71,3 +73,31 @@ def _steps_before_the_last(owner: Any) -> list[Any]:
 
 def _is_search(one: Any) -> bool:
     return any(SEARCHES.get(kind.__name__) == kind.__module__ for kind in type(one).__mro__)
+
+
+def describe_choice(search: SearchPlan) -> Selection:
+    """How a candidate was chosen, for the report."""
+    again = "fitted again on all units" if search.refits else "kept as it was fitted"
+    return _selection(
+        search,
+        f"One of {len(search.fits)} candidates was chosen by the exponential mechanism on held-out units and {again}.",
+    )
+
+
+def describe_strength(search: SearchPlan, chosen: Setup) -> Selection:
+    """How the strength of a penalty was chosen, for the report."""
+    assert chosen.alpha is not None
+    share = float(search.plan.settings["selection_share"])
+    if search.scales is not None:
+        share *= 1.0 - search.scales.share
+    return _selection(
+        search,
+        f"The strength of the penalty, alpha = {chosen.alpha:.3g}, was chosen privately among {len(search.fits)} "
+        f"public ones for {100 * share:.3g} % of the budget (of its rho): each was fitted on a part of the units, the "
+        "exponential mechanism chose one on the others, and the model was fitted again on all units.",
+    )
+
+
+def _selection(search: SearchPlan, sentence: str) -> Selection:
+    sentence = f"{sentence} The price above is that of all the fits and of the choice."
+    return Selection(sentence=sentence, private=search.plan.budget.is_private)

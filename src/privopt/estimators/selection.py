@@ -4,13 +4,15 @@ scikit-learn's GridSearchCV fits many models and keeps the one with the best raw
 has a price, and so has the choice; here both are part of one plan, priced before anything is released.
 """
 
+# pyright: reportPrivateUsage=none
+# A model's steps are hidden from its users, not from the search among models.
+
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Self
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, Self, final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils import get_tags
@@ -19,11 +21,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
-from privopt.estimators.fitting import Shape, checked_arrays, declarations, set_report, units_in
-from privopt.estimators.penalties import PRIVATE
-from privopt.estimators.search import Candidate, SearchPlan, plan_search
-from privopt.estimators.search_run import Scorer, run_search, told_choice
-from privopt.estimators.stages import Records
+from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
+from privopt.estimators.searched import describe_choice
+from privopt.estimators.specification import Shape
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
@@ -44,7 +44,7 @@ FIXED = frozenset(
         "quantile",
         "random_state",
         "relation",
-        "scale_budget",
+        "scale_share",
         "target_bounds",
         "user_weighting",
     }
@@ -55,6 +55,7 @@ def _chosen_has(method: str) -> Callable[[Any], bool]:
     return lambda search: hasattr(getattr(search, "best_estimator_", search.estimator), method)
 
 
+@final
 @dataclass(eq=False, repr=False)
 class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     """Fit every point of a grid privately, choose one by a charged mechanism, and fit it again on everything.
@@ -122,49 +123,22 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         arguments.check_switch("refit", self.refit)
         models = self._models()
         base: Any = clone(self.estimator)
-        private_features, private_targets = checked_arrays(base, X, y)
-        n = units_in(base, len(private_targets), groups)
-        shape = Shape(
-            width=private_features.shape[1],
-            n=n,
-            by_user=groups is not None,
-            is_sparse=sparse.issparse(private_features),
-            names=getattr(base, "feature_names_in_", None),
-            budget=self._budget(n),
+        given = base._specification()
+        records = given.records(base, X, y, groups, NoiseSource(self.random_state))
+        shape = given.shape(records, base._names())
+        shape = replace(shape, budget=self._budget(shape.n))
+        search = self._search(models, shape, records.private_targets)
+        name = f"PrivateSearchCV({type(base).__name__})"
+        best, fitted = run_search(search, records, account=self.account, name=name)
+        chosen = models[best]
+        for noted in ("n_features_in_", "feature_names_in_"):
+            if hasattr(base, noted):
+                setattr(chosen, noted, getattr(base, noted))
+        chosen._adopt(
+            fitted._replace(selection=describe_choice(search)),
+            f"Grid, given by the user: {len(models)} candidates.",
         )
-        search = self._search(models, shape, private_targets)
-        records = Records(
-            private_features=private_features,
-            private_targets=private_targets,
-            groups=groups,
-            noise=NoiseSource(self.random_state),
-        )
-        found = run_search(
-            search,
-            models,
-            Scorer.of(base, shape, private_targets),
-            records,
-            account=self.account,
-            name=f"PrivateSearchCV({type(base).__name__})",
-        )
-        chosen = models[found.best]
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(base, name):
-                setattr(chosen, name, getattr(base, name))
-        grid = f"Grid, given by the user: {len(models)} candidates."
-        set_report(
-            chosen,
-            found.result,
-            found.setup,
-            steps=found.releases,
-            declared=(*declarations(chosen, found.setup, by_user=shape.by_user), grid),
-            selection=told_choice(search),
-        )
-        self.best_index_, self.best_params_, self.best_estimator_ = (
-            found.best,
-            self._grid()[found.best],
-            chosen,
-        )
+        self.best_index_, self.best_params_, self.best_estimator_ = best, self._grid()[best], chosen
         self.privacy_, self.plan_ = chosen.privacy_, search.plan
         return self
 
@@ -178,9 +152,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         Raises:
             ValueError: a privacy argument or n is missing.
         """
-        n = self.estimator.n if n is None else n
-        if n is None:
-            raise ValueError("n is missing: give the public number of units, of users if by_user=True.")
+        n = arguments.planned_units(self.estimator.n if n is None else n)
         shape = Shape(width=n_features, n=n, by_user=by_user, budget=self._budget(n))
         return self._search(self._models(), shape, None).plan
 
@@ -211,9 +183,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             )
         copies: list[Any] = [clone(self.estimator) for _ in self._grid()]
         models = [model.set_params(**point) for model, point in zip(copies, self._grid(), strict=True)]
-        for model in models:
-            arguments.check_model(model)
-        if any(model.alpha == PRIVATE for model in models):
+        if any(model._specification().penalty.is_chosen for model in models):
             raise ValueError(
                 "alpha='private' is a search of its own, which cannot stand inside another: put strengths into "
                 "param_grid instead."
@@ -230,10 +200,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         arguments.fraction("holdout", self.holdout, "the part of the units that candidates are scored on")
         arguments.fraction("selection_share", self.selection_share, "the share of the budget for the choice")
         return plan_search(
-            [Candidate(setup=shape.setup(model, y), solver=model.solver) for model in models],
-            n=shape.n,
-            by_user=shape.by_user,
-            budget=self._budget(shape.n),
+            [Candidate(setup=model._setup(shape, y), solver=model.solver) for model in models],
+            self.estimator._scored(shape, y),
             holdout=self.holdout,
             selection_share=self.selection_share,
             refit=self.refit,

@@ -2,106 +2,96 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.units import Units, bound_with
-from privopt.data.users import Weighting
-from privopt.estimators.scale_estimation import Bounds, ScaleEstimation
-from privopt.estimators.scaling import FeatureScaling, TargetScaling
-from privopt.mechanisms.noise import NoiseSource
+from privopt.estimators.penalties import default_strength
+from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths
+from privopt.estimators.specification import ROUNDED_UP, Records, Shape, Specification
+from privopt.estimators.targets import Target
 from privopt.problems.problem import Problem
-from privopt.public import Public, Relation
+from privopt.public import Public
+
+INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature
 
 
-@dataclass(frozen=True, kw_only=True)
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Setup:
     """Everything public about a fit, fixed before a feature or a target is looked at.
 
     Attributes:
+        specification: the arguments.
+        target: what is predicted.
+        shape: the sizes.
         features: how features are scaled; by the loose bounds as long as better ones are not estimated.
-        scales: how bounds will be estimated from the data first; None where they are given.
-        targets: how targets are scaled; None for a classifier.
-        labels: the class labels; None for a regressor.
+        loose: how they are scaled for that estimation, without a shift: float32 rows keep the relative precision of
+            small entries; None where the bounds are given.
         row_bound: largest l2 norm of a scaled row; the constant column is left out, but with `unit_rows` included.
         unit_rows: whether each scaled row, the constant included, is divided by its length.
-        intercept: value of the constant column; None without an intercept.
         alpha: the strength of the penalty; None without one.
         problem: what is minimised, in scaled units.
-        relation: the neighbouring relation.
-        given_n: the number of units, where the user gave one.
-        max_records_per_user, user_weighting: as the user gave them.
     """
 
+    specification: Specification
+    target: Target
+    shape: Shape
     features: FeatureScaling
-    scales: ScaleEstimation | None = None
-    targets: TargetScaling | None
-    labels: NDArray[Any] | None
+    loose: FeatureScaling | None
     row_bound: float
     unit_rows: bool
-    intercept: float | None
-    alpha: float | None = None
+    alpha: float | None
     problem: Problem
-    relation: Relation
-    given_n: int | None
-    max_records_per_user: int
-    user_weighting: Weighting
 
-    def units(self, X: Any, y: NDArray[Any], groups: Any, noise: NoiseSource) -> Units:
-        """The arrays as privacy units."""
-        rows = self.features.apply(
-            X, unit=self.unit_rows, constant=self.intercept if self.unit_rows else None
-        )
-        constant = None if self.unit_rows else self.intercept
-        return self._units(rows, y, groups, noise, row_bound=self.row_bound, intercept=constant)
+    @classmethod
+    def of(cls, given: Specification, target: Target, shape: Shape) -> "Setup":
+        """Everything public about a fit of some shape.
 
-    def loose_units(self, X: Any, y: NDArray[Any], groups: Any, noise: NoiseSource) -> Units:
-        """The arrays as privacy units, for the estimation of scales: rows divided by the loose range and not cut."""
-        assert self.scales is not None
-        longest = math.sqrt(self.features.width) * (1.0 + 2.0**-20)
-        return self._units(self.scales.loose.apply(X), y, groups, noise, row_bound=longest, intercept=None)
-
-    def within(self, bounds: Bounds) -> "Setup":
-        """The same fit with features scaled by estimated bounds."""
-        features = FeatureScaling(np.asarray(bounds[0]), np.asarray(bounds[1]), self.features.centered)
-        return replace(self, features=features)
-
-    def _units(
-        self,
-        private_rows: Any,
-        y: NDArray[Any],
-        groups: Any,
-        noise: NoiseSource,
-        *,
-        row_bound: float,
-        intercept: float | None,
-    ) -> Units:
-        return Units.from_arrays(
-            private_rows,
-            y if self.targets is None else self.targets.apply(y),
-            relation=self.relation,
+        Raises:
+            ValueError, TypeError: an argument is missing or out of its range.
+        """
+        features, loose = given.scalings(shape)
+        row_bound, unit_rows = given.rows(shape, divisible=target.divides_rows)
+        setup = cls(
+            specification=given,
+            target=target,
+            shape=shape,
+            features=features,
+            loose=loose,
             row_bound=row_bound,
-            n=self.given_n,
-            groups=groups,
-            max_records_per_user=self.max_records_per_user,
-            user_weighting=self.user_weighting,
-            classes=self.labels,
-            target_bounds=None if self.targets is None else self.targets.ends,
-            intercept=intercept,
-            noise=noise,
+            unit_rows=unit_rows,
+            alpha=None,
+            problem=Problem(target.loss),
         )
+        one_record = replace(setup.public, unit="record", records_per_unit=1)
+        default = default_strength(given.penalty, setup.problem, one_record, shape.budget)
+        width, intercept = shape.width, given.fit_intercept
+        regulariser = given.penalty.regulariser(
+            width=width, default=default, intercept=intercept, kind=given.kind, names=shape.names
+        )
+        constraint = given.penalty.constraint(width=width, outputs=target.loss.outputs, intercept=intercept)
+        alpha = given.penalty.strength(default) if given.penalty.is_penalised else None
+        return replace(setup, alpha=alpha, problem=Problem(target.loss, regulariser, constraint))
 
-    def public(self, n: int, *, by_user: bool) -> Public:
-        """What `units` of n units would state to be public."""
+    @property
+    def intercept(self) -> float | None:
+        """Value of the constant column; None without an intercept."""
+        return INTERCEPT if self.specification.fit_intercept else None
+
+    @property
+    def public(self) -> Public:
+        """What `units` will state to be public."""
+        by_user = self.shape.by_user
         return Public(
-            n=n,
+            n=self.shape.n,
             d=self.features.width + (self.intercept is not None),
-            relation=self.relation,
+            relation=self.specification.relation,
             row_bound=self._longest_row(),
             unit="user" if by_user else "record",
-            records_per_unit=self.max_records_per_user if by_user else 1,
+            records_per_unit=self.specification.max_records_per_user if by_user else 1,
             outputs=self.problem.loss.outputs,
         )
 
@@ -111,15 +101,94 @@ class Setup:
             return self.row_bound
         return bound_with(self.row_bound, float(np.float32(self.intercept)))
 
-    def unscaled(self, params: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Weights (outputs, d) of features as given and offsets (outputs,), from released parameters."""
+    def units(self, records: Records) -> Units:
+        """The records as privacy units."""
+        inside, beside = (self.intercept, None) if self.unit_rows else (None, self.intercept)
+        rows = self.features.apply(records.private_features, unit=self.unit_rows, constant=inside)
+        return self._units(rows, records, row_bound=self.row_bound, intercept=beside)
+
+    def loose_units(self, records: Records) -> Units:
+        """The same for the estimation of scales: rows divided by the loose range and not cut."""
+        assert self.loose is not None
+        longest = math.sqrt(self.features.width) * ROUNDED_UP
+        return self._units(
+            self.loose.apply(records.private_features), records, row_bound=longest, intercept=None
+        )
+
+    def _units(
+        self, private_rows: Any, records: Records, *, row_bound: float, intercept: float | None
+    ) -> Units:
+        given, scaling = self.specification, self.target.scaling
+        private_targets = records.private_targets
+        return Units.from_arrays(
+            private_rows,
+            private_targets if scaling is None else scaling.apply(private_targets),
+            relation=given.relation,
+            row_bound=row_bound,
+            n=given.n,
+            groups=records.groups,
+            max_records_per_user=given.max_records_per_user,
+            user_weighting=given.user_weighting,
+            classes=self.target.labels,
+            target_bounds=None if scaling is None else scaling.ends,
+            intercept=intercept,
+            noise=records.noise,
+        )
+
+    def within(self, bounds: Bounds) -> "Setup":
+        """The same fit with features scaled by estimated bounds."""
+        features = FeatureScaling(np.asarray(bounds[0]), np.asarray(bounds[1]), self.features.centered)
+        return replace(self, features=features)
+
+    def unscaled(self, params: Any) -> tuple[NDArray[np.float64], Any]:
+        """`coef_` and `intercept_` for features and targets as given, from released parameters."""
         matrix = np.asarray(params, np.float64).reshape(-1, self.problem.loss.outputs).T
         width = self.features.width
         offset = np.zeros(len(matrix)) if self.intercept is None else matrix[:, width] * self.intercept
-        return self.features.undo(matrix[:, :width], offset)
+        return self.target.unscaled(*self.features.undo(matrix[:, :width], offset))
 
-    def scaled(self, weights: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.float64]:
+    def scaled(self, coef: NDArray[np.float64], intercept: Any) -> NDArray[np.float64]:
         """The inverse of `unscaled`, (outputs, d + 1); for a setup with an intercept."""
         assert self.intercept is not None
-        scaled, constant = self.features.redo(weights, offset)
+        scaled, constant = self.features.redo(*self.target.scaled(coef, intercept))
         return np.concatenate([scaled, constant[:, None] / self.intercept], axis=1)
+
+    def attributes(self, coef: NDArray[np.float64], intercept: Any) -> dict[str, Any]:
+        """What a model with these released numbers sets."""
+        divided = {"row_lengths_": RowLengths(self.features, self.intercept) if self.unit_rows else None}
+        return {
+            "alpha_": self.alpha,
+            "bounds_": (self.features.low, self.features.high),
+            "coef_": coef,
+            "intercept_": intercept,
+            **(divided if self.target.divides_rows else {}),
+            **self.target.attributes,
+        }
+
+    def declared(self) -> tuple[str, ...]:
+        """What the user declared to be public, in sentences."""
+        given = self.specification
+        moved = "values outside were moved to the nearer end."
+        if self.loose is None:
+            bounds = f"Bounds, given by the user: {self.features.describe()}; {moved}"
+        else:
+            bounds = (
+                f"Loose bounds, given by the user: {self.loose.describe()}. Tighter ones were estimated privately, "
+                f"in one release, for {100 * given.scale_share:g} % of the budget (of its rho); {moved}"
+            )
+        sentences = [bounds, self.target.declared]
+        penalty = given.penalty.describe()
+        if penalty is not None:
+            sentences.append(penalty)
+        if given.row_bound is not None and not self.unit_rows:
+            sentences.append(
+                f"Longest scaled row, given by the user: {self.row_bound:g}; longer rows were shortened."
+            )
+        units = "users" if self.shape.by_user else "records"
+        if given.n is not None:
+            sentences.append(f"Number of {units}, given by the user: {given.n:,}.")
+        else:
+            sentences.append(f"Number of {units}: public under replace-one.")
+        if self.shape.by_user:
+            sentences.append("User keys, given by the user: they name the owner of every record.")
+        return tuple(sentences)

@@ -1,0 +1,217 @@
+"""What a fit is given: its arguments, checked as far as no size is needed, its public sizes, and its arrays."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.base import BaseEstimator, is_classifier
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+
+from privopt.data import cells
+from privopt.data.users import Weighting, check_user_records
+from privopt.estimators import arguments
+from privopt.estimators.penalties import PenaltyArguments
+from privopt.estimators.scaling import FeatureScaling
+from privopt.ledger.amounts import Budget
+from privopt.mechanisms.noise import NoiseSource
+from privopt.public import Relation
+
+UNIT = "unit"
+ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Records:
+    """The arrays of a fit, to be turned into privacy units as each stage needs them. PRIVATE.
+
+    Attributes:
+        private_features: (rows, d).
+        private_targets: (rows,).
+        groups: (rows,) user keys, None where a record is a unit.
+        noise: the fit's secret randomness.
+    """
+
+    private_features: Any
+    private_targets: NDArray[Any]
+    groups: Any
+    noise: NoiseSource
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """The public sizes of a fit.
+
+    Attributes:
+        width: number of features.
+        n: number of units.
+        by_user: whether a unit is a user.
+        is_sparse: whether the features are sparse.
+        names: of the features, where they are known.
+        budget: of the fit or search; None where released parameters are only translated.
+    """
+
+    width: int
+    n: int
+    by_user: bool
+    is_sparse: bool = False
+    names: Sequence[str] | None = None
+    budget: Budget | None = None
+
+    @property
+    def known_budget(self) -> Budget:
+        """The budget of a fit or search that is planned."""
+        assert self.budget is not None
+        return self.budget
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Specification:
+    """What an estimator was given, checked as far as no size is needed.
+
+    Attributes:
+        kind: the estimator's name.
+        bounds, loose_bounds, scale_share: of the features.
+        penalty: on the weights.
+        relation: the neighbouring relation.
+        n: the number of units, None for that of the data.
+        row_bound: the largest length of a scaled row, "unit", or None for the usual one.
+        fit_intercept: whether there is a constant.
+        max_records_per_user, user_weighting: of users.
+    """
+
+    kind: str
+    bounds: Any
+    loose_bounds: Any
+    scale_share: float
+    penalty: PenaltyArguments
+    relation: Relation
+    n: int | None
+    row_bound: float | str | None
+    fit_intercept: bool
+    max_records_per_user: int
+    user_weighting: Weighting
+
+    @classmethod
+    def of(cls, kind: str, given: Mapping[str, Any]) -> "Specification":
+        """The part of an estimator's arguments that `Setup` is made of; of the others nothing is looked at."""
+        penalty = PenaltyArguments(**{field.name: given[field.name] for field in fields(PenaltyArguments)})
+        rest = {field.name for field in fields(cls)} & given.keys() - {"penalty", "relation"}
+        others: dict[str, Any] = {name: given[name] for name in rest}
+        return cls(kind=kind, penalty=penalty, relation=Relation.parse(given["relation"]), **others)
+
+    def __post_init__(self) -> None:
+        """Check what nothing else would look at, or look at only where it matters."""
+        arguments.check_switch("fit_intercept", self.fit_intercept)
+        arguments.fraction("scale_share", self.scale_share, "the share of the budget for estimating bounds")
+        check_user_records(self.max_records_per_user, self.user_weighting)
+        n: Any = self.n
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int | np.integer)):
+            raise TypeError(f"n must be an integer or None, got {n!r}: it is the public number of units.")
+
+    def public_count(self, rows: int | None) -> int | None:
+        """The number of units that advice may name: n, or under replace-one that of the rows.
+
+        Raises:
+            ValueError: n is missing under add-or-remove-one.
+        """
+        if self.n is None and self.relation is Relation.ADD_OR_REMOVE_ONE:
+            raise ValueError(
+                "n is missing: under add-or-remove-one the number of units is private. Give a public nominal number "
+                "that no data set exceeds, or use relation='replace-one', which takes the number as public."
+            )
+        return rows if self.n is None else self.n
+
+    def with_strength(self, alpha: float | None) -> "Specification":
+        """The same with one strength of the penalty, None for the default."""
+        return replace(self, penalty=replace(self.penalty, alpha=alpha, alphas=None))
+
+    def plain(self, shape: Shape) -> "Specification":
+        """The same with rows as they are and a constant, without a penalty."""
+        nothing = dict.fromkeys(("penalty", "alpha", "alphas", "feature_groups", "l1_radius"))
+        penalty = replace(self.penalty, **nothing)
+        longest = math.sqrt(shape.width) * ROUNDED_UP
+        return replace(self, penalty=penalty, row_bound=longest, fit_intercept=True)
+
+    def records(self, estimator: BaseEstimator, X: Any, y: Any, groups: Any, noise: NoiseSource) -> Records:
+        """The arrays of a fit, checked by shape and type only; number and names of features are noted on the estimator.
+
+        Raises:
+            ValueError, TypeError: a shape or a type is wrong.
+        """
+        if y is None:
+            raise ValueError(f"{self.kind} requires y to be passed, but the target y is None.")
+        # Under add-or-remove-one the number of rows is private: even none is a data set.
+        least = 1 if self.relation is Relation.REPLACE_ONE else 0
+        private_features = arguments.checked_features(estimator, X, least=least, reset=True)
+        private_targets = column_or_1d(cells.targets(y, labels=is_classifier(estimator)), warn=True)
+        check_consistent_length(private_features, private_targets)
+        if least == 1 and self.n is None and len(private_targets) < 2:
+            raise ValueError(
+                "a private fit needs at least 2 units, got n_samples = 1: a mean over one hides nobody."
+            )
+        return Records(
+            private_features=private_features, private_targets=private_targets, groups=groups, noise=noise
+        )
+
+    def shape(self, records: Records, names: Sequence[str] | None, budget: Budget | None = None) -> Shape:
+        """The public sizes of a fit; its units are n, or under replace-one the rows or users."""
+        rows, n = len(records.private_targets), self.n
+        if n is None and records.groups is None:
+            n = rows
+        elif n is None:
+            n = cells.user_count(int(cells.user_codes(records.groups, rows).max(initial=-1)) + 1)
+        return Shape(
+            width=records.private_features.shape[1],
+            n=n,
+            by_user=records.groups is not None,
+            is_sparse=sparse.issparse(records.private_features),
+            names=names,
+            budget=budget,
+        )
+
+    def check_bounds(self) -> None:
+        """Check that features have bounds of exactly one kind.
+
+        Raises:
+            ValueError: they have none, or both.
+        """
+        if self.bounds is not None and self.loose_bounds is not None:
+            raise ValueError(
+                "bounds and loose_bounds were both given: give bounds if the range of the features is known, or "
+                "loose_bounds alone to have it estimated privately."
+            )
+        if self.bounds is None and self.loose_bounds is None:
+            raise arguments.missing_bounds(self.kind)
+
+    def scalings(self, shape: Shape) -> tuple[FeatureScaling, FeatureScaling | None]:
+        """The scaling by the bounds; or by the loose ones, with the one that better ones are estimated with."""
+        self.check_bounds()
+        options: dict[str, Any] = {"width": shape.width, "keep_zero": shape.is_sparse}
+        if self.bounds is not None:
+            return FeatureScaling.of(self.bounds, centered=self.fit_intercept, **options), None
+        options["name"] = "loose_bounds"
+        scaling = FeatureScaling.of(self.loose_bounds, centered=self.fit_intercept, **options)
+        return scaling, FeatureScaling.of(self.loose_bounds, centered=False, **options)
+
+    def rows(self, shape: Shape, *, divisible: bool) -> tuple[float, bool]:
+        """The largest length of a scaled row, and whether rows are divided by their lengths.
+
+        Args:
+            shape: the sizes.
+            divisible: whether the model stays the same where rows are divided.
+        """
+        unit = isinstance(self.row_bound, str) and self.row_bound == UNIT
+        if unit and not divisible:
+            raise ValueError("row_bound='unit' is for classifiers: it would not leave a linear regression.")
+        if unit or (self.row_bound is None and divisible):
+            return ROUNDED_UP, True
+        if self.row_bound is None:
+            return math.sqrt(shape.width) * ROUNDED_UP, False
+        return arguments.positive("row_bound", self.row_bound, "the largest l2 norm of a scaled row"), False
