@@ -70,8 +70,8 @@ def solvers(method: str, case: Case, *, quick: bool = False) -> list[tuple[dict[
         SPIDER: lambda: ContinuousSpider(**told),
         PROBED: lambda: CurvatureProbe(inner=ContinuousSpider(**told)),
         ADAPTIVE: lambda: AdaptiveGradientDescent(**told),
-        ADAPTIVE_PAPER: lambda: AdaptiveGradientDescent(mode="paper", **told),
-        KL_PAPER: lambda: KLSpider(mode="paper", growth=growth(case), **known),
+        ADAPTIVE_PAPER: lambda: AdaptiveGradientDescent(variant="paper", **told),
+        KL_PAPER: lambda: KLSpider(variant="paper", growth=growth(case), **known),
         KL_PLANNED: lambda: KLSpider(growth=growth(case), **known),
         DP_SPIDER: lambda: DPSpider(**told, **gap),
     }
@@ -84,7 +84,7 @@ def _tuned(case: Case, *, quick: bool) -> list[tuple[dict[str, float], Solver | 
     for steps, factor in itertools.product(STEPS[:2] if quick else STEPS, FACTORS):
         eta = factor / case.curvature
         solver = GradientDescent(
-            steps=steps, clip=case.lipschitz, step_size=eta, momentum=0.0, average="last"
+            steps=steps, clip=case.lipschitz, step_size=eta, momentum=0.0, returns="last"
         )
         found.append(({"steps": steps, "step_size": eta}, solver))
     return found

@@ -37,6 +37,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball
 from privopt.problems.problem import Problem
@@ -177,7 +178,7 @@ def candidates(problem: SparseProblem, *, quick: bool) -> dict[str, list[Solver]
         "projected gradient descent": [GradientDescent()],
         TUNED: [
             GradientDescent(
-                steps=steps, clip=clip, step_size=factor / SMOOTHNESS, momentum=0.0, average="last"
+                steps=steps, clip=clip, step_size=factor / SMOOTHNESS, momentum=0.0, returns="last"
             )
             for steps, clip, factor in grid
         ],
@@ -215,7 +216,7 @@ def compare(problem: SparseProblem, epsilon: float, seeds: int, *, quick: bool) 
     budget = Budget(epsilon, public.n**-1.5)
     zero = problem.objective(np.zeros(public.d)) - problem.best
     for method, choices in candidates(problem, quick=quick).items():
-        solvers = [choice.configure(problem.problem, public, budget) for choice in choices]
+        solvers = [choice.configure(Instance(problem.problem, public, budget)) for choice in choices]
         firsts = [solve(problem, solver, budget, 0) for solver in solvers]
         chosen = int(np.argmin([problem.objective(params) for params in firsts]))
         solver = solvers[chosen]
@@ -244,7 +245,7 @@ def compare(problem: SparseProblem, epsilon: float, seeds: int, *, quick: bool) 
             "steps": solver.releases(),
             "clip": float(getattr(solver, "clip", math.nan)),
             "fit_s": seconds,
-            "predicted": solver.predicted_excess(problem.problem, public, budget)[0],
+            "predicted": solver.forecast(Instance(problem.problem, public, budget)).excess,
         }
 
 

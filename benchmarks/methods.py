@@ -71,7 +71,7 @@ def _plain_descents(data: Encoded, *, quick: bool) -> Iterator[tuple[dict[str, f
     clips = (0.3, 1.0) if large else (0.1, 0.3, 1.0)
     for count, clip, factor in itertools.product(steps, clips, (4.0, 16.0)):
         solver = GradientDescent(
-            steps=count, clip=clip, step_size=factor / smoothness, momentum=0.0, average="last"
+            steps=count, clip=clip, step_size=factor / smoothness, momentum=0.0, returns="last"
         )
         yield {"steps": count, "clip": clip, "step_size": factor / smoothness}, solver
 

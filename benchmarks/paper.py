@@ -35,7 +35,6 @@ from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
-from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
 from privopt.solvers.whitening import Whitening
 
 BASELINE = "gradient descent as in the paper"
@@ -59,14 +58,14 @@ def entries(*, quick: bool) -> Iterator[Entry]:
     """Everything that is compared."""
     for steps in (50, 1500) if not quick else (50,):
         plain = GradientDescent(
-            steps=steps, clip=1.0, step_size=1.0 / SMOOTHNESS, momentum=0.0, average="last"
+            steps=steps, clip=1.0, step_size=1.0 / SMOOTHNESS, momentum=0.0, returns="last"
         )
         yield Entry(method=BASELINE, solver=plain)
     for steps in (10, 20, 40, 80, 160) if not quick else (10, 40):
         yield Entry(
             method="gradient descent, momentum and tail mean",
             solver=GradientDescent(
-                steps=steps, clip=1.0, step_size=1.0 / SMOOTHNESS, momentum=_momentum(steps), average="tail"
+                steps=steps, clip=1.0, step_size=1.0 / SMOOTHNESS, momentum=_momentum(steps), returns="tail"
             ),
         )
     yield Entry(method="gradient descent, default", solver=GradientDescent())
@@ -76,8 +75,8 @@ def entries(*, quick: bool) -> Iterator[Entry]:
             solver=StochasticGradientDescent(steps=steps, rate=0.01, clip=1.0),
         )
     yield Entry(method="SVRG, one snapshot an epoch", solver=SVRG())
-    yield Entry(method="SVRG++, one snapshot an epoch", solver=SVRGPlusPlus())
-    yield Entry(method="SVRG, the paper's query", solver=SVRG(design="paper"))
+    yield Entry(method="SVRG++, one snapshot an epoch", solver=SVRG.plus_plus())
+    yield Entry(method="SVRG, the paper's query", solver=SVRG(variant="paper"))
     yield Entry(
         method=f"accelerated mirror descent, l2 ball of radius {RADIUS:g}",
         solver=AcceleratedMirrorDescent(),

@@ -23,6 +23,7 @@ from benchmarks.optimum import TINY_PENALTY, mean_loss, minimised, unit_rows
 from benchmarks.results import Record, machine, select
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.planning.instance import Instance
 from privopt.planning.whitening import default_ridge
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -65,8 +66,8 @@ def measure(shared: Path, *, seeds: int, quick: bool) -> Iterator[Record]:
         loss = losses.logistic if table.classes == 2 else losses.softmax(table.classes)
         for epsilon in limits.get("epsilons", EPSILONS):
             budget = Budget(epsilon, 1.0 / units.public.n**2)
-            problem = Problem(loss, Ridge(default_ridge(Problem(loss), units.public, budget)))
-            rule = Whitening().configure(problem, units.public, budget).inner
+            problem = Problem(loss, Ridge(default_ridge(Instance(Problem(loss), units.public, budget))))
+            rule = Whitening().configure(Instance(problem, units.public, budget)).inner
             assert isinstance(rule, GradientDescent)
             assert rule.steps is not None
             wanted = sorted({max(2, round(rule.steps * f)) for f in limits.get("factors", FACTORS)})

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from privopt.solvers.stationary_selection import select_stationary
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.solvers.svrg import SVRG
-    from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
     from privopt.solvers.whitening import Whitening
     from privopt.tables.encoder import TabularEncoder
 
@@ -80,7 +79,6 @@ __all__ = [
     "QuantileRegressor",
     "Relation",
     "Ridge",
-    "SVRGPlusPlus",
     "ScheduledGradientDescent",
     "StochasticGradientDescent",
     "TabularEncoder",
@@ -128,7 +126,6 @@ _HOME = {
     "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
     "SVRG": "privopt.solvers.svrg",
-    "SVRGPlusPlus": "privopt.solvers.svrg_plus_plus",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
     "TabularEncoder": "privopt.tables.encoder",

@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -152,6 +153,35 @@ def demo(
     from privopt import demo
 
     demo.run(output)
+
+
+class EngineOption(StrEnum):
+    """What computes on the records."""
+
+    FAST = "fast"
+    REFERENCE = "reference"
+
+
+@app.command("audit-map")
+def audit_map(
+    solver: Annotated[
+        str | None,
+        typer.Argument(metavar="SOLVER", help="Its name; default: every solver.", show_default=False),
+    ] = None,
+    engine: Annotated[
+        EngineOption, typer.Option("--engine", help="What computes on the records.")
+    ] = EngineOption.FAST,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    as_markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print tables for the documentation.")
+    ] = False,
+) -> None:
+    """Say which files and lines a solver's guarantee rests on: what somebody who checks it has to read."""
+    from privopt.commands import audit_map
+    from privopt.commands.mistakes import public_arguments
+
+    with public_arguments():
+        audit_map.run(solver, engine=engine.value, as_json=as_json, as_markdown=as_markdown)
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ Nothing here is read off the data. A solver plans from these numbers alone.
 import enum
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -75,7 +76,8 @@ class Public:
             raise ValueError(f"n must be at least 2 units, got {self.n}: a mean over fewer hides nobody.")
         if self.d < 1:
             raise ValueError(f"d must be at least 1, got {self.d}.")
-        if isinstance(self.row_bound, bool) or not isinstance(self.row_bound, int | float | np.number):
+        row_bound: Any = self.row_bound
+        if isinstance(row_bound, bool) or not isinstance(row_bound, int | float | np.number):
             raise TypeError(f"row_bound must be a number, got {self.row_bound!r}.")
         if not (self.row_bound > 0 and math.isfinite(self.row_bound)):
             raise ValueError(

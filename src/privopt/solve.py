@@ -13,6 +13,7 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.notebook import card, table
+from privopt.planning.instance import Instance
 from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss, RecordLoss
@@ -129,23 +130,24 @@ def plan(
         outputs=problem.loss.outputs,
     )
     check_loss(problem, public)
-    default, reason = choose("auto" if solver is None else solver, problem, public, budget)
-    plans = [replace(default.plan(problem, public, budget), reason=reason)]
+    instance = Instance(problem, public, budget)
+    default, reason = choose("auto" if solver is None else solver, instance)
+    plans = [replace(default.plan(instance), reason=reason)]
     if solver is not None:
         return Plans(tuple(plans))
     refused: list[tuple[str, str]] = []
     for kind in SOLVERS.values():
         other = kind()
-        if other.name == default.name:
+        if other.title == default.title:
             continue
         obstacle = other.applicable(problem, public)
         try:
             if obstacle is None:
-                plans.append(other.plan(problem, public, budget))
+                plans.append(other.plan(instance))
         except NotPriceable as unpriced:
             obstacle = str(unpriced)
         if obstacle is not None:
-            refused.append((other.name, obstacle))
+            refused.append((other.title, obstacle))
     return Plans(tuple(plans), tuple(refused))
 
 
@@ -186,12 +188,13 @@ def minimize(
         problem = posed_problem(problem, start)
         first = flat_start(problem, start, public)
         check_loss(problem, public)
-        chosen, reason = choose(solver, problem, public, budget)
-        configured = chosen.configure(problem, public, budget)
-        announced = replace(configured.plan(problem, public, budget), reason=reason)
+        instance = Instance(problem, public, budget)
+        chosen, reason = choose(solver, instance)
+        configured = chosen.configure(instance)
+        announced = replace(configured.plan(instance), reason=reason)
         require_pure_loss(problem.loss, problem.parameter_shape(public), public)
         run = Run(
-            configured.name,
+            configured.title,
             announced.event,
             budget,
             public,

@@ -13,6 +13,7 @@ from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.solvers.gradient_descent import GradientDescent
@@ -47,8 +48,8 @@ def first_coordinates(solver, units, copies, seed):
 
 def full_solver(relation):
     public = worst_pair(relation, n=N, others=1.0)[0].public
-    solver = GradientDescent(steps=FULL_STEPS, clip=CLIP, step_size=1e-9, momentum=0.0, average="last")
-    return solver.configure(SQUARED, public, FULL_BUDGET)
+    solver = GradientDescent(steps=FULL_STEPS, clip=CLIP, step_size=1e-9, momentum=0.0, returns="last")
+    return solver.configure(Instance(SQUARED, public, FULL_BUDGET))
 
 
 def full_log_ratios(relation, solver, claimed, copies, seed):
@@ -113,7 +114,7 @@ def sampled_solver(relation):
     solver = StochasticGradientDescent(
         steps=SAMPLED_STEPS, rate=RATE, clip=CLIP, step_size=1e-12, momentum=0.0
     )
-    return solver.configure(SQUARED, public, SAMPLED_BUDGET)
+    return solver.configure(Instance(SQUARED, public, SAMPLED_BUDGET))
 
 
 def sampled_log_ratios(relation, solver, copies, seed):

@@ -15,6 +15,7 @@ from scipy.special import expit
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
@@ -52,7 +53,7 @@ def practical_descent(steps):
     step_size = 1.0 / (0.25 + RIDGE)
     slowness = math.sqrt(step_size * max(RIDGE, 16.0 * 0.25 / steps**2))
     momentum = (1.0 - slowness) / (1.0 + slowness)
-    return GradientDescent(steps=steps, step_size=step_size, clip=1.0, momentum=momentum, average="tail")
+    return GradientDescent(steps=steps, step_size=step_size, clip=1.0, momentum=momentum, returns="tail")
 
 
 @functools.cache
@@ -88,7 +89,7 @@ def test_the_excess_falls_with_the_square_of_n():
 @pytest.mark.audit
 @pytest.mark.parametrize("epsilon", [0.3, 1.0])
 def test_many_steps_and_the_last_iterate_are_ten_times_worse(epsilon):
-    many = GradientDescent(steps=1500, step_size=1.0 / 0.26, clip=1.0, momentum=0.0, average="last")
+    many = GradientDescent(steps=1500, step_size=1.0 / 0.26, clip=1.0, momentum=0.0, returns="last")
     assert mean_excess(20_000, epsilon, many) > 10.0 * mean_excess(20_000, epsilon, practical_descent(50))
 
 
@@ -98,7 +99,7 @@ def test_geometric_shares_and_the_last_iterate_keep_their_bound():
     budget = Budget(0.3, DELTA)
     equal, split = (
         GradientDescent.for_pl(
-            PROBLEM, units.public, budget, clip=1.0, gap=math.log(2.0) - best, shares=shares
+            Instance(PROBLEM, units.public, budget), clip=1.0, gap=math.log(2.0) - best, shares=shares
         )
         for shares in ("equal", "geometric")
     )

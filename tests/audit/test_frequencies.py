@@ -20,6 +20,7 @@ from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.laplace import Laplace
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -182,7 +183,7 @@ def test_units_join_blocks_evenly(relation):
 @pytest.mark.parametrize("budget", [Budget(0.1, 1e-9), Budget(1.0, 1e-6), Budget(8.0, 1e-3)], ids=str)
 def test_the_total_mu_of_a_run_is_the_calibrated_one(relation, budget):
     units = worst_pair(relation, n=16, others=1.0)[0]
-    solver = GradientDescent(steps=17).configure(Problem(losses.logistic), units.public, budget)
+    solver = GradientDescent(steps=17).configure(Instance(Problem(losses.logistic), units.public, budget))
     ledger = Ledger(budget, relation, plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger), Problem(losses.logistic))
     ratios = np.concatenate([release.sensitivity / release.scale for release in result.transcript])

@@ -66,7 +66,7 @@ def adaptive(problem, n):
 def published(problem, n):
     del n
     return AdaptiveGradientDescent(
-        mode="paper", clip=problem.lipschitz, curvature=problem.smoothness, returns="last"
+        variant="paper", clip=problem.lipschitz, curvature=problem.smoothness, returns="last"
     )
 
 
@@ -178,7 +178,7 @@ def mean_excess(solver, epsilon, times=3):
 
 
 def constant_descent(steps, step_size):
-    return GradientDescent(steps=steps, step_size=step_size, clip=1.0, momentum=0.0, average="last")
+    return GradientDescent(steps=steps, step_size=step_size, clip=1.0, momentum=0.0, returns="last")
 
 
 def test_the_order_of_the_methods_on_a_logistic_problem():
@@ -190,7 +190,7 @@ def test_the_order_of_the_methods_on_a_logistic_problem():
         "scheduled": mean_excess(ScheduledGradientDescent(clip=1.0), 1.0) / oracle,
     }
     assert max(ratios.values()) < 0.7
-    assert mean_excess(AdaptiveGradientDescent(mode="paper", clip=1.0), 1.0) > 20.0 * oracle
+    assert mean_excess(AdaptiveGradientDescent(variant="paper", clip=1.0), 1.0) > 20.0 * oracle
 
 
 def test_a_running_estimate_is_robust_to_the_horizon():

@@ -6,6 +6,7 @@ from tests.support.exact_curator import exact_run, public_of
 
 from privopt import zoo
 from privopt.ledger.amounts import Budget
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.solvers.kl_spider import KLSpider
 
@@ -15,7 +16,7 @@ RUNS = 60
 
 
 def excesses(problem, n, runs):
-    solver = KLSpider().configure(problem.problem, public_of(problem, n), BUDGET)
+    solver = KLSpider().configure(Instance(problem.problem, public_of(problem, n), BUDGET))
     with double_precision():
         ends = [exact_run(solver, problem, n, noise=seed) for seed in range(runs)]
     return (
@@ -38,5 +39,7 @@ def test_the_excess_and_the_bound_fall_with_the_power_of_the_condition():
         -np.polyfit(np.log(sizes), np.log([values[i].mean() for values in found]), 1)[0] for i in (0, 1)
     ]
     assert slopes[0] == pytest.approx(1.4, abs=0.1)
-    plans = [KLSpider().plan(problem.problem, public_of(problem, n), BUDGET).bound.value for n in sizes]
+    plans = [
+        KLSpider().plan(Instance(problem.problem, public_of(problem, n), BUDGET)).bound.value for n in sizes
+    ]
     assert -np.polyfit(np.log(sizes), np.log(plans), 1)[0] == pytest.approx(1.39, abs=0.05)

@@ -11,6 +11,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -43,7 +44,7 @@ def named_problem(n):
 
 def run(units, solver, epsilon, seed):
     budget = Budget(epsilon, DELTA)
-    solver = solver.configure(PROBLEM, units.public, budget)
+    solver = solver.configure(Instance(PROBLEM, units.public, budget))
     ledger = Ledger(budget, units.public.relation, plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(seed)), PROBLEM)
     return np.asarray(result.params)

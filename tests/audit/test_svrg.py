@@ -14,6 +14,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
@@ -57,14 +58,14 @@ def excess(named_problem):
     lead = 0.5 * noise**2 * np.trace(np.linalg.inv(hessian))
 
     def mean_excess(solver):
-        solver = solver.configure(PROBLEM, units.public, BUDGET)
+        solver = solver.configure(Instance(PROBLEM, units.public, BUDGET))
         found = []
         for seed in range(RUNS):
             ledger = Ledger(BUDGET, RELATION, plan=solver.event(units.public))
             curator = LocalCurator(units, ledger, noise=NoiseSource(seed))
             found.append(objective(np.asarray(solver.solve(curator, PROBLEM).params)) - objective(optimum))
         ratio = float(np.mean(found) / lead)
-        sys.stdout.write(f"\n{solver.name}, clip {solver.clip}: {ratio:.2f} in {solver.passes():.0f} passes")
+        sys.stdout.write(f"\n{solver.title}, clip {solver.clip}: {ratio:.2f} in {solver.passes():.0f} passes")
         return ratio
 
     return mean_excess
@@ -72,7 +73,7 @@ def excess(named_problem):
 
 def test_at_equal_clip_it_reaches_the_first_order_optimum_and_beats_gradient_descent(excess):
     reduced = excess(SVRG(clip=1.0))
-    descent = excess(GradientDescent(clip=1.0, steps=50, average="tail"))
+    descent = excess(GradientDescent(clip=1.0, steps=50, returns="tail"))
     assert 0.7 <= reduced <= 1.3
     assert reduced < descent
 
@@ -83,4 +84,4 @@ def test_its_defaults_beat_gradient_descents_in_a_third_of_the_passes(excess):
 
 def test_the_papers_design_leaves_more_excess(excess):
     once = excess(SVRG(clip=1.0, epochs=3))
-    assert excess(SVRG(clip=1.0, epochs=3, design="paper")) > 1.25 * once
+    assert excess(SVRG(clip=1.0, epochs=3, variant="paper")) > 1.25 * once

@@ -30,7 +30,6 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
-from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
 from privopt.solvers.whitening import Whitening
 
 N, D = 40, 5
@@ -67,7 +66,7 @@ _EPOCHS = {"epochs": 2, "inner_steps": 3, "rate": 0.5, "clip": 0.4, "step_size":
 _EPOCHS_PRICED = {"noise_multiplier": 8.0, "momentum": 0.5, "tail": 0.5, **_EPOCHS}
 _NO_EPOCHS = {"epochs": 0}
 _PROXIMAL = {"outer_steps": 2, "inner_steps": 3, "weight": 0.5}
-_MIRROR = {"clip": 0.4, "steps": 5, "smoothness": 0.5}
+_MIRROR = {"clip": 0.4, "steps": 5, "step_smoothness": 0.5}
 _SPIDER = {"clip": 0.4, "step_size": 1.0, "curvature": 0.25, "steps": 6}
 _KL = KL(gamma=2.0, kappa=2.0)
 _PHASES = {"clip": 0.4, "relative_error": 0.4, "failure": 0.9, "noise_multiplier": 0.4}
@@ -88,13 +87,13 @@ EVERY_CASE = (
     ),
     Case(
         "gradient descent, l1, last",
-        GradientDescent(average="last", **_FULL),
+        GradientDescent(returns="last", **_FULL),
         Problem(losses.huber(0.5), L1(0.02)),
         tags=frozenset({_PLAIN_DESCENT}),
     ),
     Case(
         "gradient descent, ball, weighted",
-        GradientDescent(average="weighted", **_FULL),
+        GradientDescent(returns="weighted", **_FULL),
         Problem(losses.squared, NoRegulariser(), L2Ball(0.5)),
         tags=frozenset({_PLAIN_DESCENT}),
     ),
@@ -141,7 +140,7 @@ EVERY_CASE = (
     ),
     Case(
         "gradient descent, geometric shares",
-        GradientDescent(shares="geometric", average="min_grad", **_FULL),
+        GradientDescent(shares="geometric", returns="flattest", **_FULL),
         _LOGISTIC,
     ),
     Case(
@@ -163,10 +162,10 @@ EVERY_CASE = (
         still=_NO_EPOCHS,
     ),
     Case("svrg, own loss", SVRG(**_EPOCHS_PRICED), Problem(losses.RecordLoss(own_loss)), still=_NO_EPOCHS),
-    Case("svrg, the paper's design", SVRG(design="paper", **_EPOCHS_PRICED), _LOGISTIC, still=_NO_EPOCHS),
+    Case("svrg, the paper's design", SVRG(variant="paper", **_EPOCHS_PRICED), _LOGISTIC, still=_NO_EPOCHS),
     Case("svrg, unstable", SVRG(), _LOGISTIC, still=_NO_EPOCHS),
     Case("svrg, whitened", Whitening(inner=SVRG(**_EPOCHS)), _LOGISTIC, still=None),
-    Case("svrg++", SVRGPlusPlus(**(_EPOCHS_PRICED | {"inner_steps": 1})), _LOGISTIC, still=_NO_EPOCHS),
+    Case("svrg++", SVRG.plus_plus(**(_EPOCHS_PRICED | {"inner_steps": 1})), _LOGISTIC, still=_NO_EPOCHS),
     Case("newton", DoubleNoiseNewton(steps=3, clip=0.4, damping=0.3), _LOGISTIC),
     Case(
         "newton, hessian",
@@ -275,7 +274,7 @@ EVERY_CASE = (
     ),
     Case(
         "adaptive gradient descent, the paper's",
-        AdaptiveGradientDescent(mode="paper", **_ADAPTIVE),
+        AdaptiveGradientDescent(variant="paper", **_ADAPTIVE),
         Problem(losses.logistic),
         still=_NO_STEPS,
     ),
@@ -294,14 +293,14 @@ EVERY_CASE = (
     ),
     Case(
         "kl spider, the paper's phases",
-        KLSpider(mode="paper", growth=KL(gamma=0.5, kappa=1.5), clip=0.4, most_steps=20),
+        KLSpider(variant="paper", growth=KL(gamma=0.5, kappa=1.5), clip=0.4, most_steps=20),
         Problem(losses.softmax(3)),
         still=_NO_PHASES,
     ),
     Case("dp spider", DPSpider(steps=7, period=3, clip=0.4, step_size=1.0), _LOGISTIC),
     Case(
         "dp spider, l1, last",
-        DPSpider(steps=4, period=2, clip=0.4, difference_clip=0.2, output="last"),
+        DPSpider(steps=4, period=2, clip=0.4, difference_clip=0.2, returns="last"),
         Problem(losses.huber(0.5), L1(0.02)),
     ),
     Case(

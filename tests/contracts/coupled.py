@@ -36,45 +36,42 @@ CURVATURE = 0.25
 LOGISTIC = Problem(PlainLogistic())
 
 _GIVEN = {"clip": 1.0, "step_size": 1.0, "curvature": CURVATURE}
+_TRACKED = {"window": 10, "noise_ratio": 0.5, "trace_ratio": 1.0, **_GIVEN}
+_SMOOTH = {"clip": 1.0, "curvature": CURVATURE, "smoothness": CURVATURE}
 _SHARP = KL(gamma=2.0, kappa=2.0, gap=0.7)
 
 # Every method for objectives with a KL condition, with all that could be derived given.
 METHODS = {
     "scheduled gradient descent": ScheduledGradientDescent(
-        steps=6, ratio=30.0, reach=10.0, noise_multiplier=2.0, smoothness=CURVATURE, contraction=0.5, **_GIVEN
+        steps=6, ratio=0.5**-2.5, distance=10.0, noise_multiplier=2.0, **_GIVEN
     ),
     "continuous spider": ContinuousSpider(
-        steps=6, difference_clip=1.0, momentum=0.0, noise_multiplier=2.0, **_GIVEN
+        steps=6, difference_clip=1.0, momentum=0.0, distance=10.0, noise_multiplier=2.0, **_GIVEN
     ),
     "continuous spider, momentum": ContinuousSpider(
-        steps=6, difference_clip=1.0, momentum=0.5, gain="average", noise_multiplier=2.0, **_GIVEN
-    ),
-    "adaptive gradient descent": AdaptiveGradientDescent(
-        most_steps=8, window=10, noise_ratio=0.5, trace_ratio=1.0, noise_multiplier=0.5, **_GIVEN
-    ),
-    "adaptive gradient descent, selected": AdaptiveGradientDescent(
-        most_steps=4,
-        window=10,
-        noise_ratio=0.5,
-        trace_ratio=1.0,
-        noise_multiplier=0.5,
-        returns="selected",
+        steps=6,
+        difference_clip=1.0,
+        momentum=0.5,
+        gain="average",
+        distance=10.0,
+        noise_multiplier=2.0,
         **_GIVEN,
     ),
-    "adaptive gradient descent, the paper's": AdaptiveGradientDescent(
-        mode="paper", most_steps=4, noise_multiplier=0.05, **_GIVEN
+    "adaptive gradient descent": AdaptiveGradientDescent(
+        most_steps=8, noise_multiplier=0.5, returns="last", **_TRACKED
     ),
-    "kl spider": KLSpider(growth=_SHARP, clip=1.0, curvature=CURVATURE, noise_multiplier=0.1, most_steps=30),
+    "adaptive gradient descent, selected": AdaptiveGradientDescent(
+        most_steps=4, noise_multiplier=0.5, returns="selected", **_TRACKED
+    ),
+    "adaptive gradient descent, the paper's": AdaptiveGradientDescent(
+        variant="paper", most_steps=4, noise_multiplier=0.05, returns="last", **_TRACKED
+    ),
+    "kl spider": KLSpider(growth=_SHARP, noise_multiplier=0.1, most_steps=30, **_SMOOTH),
     "kl spider, no recycling": KLSpider(
-        growth=_SHARP, clip=1.0, curvature=CURVATURE, noise_multiplier=0.1, most_steps=30, recycle=False
+        growth=_SHARP, noise_multiplier=0.1, most_steps=30, recycle=False, **_SMOOTH
     ),
     "kl spider, the paper's": KLSpider(
-        mode="paper",
-        growth=KL(gamma=0.5, kappa=1.2),
-        clip=1.0,
-        curvature=CURVATURE,
-        noise_multiplier=1e-4,
-        most_steps=8,
+        variant="paper", growth=KL(gamma=0.5, kappa=1.2), noise_multiplier=1e-4, most_steps=8, **_SMOOTH
     ),
     "kl proximal point": KLProximalPoint(
         outer_steps=2, inner_steps=3, weight=0.5, clip=1.0, noise_multiplier=2.0

@@ -24,6 +24,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -107,7 +108,7 @@ INNER = {
 def test_a_probe_of_the_curvature_and_what_follows_from_it(inner, relation):
     problem = Problem(losses.logistic)
     left, right = outlier_pair(relation)
-    probe = CurvatureProbe(inner=INNER[inner]).configure(problem, left.public, Budget(2.0, 1e-5))
+    probe = CurvatureProbe(inner=INNER[inner]).configure(Instance(problem, left.public, Budget(2.0, 1e-5)))
     coupling = couple(probe, problem, left, right)
     assert coupling.faults == []
     assert coupling.names[0][0] == "TopCurvature"
@@ -151,7 +152,7 @@ class Peeks(ScheduledGradientDescent):
     ("at", "fault"), [("answer", "the result is no function of the releases"), ("end", "different releases")]
 )
 def test_a_method_that_looks_behind_the_curator_is_noticed(at, fault):
-    sound = replace(METHODS["scheduled gradient descent"], shares="equal")
+    sound = replace(METHODS["scheduled gradient descent"], ratio=1.0)
     fields = {field.name: getattr(sound, field.name) for field in dataclasses.fields(sound)}
     left, right = tight_pair(1, n=5)
     assert couple(Peeks(at=at, **fields), TILTED, left, right).faults == [fault]

@@ -23,6 +23,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.growth import KL
@@ -118,7 +119,7 @@ def test_no_data_and_no_budget_make_it_spend_more_than_it_has(name, odd):
     units = Units.from_arrays(rows, [1.0, -1.0], row_bound=1.0, n=2, storage="float64")
     for solver in (METHODS[name], of_one_step(METHODS[name])):
         for rho in (1e-12, rho_of(solver)):
-            priced = of_rho(solver, rho).configure(problem, units.public, WIDE)
+            priced = of_rho(solver, rho).configure(Instance(problem, units.public, WIDE))
             result = run(priced, units, problem)
             assert spent(result.transcript) <= rho * SLACK
             assert np.all(np.isfinite(result.params))
@@ -265,7 +266,7 @@ REACHING = {
     "adaptive gradient descent": AdaptiveGradientDescent(most_steps=300),
     "kl spider": KLSpider(growth=STRONG),
     "kl proximal point": KLProximalPoint(weight=0.5, outer_steps=25, inner_steps=40),
-    "dp spider": DPSpider(steps=600, period=5, output="last"),
+    "dp spider": DPSpider(steps=600, period=5, returns="last"),
     "curvature probe": CurvatureProbe(inner=ScheduledGradientDescent(most_steps=300)),
 }
 
@@ -289,9 +290,9 @@ OF_A_PLAN = {
     "scheduled gradient descent": ScheduledGradientDescent(),
     "continuous spider": ContinuousSpider(),
     "adaptive gradient descent": AdaptiveGradientDescent(),
-    "adaptive gradient descent, the paper's": AdaptiveGradientDescent(mode="paper"),
+    "adaptive gradient descent, the paper's": AdaptiveGradientDescent(variant="paper"),
     "kl spider": KLSpider(growth=KL.of_strong_convexity(0.05, gap=0.7)),
-    "kl spider, the paper's": KLSpider(mode="paper", growth=KL.of_strong_convexity(0.05, gap=0.7)),
+    "kl spider, the paper's": KLSpider(variant="paper", growth=KL.of_strong_convexity(0.05, gap=0.7)),
     "kl proximal point": KLProximalPoint(weight=0.5),
     "dp spider": DPSpider(),
     "curvature probe": CurvatureProbe(),
@@ -300,7 +301,7 @@ OF_A_PLAN = {
 
 @pytest.mark.parametrize("name", OF_A_PLAN)
 def test_a_plan_says_its_bound_or_that_there_is_none(name):
-    plan = OF_A_PLAN[name].plan(Problem(losses.logistic), MANY, BUDGET)
+    plan = OF_A_PLAN[name].plan(Instance(Problem(losses.logistic), MANY, BUDGET))
     lines = [line for line in str(plan).splitlines() if line.split()[:1] == ["bound"]]
     assert len(lines) == 1
     assert (plan.bound is not None) == (name == "kl spider")
@@ -314,7 +315,9 @@ def test_a_plan_says_its_bound_or_that_there_is_none(name):
 def test_more_units_and_more_budget_lower_the_target_of_kl_spider():
     def target(n, epsilon):
         solver = KLSpider(growth=KL.of_strong_convexity(0.05, gap=0.7))
-        return solver.plan(Problem(losses.logistic), Public(n=n, d=5), Budget(epsilon, 1e-6)).bound.value
+        return solver.plan(
+            Instance(Problem(losses.logistic), Public(n=n, d=5), Budget(epsilon, 1e-6))
+        ).bound.value
 
     assert target(400_000, 1.0) < target(200_000, 1.0)
     assert target(200_000, 2.0) < target(200_000, 1.0)

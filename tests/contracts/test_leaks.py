@@ -23,6 +23,7 @@ from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.laplace import Laplace
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient, GradientNorm
@@ -37,7 +38,7 @@ def case_named(name):
 
 
 def solve(case, relation, units, **options):
-    solver = case.solver.configure(case.problem, units.public, BUDGET)
+    solver = case.solver.configure(Instance(case.problem, units.public, BUDGET))
     budget = BUDGET if case.solver.noise_multiplier is None else replace(BUDGET, epsilon=1e6)
     ledger = Ledger(budget, relation, plan=solver.event(units.public))
     curator = LocalCurator(units, ledger, noise=NoiseSource(3), **options)

@@ -31,6 +31,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.losses import RecordLoss
@@ -149,7 +150,7 @@ def test_an_understated_sensitivity_of_the_probe_is_noticed(monkeypatch):
     left, right = (Units.from_arrays(x, np.ones(40), row_bound=1.0, n=40, storage="float64") for x in rows)
     problem = Problem(losses.logistic)
     probe = CurvatureProbe(inner=ScheduledGradientDescent(most_steps=2))
-    probe = probe.configure(problem, left.public, Budget(2.0, 1e-5))
+    probe = probe.configure(Instance(problem, left.public, Budget(2.0, 1e-5)))
     assert MOVED in couple(probe, problem, left, right).faults
 
 

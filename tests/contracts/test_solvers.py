@@ -15,6 +15,7 @@ from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.result import Status
 
 NEIGHBOURS = {
@@ -31,7 +32,7 @@ NEIGHBOURS = {
 def run(case, relation, curator_type=LocalCurator, *units, seed=3, **options):
     """Solve on a fresh ledger that holds the solver's plan; returns the curator and the result."""
     public = units[0].public
-    solver = case.solver.configure(case.problem, public, BUDGET)
+    solver = case.solver.configure(Instance(case.problem, public, BUDGET))
     budget = BUDGET if case.solver.noise_multiplier is None else replace(BUDGET, epsilon=1e6)
     ledger = Ledger(budget, relation, plan=solver.event(public))
     curator = curator_type(*units, ledger, noise=NoiseSource(seed), **options)
@@ -94,7 +95,7 @@ def test_a_hopeless_budget_warns_and_still_gives_finite_parameters(case, relatio
     hopeless = Budget(0.02, 1e-5)
     units = as_units(*toy_arrays(case), relation)
     assert N * gaussian_mu(hopeless.epsilon, hopeless.delta) < 1.0
-    solver = case.solver.configure(case.problem, units.public, hopeless)
+    solver = case.solver.configure(Instance(case.problem, units.public, hopeless))
     ledger = Ledger(hopeless, relation, plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(3)), case.problem)
     assert np.all(np.isfinite(result.params))
@@ -116,7 +117,7 @@ def test_zero_steps_return_the_start_and_spend_nothing(case, relation):
 )
 def test_zero_steps_can_be_planned(case, relation):
     units = as_units(*toy_arrays(case), relation)
-    still = replace(case.solver, **case.still).configure(case.problem, units.public, BUDGET)
+    still = replace(case.solver, **case.still).configure(Instance(case.problem, units.public, BUDGET))
     assert still.releases() == 0
     result = still.solve(
         LocalCurator(units, Ledger(BUDGET, relation, plan=still.event(units.public)), noise=NoiseSource(3)),
@@ -130,7 +131,7 @@ def test_no_noise_and_no_clip_equal_a_plain_reference(case, relation):
     features, targets = toy_arrays(case)
     units = as_units(features, targets, relation)
     silent = replace(case, solver=replace(case.solver, clip=np.inf, noise_multiplier=0.0))
-    solver = silent.solver.configure(case.problem, units.public, replace(BUDGET, epsilon=np.inf))
+    solver = silent.solver.configure(Instance(case.problem, units.public, replace(BUDGET, epsilon=np.inf)))
     ledger = Ledger(replace(BUDGET, epsilon=np.inf), relation, plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(3)), case.problem)
     expected = plain_descent(solver, case.problem, units)
@@ -148,10 +149,10 @@ def plain_descent(solver, problem, units):
         step = u - solver.step_size * (gradient + _ridge(problem) * u)
         previous, x = x, _project(problem, _soft(step, solver.step_size * _lasso(problem)))
         visited.append(x)
-    if solver.average == "last":
+    if solver.returns == "last":
         return x
     weights = (np.arange(solver.steps) + 1.0) ** 2
-    if solver.average == "tail":
+    if solver.returns == "tail":
         weights = (np.arange(solver.steps) >= solver.steps - -(-solver.steps // 2)).astype(float)
     return np.average(visited, axis=0, weights=weights)
 

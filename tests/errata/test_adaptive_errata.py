@@ -24,6 +24,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems.losses import RecordLoss
 from privopt.queries.gradient import ClippedGradient, GradientNorm
@@ -96,9 +97,9 @@ def printed_spend(seed=None, wanted=None, relation="replace-one"):
 
 
 def our_spend(seed=None, wanted=None, relation="replace-one"):
-    """The same for the solver in the paper's mode, under a ledger that would let it spend more."""
+    """The same for the solver in the paper's variant, under a ledger that would let it spend more."""
     solver = AdaptiveGradientDescent(
-        mode="paper",
+        variant="paper",
         clip=BOWL.lipschitz,
         step_size=0.5,
         failure=BETA,
@@ -106,6 +107,7 @@ def our_spend(seed=None, wanted=None, relation="replace-one"):
     )
     wanted, ledger = list(wanted or []), Ledger(WIDE, relation, composition="gaussian")
     public = public_of(BOWL, N, relation)
+    solver = solver.filled(Instance(BOWL.problem, public, WIDE))
     spread = BOWL.lipschitz / (math.sqrt(N) * RHO**0.25)
     curator = None
 

@@ -20,7 +20,9 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.kl_spider import PhasePlanner
+from privopt.planning import kl_paper_phases
+from privopt.planning.kl_phases import PhasePlanner
+from privopt.planning.kl_spider import planner as planner_of
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.growth import KL
@@ -107,16 +109,17 @@ def test_the_printed_algorithm_costs_more_than_twice_its_budget(kappa, ratio, re
         assert max(ratio for _, ratio in audit.moves) == pytest.approx(1.0, rel=1e-3)
 
 
-@pytest.mark.parametrize("mode", ["planned", "paper"])
+@pytest.mark.parametrize("variant", ["planned", "paper"])
 @pytest.mark.parametrize("recycle", [True, False])
-def test_the_library_reveals_at_most_its_budget_on_the_same_data(mode, recycle):
-    multiplier = 0.2 if mode == "planned" else 1e-4
+def test_the_library_reveals_at_most_its_budget_on_the_same_data(variant, recycle):
+    multiplier = 0.2 if variant == "planned" else 1e-4
     solver = KLSpider(
-        mode=mode,
+        variant=variant,
         recycle=recycle,
-        growth=KL(gamma=1.0, kappa=2.0, gap=1.0) if mode == "planned" else KL(gamma=0.5, kappa=1.2),
+        growth=KL(gamma=1.0, kappa=2.0, gap=1.0) if variant == "planned" else KL(gamma=0.5, kappa=1.2),
         clip=CLIP,
         curvature=CURVATURE,
+        smoothness=CURVATURE,
         noise_multiplier=multiplier,
         most_steps=100,
     )
@@ -191,13 +194,14 @@ def test_a_phase_of_whole_steps_buys_one_difference_less_and_the_next_begins_whe
         growth=KL(gamma=1.0, kappa=2.0, gap=1.0),
         clip=CLIP,
         curvature=CURVATURE,
+        smoothness=CURVATURE,
         noise_multiplier=1e-3,
         recycle=False,
         most_steps=100,
     )
     audit = audit_of({"plan": Gaussian(1e-3).event()})
     solver.solve(audit, Problem(LOSS))
-    planner, gap = solver._planner(Problem(LOSS), audit.public)
+    planner, gap = planner_of(solver, Problem(LOSS), audit.public)
     phases, _ = planner.first_plan(gap, 0.5e6)
     names = [name for name, _ in audit.moves]
     assert len(phases) > 1
@@ -222,8 +226,8 @@ def quadratic(n, condition):
 def test_the_published_floor_is_the_start_until_there_are_far_more_units(condition, ours, published):
     rho = gaussian_mu(1.0, 1e-6) ** 2 / 2
     few, many = quadratic(int(0.9 * published), condition), quadratic(int(1.6 * published), condition)
-    assert few.paper_constants(0.5, rho).floor == 0.5
-    assert many.paper_constants(0.5, rho).floor < 0.5
+    assert kl_paper_phases.constants(few, 0.5, rho).floor == 0.5
+    assert kl_paper_phases.constants(many, 0.5, rho).floor < 0.5
     planned = quadratic(2 * ours, condition).lowest(0.5, rho)
     assert planned is not None
     assert planned.goal < 0.25
@@ -232,6 +236,6 @@ def test_the_published_floor_is_the_start_until_there_are_far_more_units(conditi
 def test_a_plan_whose_target_is_above_the_start_releases_nothing():
     """There the published numbers of phases are negative."""
     rho = gaussian_mu(0.1, 1e-6) ** 2 / 2
-    assert quadratic(50, 1).paper_constants(0.5, rho) is None
-    assert list(quadratic(50, 1).paper_phases(0.5, rho)) == []
-    assert quadratic(50, 1).paper_releases(0.5, rho) == 0
+    assert kl_paper_phases.constants(quadratic(50, 1), 0.5, rho) is None
+    assert list(kl_paper_phases.phases(quadratic(50, 1), 0.5, rho)) == []
+    assert kl_paper_phases.releases(quadratic(50, 1), 0.5, rho) == 0

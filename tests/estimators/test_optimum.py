@@ -33,7 +33,7 @@ def exact(kind: Any, steps: int = 1500, **changes: Any) -> Any:
         epsilon=np.inf,
         delta=None,
         bounds=(LOW, HIGH),
-        solver=GradientDescent(steps=steps, average="last"),
+        solver=GradientDescent(steps=steps, returns="last"),
         **changes,
     )
 

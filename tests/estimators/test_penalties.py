@@ -20,6 +20,7 @@ from privopt.estimators.specification import Shape
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning import descent_defaults
+from privopt.planning.instance import Instance
 from privopt.problems.constraints import Box, L1Ball, Product, Unconstrained
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser
 from privopt.problems.regularisers import Ridge as RidgePenalty
@@ -64,7 +65,7 @@ def test_the_default_strength_of_a_sparse_penalty_is_the_noise_of_one_gradient()
     sparse_model = configured(LogisticRegression, penalty="l1")
     budget = Budget(1.0, 1e-6)
     setup = setup_for(sparse_model, budget=budget)
-    clip = descent_defaults.default_clip(setup.problem, setup.public, budget)
+    clip = descent_defaults.default_clip(Instance(setup.problem, setup.public, budget))
     assert setup.alpha == pytest.approx(2.0 * clip / (ROWS * gaussian_mu(1.0, 1e-6)))
     assert setup_for(sparse_model, budget=Budget(math.inf, 0.0)).alpha == pytest.approx(1 / ROWS)
     assert setup_for(sparse_model).alpha == pytest.approx(1 / ROWS)

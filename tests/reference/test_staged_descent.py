@@ -29,7 +29,7 @@ from privopt.solvers.gradient_descent import GradientDescent
 
 N, D = 8, 3
 PROBLEM = Problem(PlainLogistic(), Ridge(0.1))
-STAGE = GradientDescent(steps=2, step_size=2.0, clip=1.0, momentum=0.0, average="last", noise_multiplier=0.4)
+STAGE = GradientDescent(steps=2, step_size=2.0, clip=1.0, momentum=0.0, returns="last", noise_multiplier=0.4)
 SOLVER = StagedDescent(stages=(STAGE, replace(STAGE, steps=3)))
 FILTER = {"composition": "gaussian", "budget": Budget(500.0, 1e-5)}
 

@@ -20,7 +20,9 @@ from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning import accelerated_mirror_descent as planning
 from privopt.planning import mirror_geometry
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Product, Simplex, Unconstrained
@@ -31,8 +33,8 @@ from privopt.solve import minimize
 from privopt.solvers import accelerated_mirror_descent as module
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 
-FOUR = AcceleratedMirrorDescent(steps=4, smoothness=2.0, clip=1.0, noise_multiplier=0.4)
-SHORT = replace(FOUR, smoothness=0.05)
+FOUR = AcceleratedMirrorDescent(steps=4, step_smoothness=2.0, clip=1.0, noise_multiplier=0.4)
+SHORT = replace(FOUR, step_smoothness=0.05)
 BUDGET = Budget(1.0, 1e-6)
 
 
@@ -65,7 +67,7 @@ def test_reference_values(solver, body, expected):
 
 def test_without_an_active_constraint_both_y_steps_are_the_same():
     problem, units = plain_problem(L2Ball(5.0)), reference_units()
-    long = replace(FOUR, steps=9, smoothness=20.0)
+    long = replace(FOUR, steps=9, step_smoothness=20.0)
     couple = solve_on(units, long, problem)
     gradient = solve_on(units, replace(long, y_step="gradient"), problem)
     np.testing.assert_allclose(couple.params, gradient.params, rtol=0, atol=1e-12)
@@ -89,7 +91,7 @@ def test_whatever_is_released_the_result_stays_in_the_body(body, y_step):
         return
     units = reference_units()
     for steps in (1, 2, 7):
-        solver = replace(FOUR, steps=steps, smoothness=0.01, noise_multiplier=30.0, y_step=y_step)
+        solver = replace(FOUR, steps=steps, step_smoothness=0.01, noise_multiplier=30.0, y_step=y_step)
         result = solve_on(units, solver, plain_problem(body), noise=NoiseSource(steps))
         assert body.contains(jnp.asarray(result.params))
 
@@ -97,13 +99,13 @@ def test_whatever_is_released_the_result_stays_in_the_body(body, y_step):
 def test_the_lp_gradient_step_minimises_its_model_and_couples_when_it_leaves_the_body():
     body, gradient = LpBall(2.0, 1.5), jnp.asarray([0.3, -0.2, 0.05])
     other = jnp.full(3, 7.0)
-    probe = jnp.asarray([0.2, 0.1, -0.4])
-    stepped = module._gradient_step(body, probe, gradient, 3.0, otherwise=other)
-    far = module._gradient_step(body, probe, gradient, 0.05, otherwise=other)
+    at = jnp.asarray([0.2, 0.1, -0.4])
+    stepped = module._gradient_step(body, at, gradient, 3.0, otherwise=other)
+    far = module._gradient_step(body, at, gradient, 0.05, otherwise=other)
 
     def model(y):
-        away = np.sum(np.abs(y - probe) ** 1.5) ** (1 / 1.5) / 2.0
-        return 1.5 * away**2 + float(gradient @ (y - probe))
+        away = np.sum(np.abs(y - at) ** 1.5) ** (1 / 1.5) / 2.0
+        return 1.5 * away**2 + float(gradient @ (y - at))
 
     best = model(np.asarray(stepped))
     for seed in range(50):
@@ -155,14 +157,14 @@ def test_no_neighbour_moves_a_release_further_than_its_sensitivity_and_some_move
 
 def bound(steps, problem, public):
     """The theorem's bound with the best step length."""
-    solver = AcceleratedMirrorDescent(steps=steps, clip=0.5).derived(problem, public, BUDGET)
-    return solver.predicted_excess(problem, public, BUDGET)[0]
+    solver = AcceleratedMirrorDescent(steps=steps, clip=0.5).filled(Instance(problem, public, BUDGET))
+    return solver.forecast(Instance(problem, public, BUDGET)).excess
 
 
 def test_the_bound_of_the_l2_ball_is_flat_beyond_the_least_number_of_steps():
     public = Public(n=20_000, d=100)
     problem = Problem(losses.logistic, constraint=L2Ball(10.0))
-    least = module.least_steps(problem, public, BUDGET, 0.5, None)
+    least = planning.least_steps(AcceleratedMirrorDescent(clip=0.5), Instance(problem, public, BUDGET))
     assert 30 < least < 300
     at_least = bound(math.ceil(least), problem, public)
     for factor in (1.5, 4, 20):
@@ -193,7 +195,9 @@ def test_a_smaller_entry_bound_lowers_the_smoothness_of_the_l1_ball_only():
     public = Public(n=1000, d=100)
     for body, factor in ((L1Ball(3.0), 0.01), (L2Ball(3.0), 1.0), (LpBall(3.0, 1.5), 0.1 ** (2 / 3))):
         problem = Problem(losses.logistic, constraint=body)
-        loose, tight = (mirror_geometry.smoothness(problem, public, entry) for entry in (None, 0.1))
+        loose, tight = (
+            mirror_geometry.smoothness(Instance(problem, public, BUDGET), entry) for entry in (None, 0.1)
+        )
         assert loose == pytest.approx(0.25 * 9.0)
         assert tight == pytest.approx(factor * loose)
 
@@ -211,7 +215,7 @@ def test_the_smoothness_bounds_the_curvature_in_the_norm_of_the_body():
         Product(((L2Ball(1.0), 2), (L1Ball(3.0), 4))),
     ):
         problem = Problem(losses.squared, Ridge(0.3), body)
-        stated = mirror_geometry.smoothness(problem, public, 0.4)
+        stated = mirror_geometry.smoothness(Instance(problem, public, BUDGET), 0.4)
         centre = np.asarray(body.mirror((6,)).point(body.mirror((6,)).start()))
         hessian = rows.T @ rows / 200 + 0.3 * np.eye(6)
         for _ in range(40):  # the curvature towards points of the boundary, of Minkowski norm 1
@@ -237,8 +241,8 @@ def test_what_it_cannot_solve_it_refuses_and_says_what_to_do(problem, options, m
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"y_step": "both"}, "'couple' or 'gradient', got 'both'"),
-        ({"entry_bound": 0.0}, "positive and finite, got 0.0"),
+        ({"y_step": "both"}, r"one of \['couple', 'gradient'\], got 'both'"),
+        ({"entry_bound": 0.0}, "above 0 and finite, got 0.0"),
     ],
 )
 def test_settings_out_of_range_are_refused(options, message):
@@ -262,12 +266,12 @@ def test_zero_steps_return_the_start():
 def test_what_is_given_is_kept_and_what_is_derived_does_not_change_again():
     public = Public(n=1000, d=30)
     problem = Problem(losses.logistic, constraint=L1Ball(10.0))
-    derived = AcceleratedMirrorDescent(steps=25, clip=0.3).configure(problem, public, BUDGET)
+    derived = AcceleratedMirrorDescent(steps=25, clip=0.3).configure(Instance(problem, public, BUDGET))
     assert (derived.steps, derived.clip) == (25, 0.3)
-    assert derived.smoothness is not None
-    assert replace(derived, noise_multiplier=None).configure(problem, public, BUDGET) == derived
-    by_default = AcceleratedMirrorDescent().configure(problem, public, BUDGET)
-    assert module.FEWEST_ENTROPIC_STEPS <= by_default.steps <= module.MOST_ENTROPIC_STEPS
+    assert derived.is_set("step_smoothness")
+    assert replace(derived, noise_multiplier=None).configure(Instance(problem, public, BUDGET)) == derived
+    by_default = AcceleratedMirrorDescent().configure(Instance(problem, public, BUDGET))
+    assert planning.FEWEST_ENTROPIC_STEPS <= by_default.steps <= planning.MOST_ENTROPIC_STEPS
 
 
 def test_users_as_units_and_several_outputs():

@@ -20,6 +20,7 @@ from privopt.ledger import accounting
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.planning.public_clip import clip_from
 from privopt.precision import double_precision
 from privopt.problems.constraints import L2Ball
@@ -39,7 +40,7 @@ SOLVER = AdaptiveGradientDescent(
 )
 LONG = replace(SOLVER, most_steps=3000, noise_ratio=0.5)
 PAPER = replace(
-    SOLVER, mode="paper", most_steps=4, step_size=2.0, noise_multiplier=1.0 / math.sqrt(2 * 200.0)
+    SOLVER, variant="paper", most_steps=4, step_size=2.0, noise_multiplier=1.0 / math.sqrt(2 * 200.0)
 )
 PUBLIC = Public(n=100_000, d=10)
 
@@ -104,10 +105,10 @@ def test_what_is_spent_is_what_the_transcript_says_and_all_of_it():
 
 @pytest.mark.parametrize("rho", [1e-12, 1e-3, 1e6])
 @pytest.mark.parametrize("most_steps", [1, 2, 500])
-@pytest.mark.parametrize("mode", ["practical", "paper"])
-def test_no_budget_and_no_data_make_it_overspend(mode, most_steps, rho):
+@pytest.mark.parametrize("variant", ["practical", "paper"])
+def test_no_budget_and_no_data_make_it_overspend(variant, most_steps, rho):
     multiplier = 1.0 / math.sqrt(2.0 * rho)
-    solver = replace(LONG, mode=mode, most_steps=most_steps, noise_multiplier=multiplier, window=30)
+    solver = replace(LONG, variant=variant, most_steps=most_steps, noise_multiplier=multiplier, window=30)
     for rows in (np.zeros((2, 1)), np.ones((2, 1)), np.full((2, 1), np.nan)):
         units = Units.from_arrays(rows, [1.0, -1.0], row_bound=1.0, n=2)
         _, result = run(solver, units=units)
@@ -194,13 +195,13 @@ def test_no_record_moves_a_release_by_more_than_its_sensitivity(kind, way):
 
 
 @pytest.mark.parametrize("understated", [False, True])
-@pytest.mark.parametrize("mode", ["practical", "paper"])
-def test_a_record_can_move_a_gradient_by_all_of_its_sensitivity(mode, understated):
+@pytest.mark.parametrize("variant", ["practical", "paper"])
+def test_a_record_can_move_a_gradient_by_all_of_its_sensitivity(variant, understated):
     rows = np.tile([0.6, 0.0, 0.8], (N, 1))
     other = rows.copy()
     other[2] *= -1.0
     left, right = (Units.from_arrays(x, np.ones(N), row_bound=1.0, storage="float64") for x in (rows, other))
-    solver = replace(SOLVER, mode=mode, clip=0.2, most_steps=3)
+    solver = replace(SOLVER, variant=variant, clip=0.2, most_steps=3)
     options = {"understate": 0.002} if understated else {}
     audit, _ = run(solver, units=left, curator_type=Audit, right=(right,), **options)
     largest = max(ratio for _, ratio in audit.moves)
@@ -209,7 +210,7 @@ def test_a_record_can_move_a_gradient_by_all_of_its_sensitivity(mode, understate
 
 def test_a_selection_is_priced_with_the_rest():
     selected = AdaptiveGradientDescent(returns="selected", selection_share=0.1)
-    solver = selected.configure(Problem(losses.logistic), PUBLIC, BUDGET)
+    solver = selected.configure(Instance(Problem(losses.logistic), PUBLIC, BUDGET))
     event = solver.event(PUBLIC)
     assert 0.999 <= accounting.epsilon(event, 1e-6, PUBLIC.relation) <= 1.0
     gaussian = 0.5 / solver.noise_multiplier**2
@@ -229,11 +230,12 @@ def test_the_prediction_has_its_reference_values(clip, curvature, growth, expect
         clip=clip, curvature=curvature, trace_ratio=10.0, noise_ratio=2.0 / math.sqrt(10.0), growth=growth
     )
     problem = Problem(losses.RecordLoss(lambda w, x, y: jnp.sum(w * x)))
-    plan = solver.plan(problem, PUBLIC, BUDGET)
+    plan = solver.plan(Instance(problem, PUBLIC, BUDGET))
     assert plan.predicted_excess == pytest.approx(expected, rel=1e-3)  # calibration leaves a little
     exact = replace(solver, noise_multiplier=1.0 / gaussian_mu(1.0, 1e-6), step_size=1.0, window=300)
-    assert exact.predicted_excess(problem, PUBLIC, BUDGET)[0] == pytest.approx(expected, rel=1e-9)
-    assert solver.plan(Problem(problem.loss), replace(PUBLIC, n=3), BUDGET).predicted_excess <= (
+    exact = exact.filled(Instance(problem, PUBLIC, BUDGET))
+    assert exact.forecast(Instance(problem, PUBLIC, BUDGET)).excess == pytest.approx(expected, rel=1e-9)
+    assert solver.plan(Instance(Problem(problem.loss), replace(PUBLIC, n=3), BUDGET)).predicted_excess <= (
         growth.excess_at(clip) * (1 + 1e-9)
     )
 
@@ -241,18 +243,21 @@ def test_the_prediction_has_its_reference_values(clip, curvature, growth, expect
 def test_the_plan_says_how_flat_an_iterate_can_become():
     flat = [
         AdaptiveGradientDescent(most_steps=10**9)
-        .plan(Problem(losses.logistic), replace(PUBLIC, n=n), BUDGET)
+        .plan(Instance(Problem(losses.logistic), replace(PUBLIC, n=n), BUDGET))
         .indicators["stationarity"]
         .value
         for n in (1_000, 100_000)
     ]
     assert flat[0] == pytest.approx(10.0 * flat[1], rel=1e-2)  # n^-1/2
-    assert AdaptiveGradientDescent().plan(Problem(losses.huber(1.0)), PUBLIC, BUDGET).predicted_excess is None
+    assert (
+        AdaptiveGradientDescent().plan(Instance(Problem(losses.huber(1.0)), PUBLIC, BUDGET)).predicted_excess
+        is None
+    )
 
 
 def test_a_known_condition_sets_the_window():
     def window(problem):
-        return AdaptiveGradientDescent().derived(problem, PUBLIC, BUDGET).window
+        return AdaptiveGradientDescent().filled(Instance(problem, PUBLIC, BUDGET)).window
 
     assert window(Problem(losses.logistic)) == 300
     assert window(Problem(losses.logistic, Ridge(0.1))) == 30
@@ -270,12 +275,14 @@ def test_defaults_follow_the_kind_of_loss():
         (own, 49.0, 3 / 7),
     )
     for problem, trace, ratio in kinds:
-        solver = AdaptiveGradientDescent().derived(problem, PUBLIC, BUDGET)
+        solver = AdaptiveGradientDescent().filled(Instance(problem, PUBLIC, BUDGET))
         assert (solver.trace_ratio, solver.noise_ratio) == (trace, pytest.approx(ratio))
-    few = AdaptiveGradientDescent().derived(Problem(losses.logistic), replace(PUBLIC, d=3), BUDGET)
+    few = AdaptiveGradientDescent().filled(Instance(Problem(losses.logistic), replace(PUBLIC, d=3), BUDGET))
     assert few.noise_ratio == 1.0
     assert (
-        AdaptiveGradientDescent(mode="paper").derived(Problem(losses.logistic), PUBLIC, BUDGET).step_size
+        AdaptiveGradientDescent(variant="paper")
+        .filled(Instance(Problem(losses.logistic), PUBLIC, BUDGET))
+        .step_size
         == 2.0
     )
 
@@ -284,12 +291,12 @@ def test_the_lengths_for_a_loss_of_the_users_own_are_those_of_gradient_descent()
     wide = replace(PUBLIC, row_bound=2.0)
     for curvature, expected in ((math.inf, 0.5 * 4.0), (3.0, 3.0)):
         problem = Problem(losses.RecordLoss(lambda w, x, y: (x @ w - y) ** 4, curvature=curvature))
-        solver = AdaptiveGradientDescent().derived(problem, wide, BUDGET)
+        solver = AdaptiveGradientDescent().filled(Instance(problem, wide, BUDGET))
         assert (solver.curvature, solver.window) == (expected, 300)
         assert solver.clip == 0.6 * 2.0
         assert solver.step_size == 1.0 / expected
     steep = Problem(losses.RecordLoss(lambda w, x, y: jnp.sin(3.0 * x @ w), lipschitz=6.0))
-    solver = AdaptiveGradientDescent().derived(steep, wide, BUDGET)
+    solver = AdaptiveGradientDescent().filled(Instance(steep, wide, BUDGET))
     assert (solver.clip, solver.curvature) == (6.0, 0.5 * 6.0 * 2.0)
 
 
@@ -379,14 +386,22 @@ def test_a_divergent_run_returns_the_last_finite_point():
 
 def test_what_cannot_be_solved_is_said():
     with pytest.raises(ValueError, match="without a penalty"):
-        AdaptiveGradientDescent(mode="paper").check_applicable(Problem(losses.logistic, Ridge(0.1)), PUBLIC)
+        AdaptiveGradientDescent(variant="paper").check_applicable(
+            Problem(losses.logistic, Ridge(0.1)), PUBLIC
+        )
     with pytest.raises(ValueError, match="the penalty has none"):
         AdaptiveGradientDescent(returns="selected").check_applicable(
             Problem(losses.logistic, L1(0.1)), PUBLIC
         )
     with pytest.raises(ValueError, match="no balanced clip"):
         AdaptiveGradientDescent(balanced=True).check_applicable(Problem(losses.huber(1.0)), PUBLIC)
-    for wrong in ({"mode": "fast"}, {"returns": "best"}, {"probe": 0.0}, {"clip": -1.0}, {"most_steps": -1}):
+    for wrong in (
+        {"variant": "fast"},
+        {"returns": "best"},
+        {"first_share": 0.0},
+        {"clip": -1.0},
+        {"most_steps": -1},
+    ):
         with pytest.raises(ValueError, match=r"must be|one of"):
             AdaptiveGradientDescent(**wrong)
 
@@ -396,7 +411,7 @@ def excess_on(problem, n, solver, runs, epsilon=1.0):
     budget, found = Budget(epsilon, 1e-6), []
     for seed in range(runs):
         public = public_of(problem, n)
-        configured = solver.configure(problem.problem, public, budget)
+        configured = solver.configure(Instance(problem.problem, public, budget))
         ledger = Ledger(budget, public.relation, plan=configured.event(public))
         curator = ExactCurator(problem, public, ledger, noise=NoiseSource(seed), bind=True)
         found.append(
@@ -407,7 +422,7 @@ def excess_on(problem, n, solver, runs, epsilon=1.0):
 
 @pytest.mark.audit
 @pytest.mark.parametrize(
-    ("p", "mode", "slope", "within"),
+    ("p", "variant", "slope", "within"),
     [
         (2.0, "practical", 2.2, 0.35),
         (4.0, "practical", 0.9, 0.15),
@@ -415,11 +430,15 @@ def excess_on(problem, n, solver, runs, epsilon=1.0):
         (4.0, "paper", 0.6, 0.15),
     ],
 )
-def test_the_excess_falls_with_the_number_of_units_as_it_should(p, mode, slope, within):
+def test_the_excess_falls_with_the_number_of_units_as_it_should(p, variant, slope, within):
     problem = zoo.power(p=p, d=10)
-    step_size = 1.0 / ((5.0 if mode == "practical" else 2.0) * problem.smoothness)
+    step_size = 1.0 / ((5.0 if variant == "practical" else 2.0) * problem.smoothness)
     solver = AdaptiveGradientDescent(
-        mode=mode, noise_ratio=2.0 / math.sqrt(10.0), step_size=step_size, window=30, clip=problem.lipschitz
+        variant=variant,
+        noise_ratio=2.0 / math.sqrt(10.0),
+        step_size=step_size,
+        window=30,
+        clip=problem.lipschitz,
     )
     found = [excess_on(problem, n, solver, 8) for n in (10_000, 1_000_000)]
     assert math.log10(found[0] / found[1]) / 2.0 == pytest.approx(slope, abs=within)

@@ -14,7 +14,9 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.continuous_spider import facts
 from privopt.planning.gradient_certificate import EstimateError
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -36,6 +38,7 @@ GIVEN = {
     "clip": 1.0,
     "curvature": 0.25,
     "difference_clip": 0.5,
+    "distance": 10.0,
     "noise_multiplier": math.sqrt(5 / (2 * RHO)),
 }
 CLOSE = {"rtol": 1e-8}
@@ -101,7 +104,7 @@ def test_changes_as_long_as_gradients_are_plain_descent_release_by_release():
     """C' = 2 C at every step: a change is no less noisy than a gradient, and the gain is 0."""
     spider = ContinuousSpider(**(GIVEN | {"curvature": 1e9, "difference_clip": 1.0}))
     plain = GradientDescent(
-        steps=5, step_size=4.0, clip=1.0, momentum=0.0, average="last", noise_multiplier=GIVEN["noise_multiplier"]
+        steps=5, step_size=4.0, clip=1.0, momentum=0.0, returns="last", noise_multiplier=GIVEN["noise_multiplier"]
     )  # fmt: skip
     left, right = reference_run(spider, "cos"), reference_run(plain, "cos")
     np.testing.assert_allclose(left.params, right.params, rtol=1e-12)
@@ -228,7 +231,7 @@ def test_the_tight_pair_moves_every_release_by_its_sensitivity(understate):
 def test_two_records_one_feature_and_a_tiny_budget():
     units = units_of(np.array([[1.0], [-1.0]]), np.array([1.0, -1.0]))
     budget = Budget(1e-4, 1e-6)
-    solver = ContinuousSpider().configure(LOGISTIC, units.public, budget)
+    solver = ContinuousSpider().configure(Instance(LOGISTIC, units.public, budget))
     ledger = Ledger(budget, "replace-one", plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(1)), LOGISTIC)
     assert np.all(np.isfinite(result.params))
@@ -292,31 +295,32 @@ PUBLIC = Public(n=20_000, d=10)
 
 
 def test_the_horizon_of_the_paper_example():
-    """reach / (2 sqrt(d) s) for rho = rho(1, 1e-6): 7485.24975036 at reach 20 and clip 1."""
-    solver = ContinuousSpider(clip=1.0, reach=20.0, momentum=0.0).derived(LOGISTIC, PUBLIC, Budget(1.0, 1e-6))
-    facts = solver.facts(LOGISTIC, PUBLIC, Budget(1.0, 1e-6))
-    np.testing.assert_allclose(facts.horizon, 7485.24975036, rtol=1e-6)
+    """distance / (2 sqrt(d) s) for rho = rho(1, 1e-6): 7485.24975036 at distance 20 and clip 1."""
+    instance = Instance(LOGISTIC, PUBLIC, Budget(1.0, 1e-6))
+    solver = ContinuousSpider(clip=1.0, distance=20.0, momentum=0.0).filled(instance)
+    np.testing.assert_allclose(facts(solver, instance).horizon, 7485.24975036, rtol=1e-6)
     assert solver.steps == 1000  # ceil(h / eta) = 1872 is more than the most
 
 
 def test_steps_follow_the_horizon_a_ridge_and_a_known_growth():
-    small = ContinuousSpider().derived(LOGISTIC, PUBLIC, Budget(0.05, 1e-6))
+    small = ContinuousSpider().filled(Instance(LOGISTIC, PUBLIC, Budget(0.05, 1e-6)))
     assert 10 <= small.steps < 100
-    assert any("scheduled or not" in notice for notice in small.notices(LOGISTIC, PUBLIC, Budget(0.05, 1e-6)))
+    notices = ContinuousSpider().plan(Instance(LOGISTIC, PUBLIC, Budget(0.05, 1e-6))).notices
+    assert any("scheduled or not" in notice for notice in notices)
     ridge = Problem(losses.logistic, Ridge(0.05))
-    assert ContinuousSpider().derived(ridge, PUBLIC, Budget(1.0, 1e-6)).steps < 100
+    assert ContinuousSpider().filled(Instance(ridge, PUBLIC, Budget(1.0, 1e-6))).steps < 100
     sharp = Problem(losses.logistic, growth=KL.of_strong_convexity(0.05, gap=0.7))
     unclipped = ContinuousSpider(difference_clip=1.0, momentum=0.0)
-    assert 10 <= unclipped.derived(sharp, PUBLIC, Budget(1.0, 1e-6)).steps < 500
+    assert 10 <= unclipped.filled(Instance(sharp, PUBLIC, Budget(1.0, 1e-6))).steps < 500
     hopeless = Problem(losses.logistic, growth=KL.of_strong_convexity(1e-9, gap=0.7))
     for solver, problem in ((unclipped, hopeless), (ContinuousSpider(momentum=0.0), sharp)):
-        assert solver.derived(problem, PUBLIC, Budget(1.0, 1e-6)).steps > 500
-    assert ContinuousSpider(steps=7).derived(sharp, PUBLIC, Budget(1.0, 1e-6)).steps == 7
+        assert solver.filled(Instance(problem, PUBLIC, Budget(1.0, 1e-6))).steps > 500
+    assert ContinuousSpider(steps=7).filled(Instance(sharp, PUBLIC, Budget(1.0, 1e-6))).steps == 7
 
 
 def test_momentum_counts_as_a_longer_step():
     plain, heavy = (
-        ContinuousSpider(momentum=momentum).derived(LOGISTIC, PUBLIC, Budget(0.3, 1e-6)).steps
+        ContinuousSpider(momentum=momentum).filled(Instance(LOGISTIC, PUBLIC, Budget(0.3, 1e-6))).steps
         for momentum in (0.0, 0.8)
     )
     assert heavy == pytest.approx(plain / 5, abs=1)
@@ -324,27 +328,27 @@ def test_momentum_counts_as_a_longer_step():
 
 def test_a_step_that_is_too_long_is_noticed_and_whitened_steps_are_not():
     budget = Budget(1.0, 1e-6)
-    long = ContinuousSpider(step_size=9.0).plan(LOGISTIC, PUBLIC, budget)
+    long = ContinuousSpider(step_size=9.0).plan(Instance(LOGISTIC, PUBLIC, budget))
     assert any("may diverge" in notice for notice in long.notices)
-    whitened = Whitening(inner=ContinuousSpider()).plan(Problem(losses.logistic), PUBLIC, budget)
+    whitened = Whitening(inner=ContinuousSpider()).plan(Instance(Problem(losses.logistic), PUBLIC, budget))
     assert not any("may diverge" in notice for notice in whitened.notices)
 
 
 def test_the_plan_says_what_can_be_hoped_for():
     ridge = Problem(losses.logistic, Ridge(0.01))
-    plan = ContinuousSpider().plan(ridge, PUBLIC, Budget(1.0, 1e-6))
+    plan = ContinuousSpider().plan(Instance(ridge, PUBLIC, Budget(1.0, 1e-6)))
     found = {name: finding.value for name, finding in plan.indicators.items()}
     assert found["one_query_floor"] < plan.predicted_excess < 0.2
     assert min(found[name] for name in ("gradient_noise", "horizon", "convex_rate")) > 0
     assert plan.bound is None
     assert plan.releases == plan.passes == int(plan.settings["steps"])
     own = Problem(RecordLoss(hill))
-    assert ContinuousSpider().plan(own, PUBLIC, Budget(1.0, 1e-6)).predicted_excess is None
+    assert ContinuousSpider().plan(Instance(own, PUBLIC, Budget(1.0, 1e-6))).predicted_excess is None
 
 
 def test_changes_are_clipped_below_their_worst_case_unless_it_is_known_and_likely():
     def clip_of(loss):
-        return ContinuousSpider().derived(Problem(loss), PUBLIC, Budget(1.0, 1e-6)).difference_clip
+        return ContinuousSpider().filled(Instance(Problem(loss), PUBLIC, Budget(1.0, 1e-6))).difference_clip
 
     assert clip_of(losses.squared) == 0.15
     assert clip_of(RecordLoss(hill, curvature=0.25)) == 1.0
@@ -354,15 +358,18 @@ def test_changes_are_clipped_below_their_worst_case_unless_it_is_known_and_likel
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"difference_clip": 0.0}, "difference_clip must be in"),
-        ({"difference_clip": 2.1}, "difference_clip must be in"),
-        ({"gain": "best"}, "gain must be"),
-        ({"momentum": 1.0}, "momentum must be in"),
-        ({"failure": 0.0}, "failure must be in"),
+        (
+            {"difference_clip": 0.0},
+            "difference_clip must be above 0 and at most 2, got 0.0: it is c, a fraction of the",
+        ),
+        ({"difference_clip": 2.1}, "difference_clip must be above 0 and at most 2"),
+        ({"gain": "best"}, "gain must be one of"),
+        ({"momentum": 1.0}, "momentum must be at least 0 and below 1"),
+        ({"failure": 0.0}, "failure must be above 0 and below 1, got 0.0: it is beta, the probability"),
         ({"steps": -1}, "steps must be at least 0"),
         ({"most_steps": 0}, "most_steps must be at least 1"),
-        ({"step_size": 0.0}, "step_size must be positive"),
-        ({"reach": -1.0}, "reach must be positive"),
+        ({"step_size": 0.0}, "step_size must be above 0"),
+        ({"distance": -1.0}, "distance must be above 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(changed, message):

@@ -15,6 +15,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
@@ -45,7 +46,7 @@ def alike(n=400, d=5, seed=0):
 
 
 def solve(solver, units, problem=LOGISTIC, budget=BUDGET, noise=None):
-    solver = solver.configure(problem, units.public, budget)
+    solver = solver.configure(Instance(problem, units.public, budget))
     ledger = Ledger(budget, "replace-one", plan=solver.event(units.public))
     curator = LocalCurator(units, ledger, noise=NoiseSource(0) if noise is None else noise)
     return solver, ledger, solver.solve(curator, problem)
@@ -82,7 +83,7 @@ def test_steps_follow_the_eigenvalue():
 @pytest.mark.parametrize("inner", INNER, ids=lambda inner: inner.name)
 def test_each_inner_solver_takes_steps_of_the_curvature(inner):
     public = Public(n=1000, d=5)
-    solver = CurvatureProbe(inner=inner).configure(LOGISTIC, public, BUDGET)
+    solver = CurvatureProbe(inner=inner).configure(Instance(LOGISTIC, public, BUDGET))
     longer = solver.configured_inner(LOGISTIC, public, 0.05)
     factor = 1.25 if type(inner) is GradientDescent else 1.0
     assert longer.step_size == pytest.approx(factor / 0.06)
@@ -108,7 +109,7 @@ def test_without_privacy_the_probe_is_exact():
 
 
 def test_scaling_scales_both_parts():
-    solver = CurvatureProbe().configure(LOGISTIC, Public(n=1000, d=5), BUDGET)
+    solver = CurvatureProbe().configure(Instance(LOGISTIC, Public(n=1000, d=5), BUDGET))
     twice = solver.scaled(2.0)
     assert twice.noise_multiplier == 2.0 * solver.noise_multiplier
     assert twice.remainder == 2.0 * solver.remainder
@@ -116,7 +117,7 @@ def test_scaling_scales_both_parts():
 
 def test_a_budget_that_leaves_the_inner_solver_no_epsilon_at_its_delta_is_still_spent():
     public = Public(n=1000, d=5)
-    solver = CurvatureProbe(share=0.9).configure(LOGISTIC, public, Budget(1e-3, 1e-2))
+    solver = CurvatureProbe(share=0.9).configure(Instance(LOGISTIC, public, Budget(1e-3, 1e-2)))
     assert solver.planned.noise_multiplier > 0
 
 
@@ -127,7 +128,7 @@ def test_it_says_what_it_cannot_do():
     for inner, message in [
         (FrankWolfe(), "does not gain from longer steps"),
         (GradientDescent(step_size=1.0), "leave it open"),
-        (GradientDescent(average="random"), "random iterate"),
+        (GradientDescent(returns="random"), "random iterate"),
         (AdaptiveGradientDescent(), "does not gain from longer steps"),
     ]:
         assert message in (CurvatureProbe(inner=inner).applicable(LOGISTIC, public) or "")

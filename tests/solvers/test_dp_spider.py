@@ -12,18 +12,20 @@ from privopt.curator.dry_run import DryRun
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.planning.dp_spider import gradient_norm_bound, planned_schedule
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Status
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
-from privopt.solvers.dp_spider import DPSpider, planned_schedule
+from privopt.solvers.dp_spider import DPSpider
 
 RHO = gaussian_mu(1.0, 1e-6) ** 2 / 2
 PUBLIC = Public(n=20_000, d=10)
 SIX = DPSpider(
-    steps=6, period=3, step_size=2.0, clip=1.0, curvature=0.25, noise_multiplier=0.5, output="last"
+    steps=6, period=3, step_size=2.0, clip=1.0, curvature=0.25, noise_multiplier=0.5, returns="last"
 )
 
 
@@ -40,7 +42,7 @@ def test_runs_on_twelve_records_are_the_reference_runs(noise, expected):
 
 def test_the_flattest_point_is_the_one_with_the_shortest_estimate():
     """Without noise the gradient shrinks from step to step, so it is the last one whose gradient was estimated."""
-    flattest = reference_run(replace(SIX, output="flattest"), "zero").params
+    flattest = reference_run(replace(SIX, returns="flattest"), "zero").params
     np.testing.assert_array_equal(flattest, reference_run(replace(SIX, steps=5), "zero").params)
 
 
@@ -52,15 +54,16 @@ def test_the_schedule_is_the_reference_value():
 
 def test_the_planned_schedule_makes_the_gradient_as_small_as_the_theorem_says():
     problem = Problem(losses.logistic)
-    solver = DPSpider(clip=1.0, gap=0.7).configure(problem, PUBLIC, Budget(1.0, 1e-6))
+    instance = Instance(problem, PUBLIC, Budget(1.0, 1e-6))
+    solver = DPSpider(clip=1.0, gap=0.7).configure(instance)
     assert (solver.steps, solver.period) == (3802, 147)
-    bound = solver.gradient_norm_bound(problem, PUBLIC)
+    bound = gradient_norm_bound(solver, instance)
     assert bound == pytest.approx(math.sqrt(6 * 0.25 * 0.7 / 3802), rel=0.02)
-    assert solver.indicators(problem, PUBLIC, Budget(1.0, 1e-6))["gradient_norm"].value == bound
-    assert not solver.notices(problem, PUBLIC, Budget(1.0, 1e-6))
+    assert solver.forecast(instance).indicators["gradient_norm"].value == bound
+    assert not solver.forecast(instance).notices
     restless = replace(solver, period=solver.steps)
-    assert restless.gradient_norm_bound(problem, PUBLIC) is None
-    assert "build up" in restless.notices(problem, PUBLIC, Budget(1.0, 1e-6))[0]
+    assert gradient_norm_bound(restless, instance) is None
+    assert "build up" in restless.forecast(instance).notices[0]
 
 
 def test_gradients_and_differences_cost_their_shares():
@@ -75,11 +78,11 @@ def test_gradients_and_differences_cost_their_shares():
 
 def test_without_noise_and_without_budget_nothing_breaks():
     problem = Problem(losses.logistic)
-    silent = DPSpider(steps=7).configure(problem, PUBLIC, Budget(math.inf, 1e-6))
+    silent = DPSpider(steps=7).configure(Instance(problem, PUBLIC, Budget(math.inf, 1e-6)))
     assert silent.period == 7
     rehearsal = DryRun(twelve_records().public)
     assert np.all(np.isfinite(silent.solve(rehearsal, problem).params))
-    tiny = DPSpider().configure(problem, Public(n=2, d=500), Budget(1e-6, 1e-9))
+    tiny = DPSpider().configure(Instance(problem, Public(n=2, d=500), Budget(1e-6, 1e-9)))
     assert (tiny.steps, tiny.period) == (1, 1)
 
 
@@ -88,9 +91,9 @@ def test_without_noise_and_without_budget_nothing_breaks():
     [
         ({"steps": -1}, "steps must be at least 0"),
         ({"period": 0}, "period must be at least 1"),
-        ({"anchor_share": 1.0}, "anchor_share must be between 0 and 1"),
-        ({"output": "random"}, "output must be 'flattest' or 'last'"),
-        ({"clip": -1.0}, "clip must be positive"),
+        ({"anchor_share": 1.0}, "anchor_share must be above 0 and below 1"),
+        ({"returns": "random"}, r"returns must be one of \['flattest', 'last'\]"),
+        ({"clip": -1.0}, "clip must be above 0"),
     ],
 )
 def test_a_bad_argument_is_named(fields, message):
@@ -109,10 +112,10 @@ def test_no_gradient_norm_is_promised_in_a_set():
     """At the edge of a ball the gradient does not vanish."""
     budget = Budget(8.0, 1e-6)
     free, held = Problem(losses.logistic), Problem(losses.logistic, constraint=L2Ball(0.05))
-    assert "gradient_norm" in DPSpider().plan(free, PUBLIC, budget).indicators
-    assert "gradient_norm" not in DPSpider().plan(held, PUBLIC, budget).indicators
-    assert "stationarity" in AdaptiveGradientDescent().plan(free, PUBLIC, budget).indicators
-    assert "stationarity" not in AdaptiveGradientDescent().plan(held, PUBLIC, budget).indicators
+    assert "gradient_norm" in DPSpider().plan(Instance(free, PUBLIC, budget)).indicators
+    assert "gradient_norm" not in DPSpider().plan(Instance(held, PUBLIC, budget)).indicators
+    assert "stationarity" in AdaptiveGradientDescent().plan(Instance(free, PUBLIC, budget)).indicators
+    assert "stationarity" not in AdaptiveGradientDescent().plan(Instance(held, PUBLIC, budget)).indicators
 
 
 def test_a_step_beyond_all_numbers_ends_the_run():

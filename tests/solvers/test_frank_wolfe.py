@@ -21,6 +21,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent, Repeated
 from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball
 from privopt.problems.problem import Problem
@@ -65,7 +66,7 @@ def test_no_neighbour_moves_the_scores_further_than_their_range_and_some_move_th
 def test_a_choice_costs_the_zcdp_of_a_gaussian_of_the_same_multiplier(epsilon, delta, rho):
     assert 0.9999 * rho <= zcdp_rho_budget(epsilon, delta) <= 1.003 * rho  # no finite list of orders here
     problem, public = Problem(losses.logistic, constraint=L1Ball(5.0)), Public(n=10_000, d=50)
-    solver = FrankWolfe(steps=40).configure(problem, public, Budget(epsilon, delta))
+    solver = FrankWolfe(steps=40).configure(Instance(problem, public, Budget(epsilon, delta)))
     event = solver.event(public)
     assert event == Repeated(BoundedRangeEvent(2.0 / solver.noise_multiplier), 40)
     assert 0.999 * epsilon <= accounting.epsilon(event, delta, public.relation) <= epsilon
@@ -149,7 +150,7 @@ def test_another_set_than_an_l1_ball_is_refused():
 
 def test_few_steps_and_a_missing_entry_bound_are_noticed():
     problem, public = Problem(losses.logistic, constraint=L1Ball(1.0)), Public(n=100, d=5)
-    notices = FrankWolfe(steps=3).plan(problem, public, BUDGET).notices
+    notices = FrankWolfe(steps=3).plan(Instance(problem, public, BUDGET)).notices
     assert any("3 steps are few" in notice for notice in notices)
     assert any("state `entry_bound`" in notice for notice in notices)
-    assert FrankWolfe(steps=30, entry_bound=0.5).plan(problem, public, BUDGET).notices == ()
+    assert FrankWolfe(steps=30, entry_bound=0.5).plan(Instance(problem, public, BUDGET)).notices == ()

@@ -23,14 +23,16 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.descent_theory import SmoothObjective, budget_shares
+from privopt.planning.gradient_descent import objective_facts
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
 from privopt.public import Public, Relation
 from privopt.result import Status
 from privopt.solve import minimize
-from privopt.solvers.averaging import WINDOW, flattest
-from privopt.solvers.gradient_descent import GradientDescent, objective_facts
+from privopt.solvers.flattest import WINDOW, flattest
+from privopt.solvers.gradient_descent import GradientDescent
 
 CLOSE = {"rtol": 0, "atol": 2e-9}
 
@@ -50,23 +52,23 @@ def solve(problem, **settings):
 
 
 def test_the_last_iterate_with_ridge():
-    result = solve(Problem(PlainLogistic(), Ridge(0.1)), momentum=0.0, average="last")
+    result = solve(Problem(PlainLogistic(), Ridge(0.1)), momentum=0.0, returns="last")
     np.testing.assert_allclose(result.params, [0.0044201432, -0.3333645686, -0.5143627149], **CLOSE)
 
 
 def test_momentum_and_the_mean_of_the_last_three():
-    result = solve(Problem(PlainLogistic(), Ridge(0.1)), momentum=0.5, average="tail")
+    result = solve(Problem(PlainLogistic(), Ridge(0.1)), momentum=0.5, returns="tail")
     np.testing.assert_allclose(result.params, [0.1265191730, -0.1228649468, -0.3144637623], **CLOSE)
 
 
 def test_proximal_steps_for_l1():
-    result = solve(Problem(PlainLogistic(), L1(0.05)), momentum=0.0, average="last")
+    result = solve(Problem(PlainLogistic(), L1(0.05)), momentum=0.0, returns="last")
     np.testing.assert_allclose(result.params, [0.0, -0.1949809442, -0.3745501352], **CLOSE)
     assert float(result.params[0]) == 0.0
 
 
 def test_the_average_of_sparse_iterates_gets_one_more_proximal_step():
-    result = solve(Problem(losses.logistic, L1(0.4)), momentum=0.0, average="tail")
+    result = solve(Problem(losses.logistic, L1(0.4)), momentum=0.0, returns="tail")
     assert np.count_nonzero(result.params) < 3
 
 
@@ -108,7 +110,7 @@ def test_a_diverging_run_gives_finite_parameters_and_says_so():
 def test_a_solver_that_was_not_configured_says_what_to_do():
     units = reference_units()
     ledger = Ledger(Budget(1.0, 1e-6), "replace-one")
-    with pytest.raises(ValueError, match="call `configure"):
+    with pytest.raises(ValueError, match=r"not set\. Call `configure"):
         GradientDescent().solve(LocalCurator(units, ledger), Problem(losses.logistic))
 
 
@@ -121,12 +123,12 @@ def test_a_start_of_the_wrong_shape_is_refused():
 def test_what_is_given_is_kept_and_the_rest_is_derived():
     units = reference_units()
     given = GradientDescent(steps=9, clip=0.3)
-    derived = given.configure(Problem(losses.logistic), units.public, Budget(1.0, 1e-6))
+    derived = given.configure(Instance(Problem(losses.logistic), units.public, Budget(1.0, 1e-6)))
     assert (derived.steps, derived.clip) == (9, 0.3)
     assert None not in (derived.step_size, derived.momentum, derived.noise_multiplier)
     assert (
         replace(derived, noise_multiplier=None).configure(
-            Problem(losses.logistic), units.public, Budget(1.0, 1e-6)
+            Instance(Problem(losses.logistic), units.public, Budget(1.0, 1e-6))
         )
         == derived
     )
@@ -199,8 +201,8 @@ def test_shares_that_make_no_sense_are_refused(arguments):
 def test_a_run_with_geometric_shares_holds_its_plan_and_is_replayed():
     units = reference_units()
     problem = Problem(losses.logistic, Ridge(0.1))
-    solver = GradientDescent(steps=6, shares="geometric", average="tail").configure(
-        problem, units.public, Budget(2.0, 1e-5)
+    solver = GradientDescent(steps=6, shares="geometric", returns="tail").configure(
+        Instance(problem, units.public, Budget(2.0, 1e-5))
     )
     ledger = Ledger(Budget(2.0, 1e-5), "replace-one", plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(1)), problem)
@@ -214,14 +216,16 @@ def test_a_run_with_geometric_shares_holds_its_plan_and_is_replayed():
 def test_the_setting_for_the_last_iterate():
     public = Public(n=10_000, d=20, relation=Relation.ADD_OR_REMOVE_ONE)
     problem, budget = Problem(losses.logistic, Ridge(0.05)), Budget(1.0, 1e-6)
-    solver = GradientDescent.for_pl(problem, public, budget, clip=1.0).configure(problem, public, budget)
+    solver = GradientDescent.for_pl(Instance(problem, public, budget), clip=1.0).configure(
+        Instance(problem, public, budget)
+    )
     noise = 1.0 / (10_000 * gaussian_mu(1.0, 1e-6))
     kappa = 0.3 / 0.05
     assert solver.steps == math.ceil(kappa * math.log(2 * 0.05 * math.log(2.0) / (20 * noise**2)))
     assert (solver.step_size, solver.momentum) == (pytest.approx(1 / 0.3), 0.0)
-    assert (solver.average, solver.shares) == ("last", "geometric")
+    assert (solver.returns, solver.shares) == ("last", "geometric")
     assert solver.contraction == pytest.approx(1 - 1 / kappa)
-    facts = objective_facts(problem, public, budget, clip=1.0)
+    facts = objective_facts(Instance(problem, public, budget), clip=1.0)
     assert facts.noise == pytest.approx(noise)
     equal, split = (facts.last_iterate_bound(0.05, solver.steps, kind) for kind in ("equal", "geometric"))
     assert split < equal < math.log(2.0)
@@ -240,7 +244,7 @@ def test_the_bound_for_the_last_iterate_holds():
 
     best = scipy_minimize(objective, np.zeros(3), tol=1e-12).fun
     for shares in ("equal", "geometric"):
-        solver = GradientDescent.for_pl(problem, units.public, budget, clip=1.0, shares=shares)
+        solver = GradientDescent.for_pl(Instance(problem, units.public, budget), clip=1.0, shares=shares)
         excess = [
             objective(
                 np.asarray(minimize(problem, units, budget=budget, solver=solver, random_state=k).params)
@@ -248,49 +252,49 @@ def test_the_bound_for_the_last_iterate_holds():
             - best
             for k in range(20)
         ]
-        facts = objective_facts(problem, units.public, budget, clip=1.0, gap=math.log(2.0) - best)
+        facts = objective_facts(Instance(problem, units.public, budget), clip=1.0, gap=math.log(2.0) - best)
         assert np.mean(excess) <= facts.last_iterate_bound(0.1, solver.steps, shares)
 
 
 def test_the_setting_for_a_small_gradient():
     public = Public(n=5_000, d=8)
     problem, budget = Problem(losses.logistic), Budget(1.0, 1e-6)
-    solver = GradientDescent.for_stationarity(problem, public, budget, clip=1.0, average="random")
+    solver = GradientDescent.for_stationarity(Instance(problem, public, budget), clip=1.0, returns="random")
     spread = 8 * (2.0 / (5_000 * gaussian_mu(1.0, 1e-6))) ** 2
     assert solver.steps == round(math.sqrt(2 * 0.25 * math.log(2.0) / spread))
-    facts = objective_facts(problem, public, budget, clip=1.0)
+    facts = objective_facts(Instance(problem, public, budget), clip=1.0)
     assert facts.stationarity_bound(solver.steps) == pytest.approx(
         2 * math.sqrt(2 * 0.25 * math.log(2.0) * spread), rel=1e-3
     )
-    drawn = {solver.configure(problem, public, budget).chosen for _ in range(200)}
+    drawn = {solver.configure(Instance(problem, public, budget)).chosen for _ in range(200)}
     assert drawn <= set(range(solver.steps))
     assert len(drawn) > 1
-    kept = replace(solver, chosen=4).configure(problem, public, budget)
+    kept = replace(solver, chosen=4).configure(Instance(problem, public, budget))
     assert kept.chosen == 4
 
 
 @pytest.mark.parametrize("setting", [GradientDescent.for_pl, GradientDescent.for_stationarity])
 def test_a_setting_without_known_constants_says_what_to_give(setting):
     with pytest.raises(ValueError, match="give `smoothness` and `gap`"):
-        setting(Problem(losses.squared, Ridge(0.1)), Public(n=100, d=3), Budget(1.0, 1e-6))
+        setting(Instance(Problem(losses.squared, Ridge(0.1)), Public(n=100, d=3), Budget(1.0, 1e-6)))
 
 
 def test_no_strong_convexity_has_no_setting_for_the_last_iterate():
     with pytest.raises(ValueError, match="constant must be positive"):
-        GradientDescent.for_pl(Problem(losses.logistic), Public(n=100, d=3), Budget(1.0, 1e-6))
+        GradientDescent.for_pl(Instance(Problem(losses.logistic), Public(n=100, d=3), Budget(1.0, 1e-6)))
 
 
 def test_without_noise_the_settings_are_finite():
     problem, public, budget = Problem(losses.logistic, Ridge(0.1)), Public(n=100, d=3), Budget(math.inf, 1e-6)
-    assert GradientDescent.for_pl(problem, public, budget).steps < 1_000
-    assert GradientDescent.for_stationarity(problem, public, budget).steps == 5_000
+    assert GradientDescent.for_pl(Instance(problem, public, budget)).steps < 1_000
+    assert GradientDescent.for_stationarity(Instance(problem, public, budget)).steps == 5_000
 
 
 @pytest.mark.parametrize("chosen", [0, 3])
 def test_a_random_iterate_is_the_point_where_its_gradient_was_taken(chosen):
     problem = Problem(PlainLogistic(), Ridge(0.1))
-    result = solve(problem, momentum=0.0, average="random", chosen=chosen)
-    shorter = solve(problem, momentum=0.0, average="last", steps=chosen)
+    result = solve(problem, momentum=0.0, returns="random", chosen=chosen)
+    shorter = solve(problem, momentum=0.0, returns="last", steps=chosen)
     assert np.array_equal(result.params, shorter.params)
 
 
@@ -304,10 +308,10 @@ def test_the_flattest_window():
 
 
 def test_the_least_released_gradient_is_post_processing():
-    result = solve(Problem(losses.logistic, L1(0.05)), momentum=0.3, average="min_grad", steps=14)
+    result = solve(Problem(losses.logistic, L1(0.05)), momentum=0.3, returns="flattest", steps=14)
     assert result.status is Status.FINISHED
     solver = GradientDescent(
-        steps=14, step_size=2.0, clip=1.0, noise_multiplier=0.4, momentum=0.3, average="min_grad"
+        steps=14, step_size=2.0, clip=1.0, noise_multiplier=0.4, momentum=0.3, returns="flattest"
     )
     again = solver.solve(
         Replay(result.transcript, reference_units().public), Problem(losses.logistic, L1(0.05))
@@ -322,7 +326,7 @@ def test_without_noise_proximal_momentum_ends_at_the_optimum(momentum, regularis
     rows, targets = np.asarray(units.private_features, np.float64), units.private_targets
     problem = Problem(losses.logistic, regulariser)
     solver = GradientDescent(
-        steps=1500, step_size=3.0, clip=np.inf, momentum=momentum, average="last", noise_multiplier=0.0
+        steps=1500, step_size=3.0, clip=np.inf, momentum=momentum, returns="last", noise_multiplier=0.0
     )
     ledger = Ledger(Budget(np.inf, 1e-6), "replace-one", plan=solver.event(units.public))
     w = np.asarray(solver.solve(LocalCurator(units, ledger, noise=NoiseSource(1)), problem).params)
@@ -338,7 +342,7 @@ def test_every_release_moves_by_its_sensitivity_and_some_by_all_of_it():
     generator = np.random.default_rng(7)
     ratios, sequences = [], []
     solver = GradientDescent(
-        steps=5, step_size=1.0, clip=0.4, momentum=0.5, noise_multiplier=3.0, average="tail"
+        steps=5, step_size=1.0, clip=0.4, momentum=0.5, noise_multiplier=3.0, returns="tail"
     )
     problem = Problem(losses.logistic, Ridge(0.1))
     for trial in range(20):
@@ -362,7 +366,7 @@ def test_every_release_moves_by_its_sensitivity_and_some_by_all_of_it():
 
 def test_other_coordinates_change_lengths_and_no_price():
     public, budget = Public(n=1_000, d=3), Budget(1.0, 1e-6)
-    solver = GradientDescent(steps=7).configure(Problem(losses.logistic), public, budget)
+    solver = GradientDescent(steps=7).configure(Instance(Problem(losses.logistic), public, budget))
     there = solver.in_coordinates(
         Coordinates(
             matrix=np.eye(3), stretch=1.0, clip=0.7, smoothness=0.3, ridge_smoothness=0.2, momentum=0.5
@@ -370,15 +374,18 @@ def test_other_coordinates_change_lengths_and_no_price():
     )
     assert (there.clip, there.step_size, there.momentum) == (0.7, pytest.approx(2.0), 0.5)
     assert there.event(public) == solver.event(public)
-    assert not any("step_size" in notice for notice in there.notices(Problem(losses.squared), public, budget))
+    assert not any(
+        "step_size" in notice
+        for notice in there.forecast(Instance(Problem(losses.squared), public, budget)).notices
+    )
 
 
 def test_a_step_size_beyond_the_curvature_is_called_too_large():
     public, budget = Public(n=100_000, d=3), Budget(1.0, 1e-6)
     problem = Problem(losses.logistic, NoRegulariser())
     for step_size, expected in ((7.9, False), (8.1, True)):
-        solver = GradientDescent(step_size=step_size).configure(problem, public, budget)
-        notices = solver.notices(problem, public, budget)
+        solver = GradientDescent(step_size=step_size).configure(Instance(problem, public, budget))
+        notices = solver.forecast(Instance(problem, public, budget)).notices
         assert any("step_size" in notice for notice in notices) is expected
     for loss in (
         losses.logistic,
@@ -387,7 +394,8 @@ def test_a_step_size_beyond_the_curvature_is_called_too_large():
         losses.poisson(2.0, 5.0),
         losses.squared,
     ):
-        solver = GradientDescent().configure(Problem(loss, Ridge(0.1)), public, budget)
+        solver = GradientDescent().configure(Instance(Problem(loss, Ridge(0.1)), public, budget))
         assert not any(
-            "step_size" in notice for notice in solver.notices(Problem(loss, Ridge(0.1)), public, budget)
+            "step_size" in notice
+            for notice in solver.forecast(Instance(Problem(loss, Ridge(0.1)), public, budget)).notices
         )

@@ -17,6 +17,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball
@@ -24,7 +25,7 @@ from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
 from privopt.public import Public, Relation
-from privopt.solvers.kl_proximal_point import KLProximalPoint, proximal_subproblem
+from privopt.solvers.kl_proximal_point import KLProximalPoint, ProximalState
 
 SHARP = KL(gamma=0.8735804647, kappa=3.0, gap=2.0 / 3.0)
 BUDGET = Budget(1.0, 1e-6)
@@ -62,10 +63,10 @@ def test_the_inner_method(noise, expected):
         Ledger(Budget(1e6, 1e-6), "replace-one", composition="gaussian"),
         noise=FormulaNoise(NOISES[noise]),
     )
+    solver = KLProximalPoint(weight=0.5, inner_steps=5, clip=1.0)
     with double_precision():
-        state = proximal_subproblem(
-            curator, LOGISTIC, jnp.zeros(3), mechanism, weight=0.5, convexity=1.0, steps=5, clip=1.0
-        )
+        state = ProximalState(jnp.zeros(3), jnp.zeros(3), jnp.asarray(True))
+        state = solver.proximal_step(curator, LOGISTIC, state, mechanism)
     np.testing.assert_allclose(state.average, expected, rtol=1e-8)
 
 
@@ -80,26 +81,26 @@ def test_the_prediction(n, expected):
         most_steps=12_000,
         noise_multiplier=math.sqrt(12_000) / gaussian_mu(1.0, 1e-6),
     )
-    predicted, _ = solver.predicted_excess(Problem(losses.logistic), public(n), BUDGET)
+    predicted = solver.forecast(Instance(Problem(losses.logistic), public(n), BUDGET)).excess
     # The loss's own bound on its gradient is 1 here: state that of the reference.
     assert predicted < expected
-    predicted, _ = solver.predicted_excess(zoo.power(p=1.5, d=10).problem, public(n), BUDGET)
+    predicted = solver.forecast(Instance(zoo.power(p=1.5, d=10).problem, public(n), BUDGET)).excess
     assert predicted == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_default_weight_and_the_cap_on_releases():
     problem = zoo.power(p=1.5, d=10).problem
-    solver = KLProximalPoint(growth=SHARP, clip=2.0).derived(problem, public(1000), BUDGET)
+    solver = KLProximalPoint(growth=SHARP, clip=2.0).filled(Instance(problem, public(1000), BUDGET))
     assert solver.weight == pytest.approx(0.7500000001, rel=1e-9)
-    short = replace(solver, most_steps=100).derived(problem, public(1000), BUDGET)
+    short = replace(solver, most_steps=100).filled(Instance(problem, public(1000), BUDGET))
     assert (short.outer_steps, short.inner_steps) == (12, 8)
-    shorter = replace(solver, most_steps=5).derived(problem, public(1000), BUDGET)
+    shorter = replace(solver, most_steps=5).filled(Instance(problem, public(1000), BUDGET))
     assert (shorter.outer_steps, shorter.inner_steps) == (5, 1)
 
 
 def test_the_budget_doubles_and_is_spent():
     solver = KLProximalPoint(growth=SHARP, clip=2.0).configure(
-        zoo.power(p=1.5, d=10).problem, public(1000), BUDGET
+        Instance(zoo.power(p=1.5, d=10).problem, public(1000), BUDGET)
     )
     costs = np.asarray([0.5 / noise.noise_multiplier**2 for noise in solver.mechanisms()])
     np.testing.assert_allclose(costs[1:] / costs[:-1], 2.0)
@@ -110,16 +111,22 @@ def test_the_budget_doubles_and_is_spent():
 def test_a_bound_is_given_only_where_it_says_something():
     solver = KLProximalPoint(growth=SHARP, clip=2.0)
     problem = zoo.power(p=1.5, d=10).problem
-    assert solver.plan(problem, public(10**4), BUDGET).bound is None
+    assert solver.plan(Instance(problem, public(10**4), BUDGET)).bound is None
     patient = replace(solver, outer_steps=40, inner_steps=20_000, ratio=1.1, most_steps=10**6)
-    bound = patient.plan(problem, public(10**6), BUDGET).bound
+    plan = patient.plan(Instance(problem, public(10**6), BUDGET))
+    bound = plan.bound
     assert bound is not None
     assert bound.probability == 0.9
     assert bound.value < 2.0 / 3.0
-    predicted, _ = patient.configure(problem, public(10**6), BUDGET).predicted_excess(
-        problem, public(10**6), BUDGET
-    )
-    assert bound.value >= 10 * predicted
+    assert bound.value >= 10 * plan.predicted_excess
+
+
+def test_without_noise_nothing_is_clipped_and_nothing_is_predicted():
+    problem = zoo.power(p=1.5, d=10).problem
+    plan = KLProximalPoint(growth=SHARP).plan(Instance(problem, public(1000), Budget(math.inf, 1e-6)))
+    assert plan.settings["clip"] == math.inf
+    assert (plan.predicted_excess, plan.bound) == (None, None)
+    assert "a finite clip" in plan.prediction
 
 
 def test_it_says_what_it_needs():
@@ -129,16 +136,16 @@ def test_it_says_what_it_needs():
     smooth = replace(logistic, growth=KL(gamma=1.0, kappa=1.5))
     assert "kappa = 1.5" in (KLProximalPoint().applicable(smooth, public(100)) or "")
     with pytest.raises(ValueError, match="sharp minimum"):
-        KLProximalPoint().configure(smooth, public(100), BUDGET)
+        KLProximalPoint().configure(Instance(smooth, public(100), BUDGET))
     unbounded = replace(Problem(losses.squared), growth=KL(gamma=1.0, kappa=3.0))
     with pytest.raises(ValueError, match="bound on the excess of the start"):
-        KLProximalPoint().configure(unbounded, public(100), Budget(math.inf, 1e-6))
+        KLProximalPoint().configure(Instance(unbounded, public(100), Budget(math.inf, 1e-6)))
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"inner_steps": 0}, "inner_steps"),
+        ({"inner_steps": 0}, "inner_steps must be at least 1"),
         ({"ratio": 0.5}, "ratio must be"),
         ({"weak_convexity": -1.0}, "weak_convexity must be"),
         ({"weight": 0.4, "weak_convexity": 1.0}, "weight must be"),
@@ -153,7 +160,7 @@ def noiseless(problem, units, **settings):
     solver = KLProximalPoint(
         **({"weight": 0.5, "outer_steps": 8, "inner_steps": 30, "noise_multiplier": 0.0} | settings)
     )
-    solver = solver.derived(problem, units.public, Budget(1.0, 1e-6))
+    solver = solver.filled(Instance(problem, units.public, Budget(1.0, 1e-6)))
     ledger = Ledger(Budget(math.inf, 1e-6), "replace-one", plan=solver.event(units.public))
     return solver.solve(LocalCurator(units, ledger, noise=FormulaNoise(silence)), problem).params
 

@@ -20,6 +20,7 @@ from privopt.ledger.events import GaussianEvent
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -93,7 +94,7 @@ def test_runs_on_the_waves_are_the_reference_runs():
     ],
 )
 def test_runs_in_the_published_phases_are_the_reference_runs(problem, growth, releases, used, excess):
-    result, risk = reference(problem, "cos", growth, rho=1e4 * RHO, mode="paper", most_steps=50)
+    result, risk = reference(problem, "cos", growth, rho=1e4 * RHO, variant="paper", most_steps=50)
     assert result.transcript.releases == releases
     assert result.findings["budget_used"].value == pytest.approx(used, rel=1e-7)
     assert risk == pytest.approx(excess, rel=1e-8)
@@ -101,10 +102,10 @@ def test_runs_in_the_published_phases_are_the_reference_runs(problem, growth, re
 
 
 @pytest.mark.parametrize("recycle", [True, False])
-@pytest.mark.parametrize("mode", ["planned", "paper"])
-def test_the_releases_add_up_to_what_is_reported_and_never_to_more_than_was_paid(mode, recycle):
-    rho = RHO if mode == "planned" else 1e4 * RHO
-    solver = spider(QUARTIC, rho=rho, mode=mode, recycle=recycle, most_steps=200)
+@pytest.mark.parametrize("variant", ["planned", "paper"])
+def test_the_releases_add_up_to_what_is_reported_and_never_to_more_than_was_paid(variant, recycle):
+    rho = RHO if variant == "planned" else 1e4 * RHO
+    solver = spider(QUARTIC, rho=rho, variant=variant, recycle=recycle, most_steps=200)
     result, _ = exact_run(solver, QUARTIC, 10**5, noise=FormulaNoise(NOISES["cos"]))
     costs = [0.5 * (release.sensitivity[0] / release.scale[0]) ** 2 for release in result.transcript]
     assert sum(costs) == pytest.approx(rho * result.findings["budget_used"].value, rel=1e-9)
@@ -114,7 +115,7 @@ def test_the_releases_add_up_to_what_is_reported_and_never_to_more_than_was_paid
 
 def test_a_run_without_recycling_ends_at_the_announced_bound_and_one_with_it_no_higher():
     public = public_of(QUARTIC, 3 * 10**4)
-    announced = KLSpider().plan(QUARTIC.problem, public, BUDGET).bound
+    announced = KLSpider().plan(Instance(QUARTIC.problem, public, BUDGET)).bound
     assert announced.probability == pytest.approx(0.9)
     for recycle in (False, True):
         solver = KLSpider(recycle=recycle)
@@ -135,13 +136,13 @@ def test_adding_a_unit_needs_a_quarter_of_the_budget_of_replacing_one():
 
 def test_where_nothing_can_be_proved_nothing_is_spent_and_the_plan_says_what_it_would_take():
     public = public_of(QUARTIC, 100)
-    plan = KLSpider().plan(QUARTIC.problem, public, BUDGET)
+    plan = KLSpider().plan(Instance(QUARTIC.problem, public, BUDGET))
     assert plan.bound is None
     assert plan.releases == 0
     notice = plan.notices[-1]
     assert "nothing is spent" in notice
     needed = float(notice.split("about ")[1].split(" units")[0])
-    enough = KLSpider().plan(QUARTIC.problem, public_of(QUARTIC, math.ceil(1.1 * needed)), BUDGET)
+    enough = KLSpider().plan(Instance(QUARTIC.problem, public_of(QUARTIC, math.ceil(1.1 * needed)), BUDGET))
     assert enough.bound is not None
     result, _ = exact_run(KLSpider(), QUARTIC, 100, budget=BUDGET, noise=1)
     np.testing.assert_allclose(result.params, QUARTIC.start, rtol=1e-7)
@@ -151,13 +152,13 @@ def test_where_nothing_can_be_proved_nothing_is_spent_and_the_plan_says_what_it_
 
 
 def test_a_run_takes_no_more_releases_than_the_plan_says():
-    solver = KLSpider().configure(QUARTIC.problem, public_of(QUARTIC, 10**4), BUDGET)
+    solver = KLSpider().configure(Instance(QUARTIC.problem, public_of(QUARTIC, 10**4), BUDGET))
     for seed in range(3):
         result, _ = exact_run(solver, QUARTIC, 10**4, noise=seed)
         assert 1 <= result.transcript.releases <= solver.releases() < 1000
     assert solver.scaled(2.0).most_releases is None
-    published = KLSpider(mode="paper", most_steps=50).configure(
-        QUARTIC.problem, public_of(QUARTIC, 10**5), Budget(100.0, 1e-6)
+    published = KLSpider(variant="paper", most_steps=50).configure(
+        Instance(QUARTIC.problem, public_of(QUARTIC, 10**5), Budget(100.0, 1e-6))
     )
     result, _ = exact_run(published, QUARTIC, 10**5, noise=0)
     assert 1 <= result.transcript.releases <= published.releases()
@@ -165,14 +166,14 @@ def test_a_run_takes_no_more_releases_than_the_plan_says():
 
 def test_a_plan_takes_milliseconds_whatever_the_number_of_units():
     for n in (10**4, 10**9):
-        plan = KLSpider().plan(QUARTIC.problem, public_of(QUARTIC, n), BUDGET)
+        plan = KLSpider().plan(Instance(QUARTIC.problem, public_of(QUARTIC, n), BUDGET))
         assert plan.bound is not None
         assert plan.releases <= 200_000
 
 
 def test_without_noise_it_is_a_plain_descent_with_a_certain_bound():
     solver = KLSpider(most_steps=60)
-    plan = solver.plan(QUARTIC.problem, public_of(QUARTIC, 100), Budget(math.inf, 1e-6))
+    plan = solver.plan(Instance(QUARTIC.problem, public_of(QUARTIC, 100), Budget(math.inf, 1e-6)))
     assert plan.bound.probability == 1.0
     result, excess = exact_run(solver, QUARTIC, 100, budget=Budget(math.inf, 1e-6), noise=0)
     assert excess <= result.findings["risk_bound"].value <= 5e-2
@@ -183,10 +184,10 @@ def test_a_penalty_counts_and_needs_a_gap_of_its_own():
     units = twelve_records()
     ridge = Problem(losses.logistic, Ridge(1.0), growth=KL.of_strong_convexity(1.0))
     with pytest.raises(ValueError, match="bound on the excess of the start"):
-        KLSpider().configure(ridge, units.public, BUDGET)
+        KLSpider().configure(Instance(ridge, units.public, BUDGET))
     known = KLSpider(growth=KL.of_strong_convexity(1.0, gap=math.log(2.0)), most_steps=60)
     everything = Budget(math.inf, 1e-6)
-    solver = known.configure(ridge, units.public, everything)
+    solver = known.configure(Instance(ridge, units.public, everything))
     assert solver.smoothness == pytest.approx(1.25)
     ledger = Ledger(everything, "replace-one", plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), ridge)
@@ -196,13 +197,16 @@ def test_a_penalty_counts_and_needs_a_gap_of_its_own():
     assert squared / 2.0 <= result.findings["risk_bound"].value < 1e-2
 
 
-def test_a_diverging_run_ends_with_the_last_finite_point():
-    class Infinite(FormulaNoise):
+@pytest.mark.parametrize("size", [np.inf, 1e200])
+def test_a_diverging_run_ends_with_the_last_finite_point(size):
+    """An infinite estimate, or a finite one whose norm is not."""
+
+    class Huge(FormulaNoise):
         def normal(self, shape):
             self._drawn += 1
-            return np.full(shape, np.inf if self._drawn > 3 else 0.0)
+            return np.full(shape, size if self._drawn > 3 else 0.0)
 
-    result, _ = exact_run(spider(QUARTIC), QUARTIC, 10**5, noise=Infinite())
+    result, _ = exact_run(spider(QUARTIC), QUARTIC, 10**5, noise=Huge())
     assert result.status is Status.DIVERGED
     assert np.all(np.isfinite(result.params))
     assert "risk_bound" not in result.findings
@@ -229,7 +233,7 @@ def test_no_user_moves_a_release_by_more_than_its_sensitivity(difference_clip, r
     problem = Problem(losses.logistic, growth=KL(gamma=3.0, kappa=2.0))
     solver = KLSpider(difference_clip=difference_clip, relative_error=0.4, failure=0.5)
     budget = Budget(100.0, 1e-5)
-    solver = solver.configure(problem, left.public, budget)
+    solver = solver.configure(Instance(problem, left.public, budget))
     audit = Audit(left, right, Ledger(budget, relation, plan=solver.event(left.public)), noise=NoiseSource(1))
     solver.solve(audit, problem)
     if difference_clip < 1e9:  # where differences are as dear as gradients no plan has any
@@ -250,17 +254,20 @@ def test_what_it_cannot_solve_is_refused_with_a_reason(fields, problem, reason):
     public = twelve_records().public
     assert reason in KLSpider(**fields).applicable(problem, public)
     with pytest.raises(ValueError, match="kl-spider cannot solve this problem"):
-        KLSpider(**fields).configure(problem, public, BUDGET)
+        KLSpider(**fields).configure(Instance(problem, public, BUDGET))
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mode": "theory"}, "mode must be"),
-        ({"relative_error": 0.5}, "relative_error must be between 0 and 1/2"),
-        ({"failure": 0.0}, "failure must be between 0 and 1"),
-        ({"clip": 0.0}, "clip must be positive"),
-        ({"difference_clip": math.nan}, "difference_clip must be positive"),
+        ({"variant": "theory"}, "variant must be one of"),
+        (
+            {"relative_error": 0.5},
+            "relative_error must be above 0 and below 0.5, got 0.5: it is e, the error",
+        ),
+        ({"failure": 0.0}, "failure must be above 0 and below 1"),
+        ({"clip": 0.0}, "clip must be above 0"),
+        ({"difference_clip": math.nan}, "difference_clip must be above 0"),
         ({"most_steps": -1}, "most_steps must be at least 0"),
     ],
 )
@@ -271,14 +278,14 @@ def test_a_bad_argument_is_named(fields, message):
 
 def test_conditions_that_cannot_be_met_are_said():
     public = public_of(QUARTIC, 10**5)
-    clipped = KLSpider(difference_clip=0.5).plan(QUARTIC.problem, public, BUDGET)
+    clipped = KLSpider(difference_clip=0.5).plan(Instance(QUARTIC.problem, public, BUDGET))
     assert clipped.bound is None
     assert "no bound" in clipped.notices[0]
     ball = Problem(losses.logistic, constraint=L2Ball(1.0), growth=KL(gamma=2.0, kappa=2.0))
-    plan = KLSpider().plan(ball, public, BUDGET)
+    plan = KLSpider().plan(Instance(ball, public, BUDGET))
     assert "cut short by the constraint set" in plan.bound.condition
     assert plan.indicators["gap"].value == pytest.approx(4.0)
-    near = KLSpider().plan(QUARTIC.problem, public_of(QUARTIC, 700), BUDGET)
+    near = KLSpider().plan(Instance(QUARTIC.problem, public_of(QUARTIC, 700), BUDGET))
     assert near.bound.value > 0.125
     assert "is near" in near.notices[0]
     assert jnp.isfinite(plan.bound.value)

@@ -16,6 +16,7 @@ from tests.support.mirror_reference import (
 
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball
@@ -59,7 +60,7 @@ def test_a_neighbour_moves_a_release_as_far_as_its_sensitivity_and_no_further(bo
 def test_its_bound_is_above_that_of_the_accelerated_form():
     problem, public = Problem(losses.logistic, constraint=L1Ball(20.0)), Public(n=100_000, d=200)
     plain, accelerated = (
-        solver.plan(problem, public, BUDGET).predicted_excess
+        solver.plan(Instance(problem, public, BUDGET)).predicted_excess
         for solver in (
             MirrorDescent(steps=60, entry_bound=0.1),
             AcceleratedMirrorDescent(steps=60, entry_bound=0.1),

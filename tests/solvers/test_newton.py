@@ -13,6 +13,7 @@ from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
@@ -53,7 +54,9 @@ def plain_newton(steps, multiplier, damping, model):
 
 @pytest.mark.parametrize("model", ["bound", "hessian"])
 def test_a_run_equals_a_plain_reference(model):
-    solver = DoubleNoiseNewton(steps=3, clip=CLIP, damping=0.3, model=model, noise_multiplier=0.2)
+    solver = DoubleNoiseNewton(
+        steps=3, clip=CLIP, damping=0.3, model=model, returns="tail", noise_multiplier=0.2
+    )
     units = reference_units()
     ledger = Ledger(Budget(1000.0, 1e-6), "replace-one", plan=solver.event(units.public))
     result = solver.solve(
@@ -102,20 +105,49 @@ def test_with_many_units_little_noise_is_left():
 def test_the_damping_keeps_the_noise_of_a_direction_below_its_length():
     problem, budget = Problem(losses.logistic, NoRegulariser()), Budget(1.0, 1e-6)
     derived = [
-        DoubleNoiseNewton().configure(problem, Public(n=n, d=55), budget) for n in (2000, 20_000, 10**7)
+        DoubleNoiseNewton().configure(Instance(problem, Public(n=n, d=55), budget))
+        for n in (2000, 20_000, 10**7)
     ]
     assert [solver.damping for solver in derived] == sorted((s.damping for s in derived), reverse=True)
     assert derived[-1].damping == pytest.approx(0.01)
     assert {(s.steps, s.model, s.releases(), s.passes()) for s in derived} == {(20, "bound", 40, 40.0)}
     kept = replace(derived[0], noise_multiplier=None, damping=0.5).configure(
-        problem, Public(n=2000, d=55), budget
+        Instance(problem, Public(n=2000, d=55), budget)
     )
     assert kept.damping == 0.5
 
 
+def test_without_noise_the_last_point_is_returned_unless_another_is_asked_for():
+    problem, public = Problem(losses.logistic), Public(n=100, d=3)
+    private, silent = (Instance(problem, public, Budget(epsilon, 1e-6)) for epsilon in (1.0, np.inf))
+    assert DoubleNoiseNewton().configure(private).returns == "tail"
+    assert DoubleNoiseNewton().configure(silent).returns == "last"
+    assert DoubleNoiseNewton(returns="weighted").configure(silent).returns == "weighted"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"damping": -0.1}, "damping must be at least 0, got -0.1: it is lambda0"),
+        ({"step_size": 0.0}, "step_size must be above 0, got 0.0"),
+        ({"model": "parabola"}, "model must be one of .* got 'parabola'"),
+        ({"returns": "first"}, "returns must be one of .* got 'first'"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        DoubleNoiseNewton(**options)
+
+
 def test_a_run_without_a_finite_length_says_so():
     solver = DoubleNoiseNewton(
-        steps=3, step_size=1e200, clip=1.0, damping=0.1, model="hessian", noise_multiplier=0.1
+        steps=3,
+        step_size=1e200,
+        clip=1.0,
+        damping=0.1,
+        model="hessian",
+        returns="tail",
+        noise_multiplier=0.1,
     )
     units = reference_units()
     ledger = Ledger(Budget(1000.0, 1e-6), "replace-one", plan=solver.event(units.public))
@@ -144,5 +176,7 @@ def test_what_it_cannot_solve_is_refused(solver, problem, message):
 
 
 def test_the_plan_says_that_it_is_an_experiment():
-    plan = DoubleNoiseNewton().plan(Problem(losses.logistic), Public(n=10**5, d=3), Budget(1.0, 1e-8))
+    plan = DoubleNoiseNewton().plan(
+        Instance(Problem(losses.logistic), Public(n=10**5, d=3), Budget(1.0, 1e-8))
+    )
     assert any("experimental" in notice for notice in plan.notices)

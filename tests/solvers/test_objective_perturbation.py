@@ -23,6 +23,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.coordinates import Coordinates
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball, LpBall
@@ -58,7 +59,7 @@ def stored(rows, targets, relation="replace-one", **options):
 
 
 def solved(units, problem, solver=None, *, budget=BUDGET, noise=None):
-    solver = (solver or ObjectivePerturbation()).configure(problem, units.public, budget)
+    solver = (solver or ObjectivePerturbation()).configure(Instance(problem, units.public, budget))
     wide = replace(budget, epsilon=1e6) if budget.is_private else budget
     ledger = Ledger(wide, units.public.relation, plan=solver.event(units.public))
     return solver.solve(LocalCurator(units, ledger, noise=noise or NoiseSource(3)), problem).params
@@ -131,9 +132,9 @@ def test_the_plan_of_the_planner_has_its_reference_values():
     for (n, d, epsilon, delta, relation, ridge), (total, excess) in plans.items():
         public = Public(n=n, d=d, relation=Relation.parse(relation))
         problem = Problem(losses.logistic, Ridge(ridge))
-        solver = ObjectivePerturbation().derived(problem, public, Budget(epsilon, delta))
+        solver = ObjectivePerturbation().filled(Instance(problem, public, Budget(epsilon, delta)))
         assert solver.ridge_total == pytest.approx(total, rel=2e-4)
-        found, _ = solver.predicted_excess(problem, public, Budget(epsilon, delta))
+        found = solver.forecast(Instance(problem, public, Budget(epsilon, delta))).excess
         assert found == pytest.approx(excess, rel=2e-4)
 
 
@@ -294,7 +295,7 @@ def test_hiding_the_residual_costs_next_to_nothing(loss, regulariser):
     """The second noise's part of the excess, against the least that the first can have, 1 / 2 s^2 d^2 / tr(H)."""
     public = Public(n=200_000, d=55)
     problem = Problem(loss, regulariser)
-    solver = ObjectivePerturbation().configure(problem, public, BUDGET)
+    solver = ObjectivePerturbation().configure(Instance(problem, public, BUDGET))
     query = PerturbedMinimiser(problem=problem, clip=1.0, ridge=solver.ridge_total)
     mechanism = query.mechanism(solver.noise_multiplier, public, output_share=solver.output_share)
     assert mechanism.tolerance < 1e-9 * public.n
@@ -368,7 +369,7 @@ def test_whitened_coordinates_change_the_noise_and_not_the_event():
     """With B = s I and C_v = s C nothing changes; with a real B the implied noise is the one that was drawn."""
     units = stored(*reference_arrays())
     solver = ObjectivePerturbation(noise_multiplier=0.4, ridge_total=0.1).configure(
-        LOGISTIC, units.public, BUDGET
+        Instance(LOGISTIC, units.public, BUDGET)
     )
     plain = run_in(units, solver, None)
     scaled = run_in(units, solver, coordinates(3.0 * np.eye(3), 3.0))
@@ -467,7 +468,7 @@ def test_a_problem_that_the_proof_does_not_cover_is_refused(problem, message):
     public = Public(n=100, d=3)
     assert message in ObjectivePerturbation().applicable(problem, public)
     with pytest.raises(ValueError, match=message):
-        ObjectivePerturbation().configure(problem, public, BUDGET)
+        ObjectivePerturbation().configure(Instance(problem, public, BUDGET))
     with pytest.raises(ValueError, match=message):
         PerturbedMinimiser(problem=problem, clip=1.0, ridge=0.1).mechanism(1.0, public)
 
@@ -480,15 +481,15 @@ def test_users_are_refused():
 def test_a_ridge_that_is_too_small_for_the_budget_is_refused():
     with pytest.raises(ValueError, match="too small for epsilon 1: it must exceed"):
         ObjectivePerturbation(ridge_total=1e-4).configure(
-            Problem(losses.logistic), Public(n=100, d=3), BUDGET
+            Instance(Problem(losses.logistic), Public(n=100, d=3), BUDGET)
         )
 
 
 def test_an_intercept_gets_the_added_ridge_and_the_report_says_so():
     public = Public(n=10_000, d=3)
     problem = Problem(losses.logistic, Ridge(0.1, (1.0, 1.0, 0.0)))
-    solver = ObjectivePerturbation().configure(problem, public, BUDGET)
-    notices = solver.notices(problem, public, BUDGET)
+    solver = ObjectivePerturbation().configure(Instance(problem, public, BUDGET))
+    notices = solver.forecast(Instance(problem, public, BUDGET)).notices
     assert any("added ridge: 1 of 3 coordinates" in notice for notice in notices)
     objective = PerturbedMinimiser(problem=problem, clip=solver.clip, ridge=solver.ridge_total).objective(
         public
@@ -498,11 +499,28 @@ def test_an_intercept_gets_the_added_ridge_and_the_report_says_so():
 
 def test_the_event_is_the_one_that_was_calibrated():
     public = Public(n=10_000, d=3)
-    solver = ObjectivePerturbation().configure(LOGISTIC, public, BUDGET)
+    solver = ObjectivePerturbation().configure(Instance(LOGISTIC, public, BUDGET))
     inside, outside = solver.event(public).events
     assert inside == ShiftedGaussianEvent(1.0 / solver.noise_multiplier, math.log1p(0.25 / 1000.0))
     assert outside.noise_multiplier == pytest.approx(solver.noise_multiplier / solver.output_share)
     assert solver.scaled(2.0).noise_multiplier == 2.0 * solver.noise_multiplier
+
+
+def test_what_the_price_rests_on_is_derived_whatever_was_given():
+    instance = Instance(LOGISTIC, Public(n=10_000, d=3), BUDGET)
+    right = ObjectivePerturbation().configure(instance)
+    claimed = ObjectivePerturbation(shift=0.0, two_signed=not right.two_signed).configure(instance)
+    assert claimed == right
+    fewer = Instance(LOGISTIC, Public(n=1000, d=3), BUDGET)
+    again = replace(right, noise_multiplier=None).filled(fewer)
+    assert again.shift == math.log1p(0.25 / 100.0)
+
+
+def test_a_ridge_of_zero_without_one_in_the_penalty_is_refused():
+    with pytest.raises(ValueError, match=r"ridge_total must be positive where .* got 0\.0"):
+        ObjectivePerturbation(ridge_total=0.0).configure(
+            Instance(Problem(losses.logistic), Public(n=100, d=3), BUDGET)
+        )
 
 
 def test_a_block_that_nobody_was_drawn_into_has_a_minimiser_too():

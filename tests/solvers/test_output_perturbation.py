@@ -15,13 +15,15 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L2Ball
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, NoRegulariser, Ridge
+from privopt.proofs.contraction import geometric_sum, largest_step
 from privopt.public import Public, Relation
-from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser, geometric_sum, largest_step
+from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.solvers.output_perturbation import OutputPerturbation
 
 RELATIONS = ("replace-one", "add-or-remove-one")
@@ -39,7 +41,7 @@ def stored(rows, targets, relation="replace-one"):
 
 
 def solved(units, problem, solver, budget=BUDGET):
-    solver = solver.configure(problem, units.public, budget)
+    solver = solver.configure(Instance(problem, units.public, budget))
     ledger = Ledger(budget, units.public.relation, plan=solver.event(units.public))
     return solver.solve(LocalCurator(units, ledger, noise=NoiseSource(3)), problem)
 
@@ -173,15 +175,14 @@ def test_without_noise_it_is_the_minimiser(form):
 
 
 def test_an_unknown_form_is_refused():
-    with pytest.raises(ValueError, match="'steps' or 'minimiser', got 'sgd'"):
+    with pytest.raises(ValueError, match=r"one of \['steps', 'minimiser'\], got 'sgd'"):
         OutputPerturbation(form="sgd")
 
 
 def test_what_is_given_is_kept_and_the_rest_is_derived():
     problem, public = Problem(losses.logistic, Ridge(0.1)), Public(n=1000, d=5)
-    solver = OutputPerturbation(steps=9, clip=0.3).configure(problem, public, BUDGET)
+    solver = OutputPerturbation(steps=9, clip=0.3).configure(Instance(problem, public, BUDGET))
     assert (solver.steps, solver.clip) == (9, 0.3)
     assert solver.step_size == pytest.approx(2.0 / (0.25 + 0.2))
-    assert replace(solver, noise_multiplier=None).configure(problem, public, BUDGET) == solver
-    excess, _ = solver.predicted_excess(problem, public, BUDGET)
-    assert excess > 0
+    assert replace(solver, noise_multiplier=None).configure(Instance(problem, public, BUDGET)) == solver
+    assert solver.forecast(Instance(problem, public, BUDGET)).excess > 0

@@ -12,6 +12,7 @@ from privopt import zoo
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning.descent_theory import predicted_path, trace_ratio
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
@@ -29,7 +30,7 @@ def five_steps(ratio):
         clip=1.0,
         ratio=ratio,
         noise_multiplier=math.sqrt(STEPS / (2.0 * RHO)),
-    ).derived(LOGISTIC, twelve_records().public, Budget(1.0, 1e-6))
+    ).filled(Instance(LOGISTIC, twelve_records().public, Budget(1.0, 1e-6)))
 
 
 @pytest.mark.parametrize(
@@ -62,39 +63,48 @@ def public(n=20_000, d=10):
 
 def test_the_horizon_and_the_steps_it_gives():
     budget, problem = Budget(1.0, 1e-6), Problem(losses.logistic)
-    solver = ScheduledGradientDescent(clip=1.0, reach=20.0).derived(problem, public(), budget)
+    solver = ScheduledGradientDescent(clip=1.0, distance=20.0).filled(Instance(problem, public(), budget))
     assert solver.step_size == 4.0
     assert solver.steps == 1000  # 1871 but for `most_steps`
-    assert replace(solver, steps=None, most_steps=4000).derived(problem, public(), budget).steps == 1872
-    small = ScheduledGradientDescent().derived(problem, public(n=50), budget)
+    assert (
+        replace(solver, steps=None, most_steps=4000).filled(Instance(problem, public(), budget)).steps == 1872
+    )
+    small = ScheduledGradientDescent().filled(Instance(problem, public(n=50), budget))
     assert small.steps == 10
-    assert small.reach == 10.0
+    assert small.distance == 10.0
 
 
 def test_the_shares_grow_by_the_ratio_and_cost_together_what_equal_ones_would():
-    solver = replace(five_steps(30.0), steps=None, contraction=None, noise_multiplier=None)
-    solver = replace(solver, steps=7).configure(LOGISTIC, twelve_records().public, Budget(1.0, 1e-6))
-    costs = np.asarray([0.5 / m.noise_multiplier**2 for m in solver.mechanisms()])
+    solver = replace(five_steps(30.0), steps=None, noise_multiplier=None)
+    solver = replace(solver, steps=7).configure(
+        Instance(LOGISTIC, twelve_records().public, Budget(1.0, 1e-6))
+    )
+    costs = np.asarray([0.5 / m.noise_multiplier**2 for m in solver.descent.mechanisms()])
     assert costs[-1] / costs[0] == pytest.approx(30.0)
     np.testing.assert_allclose(costs[1:] / costs[:-1], 30.0 ** (1.0 / 6.0))
     assert costs.sum() == pytest.approx(gaussian_mu(1.0, 1e-6) ** 2 / 2.0, rel=1e-6)
 
 
 def test_one_step_and_no_noise_are_planned():
-    once = ScheduledGradientDescent(steps=1).configure(LOGISTIC, public(), Budget(1.0, 1e-6))
-    assert len(once.mechanisms()) == 1
-    silent = ScheduledGradientDescent(most_steps=30).configure(LOGISTIC, public(), Budget(math.inf, 1e-6))
+    once = ScheduledGradientDescent(steps=1).configure(Instance(LOGISTIC, public(), Budget(1.0, 1e-6)))
+    assert len(once.descent.mechanisms()) == 1
+    silent = ScheduledGradientDescent(most_steps=30).configure(
+        Instance(LOGISTIC, public(), Budget(math.inf, 1e-6))
+    )
     assert silent.steps == 30
     assert silent.noise_multiplier == 0.0
-    assert silent.plan(LOGISTIC, public(), Budget(math.inf, 1e-6)).indicators == {}
+    assert silent.plan(Instance(LOGISTIC, public(), Budget(math.inf, 1e-6))).indicators == {}
 
 
 def test_steps_and_curvature_include_the_ridge():
-    solver = ScheduledGradientDescent().derived(
-        Problem(losses.logistic, Ridge(0.15)), public(), Budget(1.0, 1e-6)
+    solver = ScheduledGradientDescent().filled(
+        Instance(Problem(losses.logistic, Ridge(0.15)), public(), Budget(1.0, 1e-6))
     )
     assert solver.step_size == pytest.approx(1.0 / 0.4)
-    assert solver.notices(Problem(losses.logistic, Ridge(0.15)), public(), Budget(1.0, 1e-6)) == ()
+    assert (
+        solver.forecast(Instance(Problem(losses.logistic, Ridge(0.15)), public(), Budget(1.0, 1e-6))).notices
+        == ()
+    )
 
 
 def test_the_prediction_is_the_recursion():
@@ -120,12 +130,12 @@ def test_with_a_known_growth_the_steps_stop_where_the_prediction_is_flat():
     budget, n = Budget(1.0, 1e-6), 10_000
     at = public_of(bowl, n)
     solver = ScheduledGradientDescent(clip=bowl.lipschitz, curvature=bowl.smoothness, step_size=0.5)
-    planned = solver.configure(bowl.problem, at, budget)
+    planned = solver.configure(Instance(bowl.problem, at, budget))
     assert 5 <= planned.steps <= 40
-    predicted, _ = planned.predicted_excess(bowl.problem, at, budget)
+    predicted = planned.forecast(Instance(bowl.problem, at, budget)).excess
     measured = np.mean([exact_run(planned, bowl, n, budget=budget, noise=seed)[1] for seed in range(10)])
     assert 0.3 * predicted < measured < 2.0 * predicted
-    plan = planned.plan(bowl.problem, at, budget)
+    plan = planned.plan(Instance(bowl.problem, at, budget))
     assert {"gradient_noise", "horizon", "one_query_floor", "least_excess_rate"} <= set(plan.indicators)
 
 
@@ -133,7 +143,7 @@ def test_with_a_known_growth_the_steps_stop_where_the_prediction_is_flat():
     ("wrong", "message"),
     [
         ({"ratio": 0.5}, "ratio must be"),
-        ({"reach": 0.0}, "reach must be"),
+        ({"distance": 0.0}, "distance must be"),
         ({"most_steps": 0}, "most_steps must be"),
     ],
 )
@@ -145,6 +155,6 @@ def test_settings_out_of_range_are_refused(wrong, message):
 def test_a_loss_of_ones_own_is_taken_to_be_curved():
     """0.5 R^2 in place of what is not known: a guess of 0.1 overshot on rows that are much alike."""
     own = Problem(losses.RecordLoss(lambda params, features, target: (features @ params - target) ** 2))
-    solver = ScheduledGradientDescent().derived(own, public(), Budget(1.0, 1e-6))
+    solver = ScheduledGradientDescent().filled(Instance(own, public(), Budget(1.0, 1e-6)))
     assert solver.step_size == pytest.approx(2.0)
     assert solver.clip == pytest.approx(0.6)

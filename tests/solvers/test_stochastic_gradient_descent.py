@@ -12,6 +12,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.coordinates import Coordinates
+from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
@@ -42,7 +43,7 @@ def solve(solver, problem, units, budget, seed=1):
 def test_the_noise_of_poisson_batches(rate, steps, epsilon, relation, noise_over_clip):
     public = Public(n=10_000, d=3, relation=relation)
     solver = StochasticGradientDescent(rate=rate, steps=steps).configure(
-        LOGISTIC, public, Budget(epsilon, 1e-6)
+        Instance(LOGISTIC, public, Budget(epsilon, 1e-6))
     )
     assert solver.noise_multiplier * relation.factor == pytest.approx(noise_over_clip, rel=2e-3)
 
@@ -50,24 +51,31 @@ def test_the_noise_of_poisson_batches(rate, steps, epsilon, relation, noise_over
 @pytest.mark.parametrize("relation", [ADD, REPLACE])
 def test_the_rate_is_the_smallest_that_keeps_the_noise(relation):
     public, budget = Public(n=20_000, d=10, relation=relation), Budget(1.0, 1e-6)
-    solver = StochasticGradientDescent().configure(LOGISTIC, public, budget)
+    solver = StochasticGradientDescent().configure(Instance(LOGISTIC, public, budget))
     assert solver.noise_multiplier * relation.factor >= 1.5 * (1 - 1e-3)
     assert solver.rate >= 256 / 20_000
     if solver.rate > 256 / 20_000:
         rarer = StochasticGradientDescent(rate=solver.rate / 2, steps=solver.steps)
-        assert rarer.configure(LOGISTIC, public, budget).noise_multiplier * relation.factor < 1.5
+        assert rarer.configure(Instance(LOGISTIC, public, budget)).noise_multiplier * relation.factor < 1.5
     assert solver.step_size == pytest.approx(1.0 / 0.35)
     assert solver.momentum == 0.9
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])
-@pytest.mark.parametrize("rate", [0.009, 0.0, -1.0, np.nan])
-def test_less_than_one_unit_a_batch_is_refused(sampler, rate):
-    solver = StochasticGradientDescent(rate=rate, steps=10, sampler=sampler)
+def test_less_than_one_unit_a_batch_is_refused(sampler):
+    solver = StochasticGradientDescent(rate=0.009, steps=10, sampler=sampler)
     with pytest.raises(
         ValueError, match=r"less than one unit a batch: give a rate of at least 1 / n = 0\.01"
     ):
-        solver.configure(LOGISTIC, Public(n=100, d=3), Budget(1.0, 1e-4))
+        solver.configure(Instance(LOGISTIC, Public(n=100, d=3), Budget(1.0, 1e-4)))
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, np.nan])
+def test_a_rate_that_is_no_fraction_is_refused(rate):
+    with pytest.raises(
+        ValueError, match=r"rate must be above 0, got .*: it is q, the expected fraction of the units"
+    ):
+        StochasticGradientDescent(rate=rate, steps=10)
 
 
 @pytest.mark.parametrize("sampler", ["poisson", "fixed-size"])
@@ -83,8 +91,8 @@ def test_who_takes_part(sampler):
 
 def test_batches_of_everybody_cost_what_descent_costs():
     public, budget = Public(n=100, d=3), Budget(1.0, 1e-4)
-    solver = StochasticGradientDescent(rate=1.5, steps=30).configure(LOGISTIC, public, budget)
-    full = GradientDescent(steps=30).configure(LOGISTIC, public, budget)
+    solver = StochasticGradientDescent(rate=1.5, steps=30).configure(Instance(LOGISTIC, public, budget))
+    full = GradientDescent(steps=30).configure(Instance(LOGISTIC, public, budget))
     assert solver.event(public) == full.event(public)
     assert solver.passes() == 30
     assert isinstance(solver.event(public).event, GaussianEvent)
@@ -95,7 +103,7 @@ def test_batches_of_everybody_cost_what_descent_costs():
 
 def test_batches_of_everybody_run_and_are_replayed():
     units, budget = toy_units(), Budget(2.0, 1e-4)
-    solver = StochasticGradientDescent(rate=1.0, steps=9).configure(LOGISTIC, units.public, budget)
+    solver = StochasticGradientDescent(rate=1.0, steps=9).configure(Instance(LOGISTIC, units.public, budget))
     result = solve(solver, LOGISTIC, units, budget)
     again = solver.solve(Replay(result.transcript, units.public), LOGISTIC)
     assert np.array_equal(again.params, result.params)
@@ -144,7 +152,7 @@ def test_other_coordinates_change_lengths_and_no_price():
     coordinates = Coordinates(
         matrix=stretch, stretch=2.0, clip=1.2, smoothness=0.4, ridge_smoothness=0.4, momentum=0.5
     )
-    solver = StochasticGradientDescent(rate=0.2, steps=20).configure(LOGISTIC, units.public, budget)
+    solver = StochasticGradientDescent(rate=0.2, steps=20).configure(Instance(LOGISTIC, units.public, budget))
     there = solver.in_coordinates(coordinates)
     assert (there.clip, there.step_size, there.momentum) == (1.2, pytest.approx(1.25), 0.9)
     assert there.event(units.public) == solver.event(units.public)
@@ -165,5 +173,6 @@ def test_a_step_size_beyond_the_limit_of_heavy_ball_is_called_too_large():
     public, budget = Public(n=1_000, d=3), Budget(1.0, 1e-4)
     for step_size, expected in ((10.8, False), (10.9, True)):  # 2 (1 + 0.9) / (0.25 + 0.1)
         solver = StochasticGradientDescent(rate=0.5, steps=5, step_size=step_size, noise_multiplier=9.0)
-        notices = solver.configure(LOGISTIC, public, budget).notices(LOGISTIC, public, budget)
+        instance = Instance(LOGISTIC, public, budget)
+        notices = solver.configure(instance).forecast(instance).notices
         assert bool(notices) is expected

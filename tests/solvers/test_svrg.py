@@ -20,6 +20,8 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.coordinates import Coordinates
+from privopt.planning.instance import Instance
+from privopt.planning.svrg import instability
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
@@ -28,7 +30,6 @@ from privopt.result import Status
 from privopt.solve import minimize
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.svrg import SVRG
-from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
 
 RIDGE = Problem(PlainLogistic(), Ridge(0.1))
 CLOSE = {"rtol": 0, "atol": 2e-10}
@@ -79,7 +80,10 @@ GIVEN = {
     "rate": 0.5,
     "clip": 1.0,
     "noise_multiplier": 0.3,
-    "reach": 20.0,
+    "curvature": 0.25,
+    "radius": 20.0,
+    "snapshot_share": 0.5,
+    "snapshot_growth": 1.0,
     "snapshot_multipliers": (0.4, 0.4),
 }
 
@@ -88,17 +92,19 @@ GIVEN = {
     ("solver", "problem", "expected"),
     [
         (
-            SVRG(inner_steps=3, step_size=1.0, momentum=0.0, slope_clip=0.25, tail=1.0, **GIVEN),
+            SVRG(inner_steps=3, step_size=1.0, momentum=0.0, difference_clip=1.0, tail=1.0, **GIVEN),
             RIDGE,
             [-0.1111750153, -0.2229476044, -0.2298644515],
         ),
         (
-            SVRGPlusPlus(inner_steps=1, step_size=1.0, momentum=0.0, slope_clip=0.25, tail=1.0, **GIVEN),
+            SVRG.plus_plus(
+                inner_steps=1, step_size=1.0, momentum=0.0, difference_clip=1.0, tail=1.0, **GIVEN
+            ),
             Problem(PlainLogistic(), L1(0.05)),
             [0.0, -0.0267623750, -0.1152497235],
         ),
         (
-            SVRG(inner_steps=4, step_size=0.5, momentum=0.5, slope_clip=0.075, tail=0.5, **GIVEN),
+            SVRG(inner_steps=4, step_size=0.5, momentum=0.5, difference_clip=0.3, tail=0.5, **GIVEN),
             RIDGE,
             [-0.2183688410, -0.2994552802, -0.2397032220],
         ),
@@ -111,7 +117,7 @@ def test_the_reference_values(solver, problem, expected):
 
 def test_the_reference_value_of_the_papers_design():
     solver = SVRG(
-        inner_steps=3, step_size=1.0, momentum=0.0, slope_clip=0.25, tail=1.0, design="paper", **GIVEN
+        inner_steps=3, step_size=1.0, momentum=0.0, difference_clip=1.0, tail=1.0, variant="paper", **GIVEN
     )
     result = solve(solver, RIDGE, cycle=2)  # all noise on the snapshot's release: RV5b
     np.testing.assert_allclose(result.params, [-0.0508265419, -0.1727711213, -0.2134587427], **CLOSE)
@@ -127,14 +133,14 @@ def exact(solver, problem, **options):
     return solver.solve(LocalCurator(units, ledger, noise=NoiseSource(1)), problem, **options)
 
 
-SILENT = {"noise_multiplier": 0.0, "clip": np.inf, "slope_clip": np.inf, "reach": np.inf}
+SILENT = {"noise_multiplier": 0.0, "clip": np.inf, "difference_clip": np.inf, "radius": np.inf}
 
 
 def descended(problem):
     """The optimum, by gradient descent without noise."""
     units = reference_units()
     solver = GradientDescent(
-        steps=600, step_size=2.0, clip=np.inf, momentum=0.5, average="last", noise_multiplier=0.0
+        steps=600, step_size=2.0, clip=np.inf, momentum=0.5, returns="last", noise_multiplier=0.0
     )
     ledger = Ledger(Budget(np.inf, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
     return solver.solve(LocalCurator(units, ledger), problem).params
@@ -145,7 +151,7 @@ def test_momentum_and_the_proximal_step_share_the_optimum_as_fixed_point():
     units = reference_units()
     solver = SVRG(
         epochs=2, inner_steps=150, rate=1.0, step_size=1.0, momentum=0.8, tail=0.01, snapshot_multipliers=(0.0, 0.0),
-        noise_multiplier=0.0, clip=np.inf, slope_clip=np.inf, reach=np.inf,
+        snapshot_share=0.5, snapshot_growth=1.0, curvature=0.25, **SILENT,
     )  # fmt: skip
     ledger = Ledger(Budget(np.inf, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger), problem)
@@ -160,13 +166,13 @@ def test_infinite_epsilon_reaches_the_optimum_from_sampled_differences():
 
 
 def test_the_iterates_stay_within_reach_of_the_snapshot():
-    given = GIVEN | {"reach": 0.01}
-    solver = SVRG(inner_steps=3, step_size=1.0, momentum=0.0, slope_clip=0.25, tail=1.0, **given)
+    given = GIVEN | {"radius": 0.01}
+    solver = SVRG(inner_steps=3, step_size=1.0, momentum=0.0, difference_clip=1.0, tail=1.0, **given)
     assert 0 < np.linalg.norm(solve(solver, RIDGE).params) <= 0.02 * (1 + 1e-9)
 
 
 def test_the_first_difference_of_an_epoch_is_released_as_exactly_zero():
-    solver = SVRG(inner_steps=3, step_size=1.0, momentum=0.0, slope_clip=0.25, tail=1.0, **GIVEN)
+    solver = SVRG(inner_steps=3, step_size=1.0, momentum=0.0, difference_clip=1.0, tail=1.0, **GIVEN)
     differences = [r for r in solve(solver, RIDGE).transcript if r.name == "ClippedGradientDifference"]
     assert [r.count for r in differences] == [3, 3]
     for release in differences:
@@ -182,9 +188,9 @@ class Eager(LocalCurator):
         return self._iterate_eagerly(step, state, times, slots)
 
 
-@pytest.mark.parametrize("kind", [SVRG, SVRGPlusPlus])
+@pytest.mark.parametrize("kind", [SVRG, SVRG.plus_plus])
 def test_the_compiled_loop_walks_the_same_path_as_the_eager_one(kind):
-    solver = kind(inner_steps=2, step_size=1.0, momentum=0.5, slope_clip=0.25, tail=0.5, **GIVEN)
+    solver = kind(inner_steps=2, step_size=1.0, momentum=0.5, difference_clip=1.0, tail=0.5, **GIVEN)
     units = reference_units()
     ends = []
     for curator in (LocalCurator, Eager):
@@ -194,7 +200,7 @@ def test_the_compiled_loop_walks_the_same_path_as_the_eager_one(kind):
 
 
 def test_without_inner_steps_the_snapshots_are_released_and_the_start_comes_back():
-    solver = SVRG(inner_steps=0, step_size=1.0, momentum=0.0, slope_clip=0.25, tail=1.0, **GIVEN)
+    solver = SVRG(inner_steps=0, step_size=1.0, momentum=0.0, difference_clip=1.0, tail=1.0, **GIVEN)
     units = reference_units()
     ledger = Ledger(Budget(1e6, 1e-6), "add-or-remove-one", plan=solver.event(units.public))
     result = solver.solve(
@@ -208,7 +214,7 @@ def test_barzilai_borwein_steps_never_exceed_the_given_step():
     settings = {
         "inner_steps": 5,
         "momentum": 0.0,
-        "slope_clip": 0.25,
+        "difference_clip": 1.0,
         "tail": 1.0,
         **(GIVEN | {"epochs": 3, "snapshot_multipliers": (0.4,) * 3}),
     }
@@ -222,7 +228,12 @@ def test_barzilai_borwein_steps_never_exceed_the_given_step():
 
 def test_a_diverging_run_gives_finite_parameters_and_says_so():
     solver = SVRG(
-        inner_steps=4, step_size=1e300, momentum=0.5, slope_clip=0.25, tail=1.0, **(GIVEN | {"reach": np.inf})
+        inner_steps=4,
+        step_size=1e300,
+        momentum=0.5,
+        difference_clip=1.0,
+        tail=1.0,
+        **(GIVEN | {"radius": np.inf}),
     )
     result = solve(solver, Problem(losses.squared, Ridge(1e200)))
     assert result.status is Status.DIVERGED
@@ -238,29 +249,31 @@ def public(n, d=20, relation=Relation.ADD_OR_REMOVE_ONE):
 
 def test_the_calibrated_multipliers():
     given = SVRG(rate=0.02, inner_steps=100, snapshot_share=0.8)
-    solver = given.configure(Problem(losses.logistic, Ridge(0.01)), public(1_000_000), Budget(1.0, 1e-6))
+    solver = given.configure(
+        Instance(Problem(losses.logistic, Ridge(0.01)), public(1_000_000), Budget(1.0, 1e-6))
+    )
     expected = [90.1154805, 52.0281969, 30.0384935, 17.3427323, 10.0128312, 5.7809108]
     np.testing.assert_allclose(solver.snapshot_multipliers, expected, rtol=1e-8)
     assert solver.noise_multiplier == pytest.approx(4.8009, rel=2e-3)
 
 
 @pytest.mark.parametrize("relation", list(Relation))
-@pytest.mark.parametrize("kind", [SVRG, SVRGPlusPlus])
+@pytest.mark.parametrize("kind", [SVRG, SVRG.plus_plus])
 def test_a_configured_run_costs_its_budget_and_no_more(kind, relation):
     known, budget = public(50_000, relation=relation), Budget(1.0, 1e-6)
-    solver = kind().configure(RIDGE, known, budget)
+    solver = kind().configure(Instance(RIDGE, known, budget))
     price = accounting.epsilon(solver.event(known), budget.delta, relation, near=budget.epsilon)
     assert solver.fallback is None
     assert 0.999 <= price / budget.epsilon <= 1.0
     assert solver.noise_multiplier * relation.factor >= 1.2
-    assert solver.configure(RIDGE, known, budget) == solver
+    assert solver.configure(Instance(RIDGE, known, budget)) == solver
     cheaper = accounting.epsilon(solver.scaled(2.0).event(known), budget.delta, relation, near=budget.epsilon)
     assert cheaper < 0.6 * price
 
 
 def test_every_unit_in_every_batch_is_priced_as_gaussian_noise_alone():
     known, budget = public(50_000), Budget(1.0, 1e-6)
-    solver = SVRG(rate=1.0).configure(RIDGE, known, budget)
+    solver = SVRG(rate=1.0).configure(Instance(RIDGE, known, budget))
     leaves, _ = leaf_counts(solver.event(known))
     assert all(isinstance(leaf, GaussianEvent) for leaf in leaves)
     spent = sum(count / leaf.noise_multiplier**2 for leaf, count in leaves.items())
@@ -269,7 +282,7 @@ def test_every_unit_in_every_batch_is_priced_as_gaussian_noise_alone():
 
 
 def test_epochs_of_svrg_plus_plus_double():
-    solver = SVRGPlusPlus().configure(RIDGE, public(200_000), Budget(1.0, 1e-6))
+    solver = SVRG.plus_plus().configure(Instance(RIDGE, public(200_000), Budget(1.0, 1e-6)))
     assert solver.lengths() == tuple(solver.inner_steps * 2**s for s in (1, 2, 3, 4))
     assert solver.releases() == 4 + 30 * solver.inner_steps
 
@@ -283,8 +296,10 @@ def test_the_papers_noise_at_its_settings_is_far_from_what_is_claimed():
 
 
 def test_the_papers_design_split_in_two_costs_little_more_than_one_noise():
-    solver = SVRG(design="paper", epochs=6, inner_steps=100, rate=0.01, snapshot_share=0.8)
-    solver = solver.configure(Problem(losses.logistic, Ridge(0.01)), public(100_000), Budget(1.0, 1e-6))
+    solver = SVRG(variant="paper", epochs=6, inner_steps=100, rate=0.01, snapshot_share=0.8)
+    solver = solver.configure(
+        Instance(Problem(losses.logistic, Ridge(0.01)), public(100_000), Budget(1.0, 1e-6))
+    )
     together = np.hypot(solver.snapshot_multipliers[0], solver.noise_multiplier * 0.25 / 0.01) / 100_000
     assert together == pytest.approx(1.3141e-3, rel=2e-3)
     assert solver.releases() == 1200
@@ -292,18 +307,19 @@ def test_the_papers_design_split_in_two_costs_little_more_than_one_noise():
 
 def test_a_delta_of_zero_is_refused():
     with pytest.raises(NotPriceable, match="delta = 0"):
-        SVRG(fall_back=False).configure(RIDGE, public(50_000), Budget(1.0, 0.0))
+        SVRG(fall_back=False).configure(Instance(RIDGE, public(50_000), Budget(1.0, 0.0)))
 
 
 # One unit ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("design", ["once", "paper"])
+@pytest.mark.parametrize("variant", ["once", "paper"])
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
-def test_one_unit_moves_every_query_by_its_sensitivity_and_no_more(relation, design):
+def test_one_unit_moves_every_query_by_its_sensitivity_and_no_more(relation, variant):
     solver = SVRG(
-        epochs=2, inner_steps=8, rate=0.5, step_size=2.0, momentum=0.0, clip=0.4, slope_clip=0.05, tail=1.0, reach=20.0,
-        noise_multiplier=8.0, snapshot_multipliers=(8.0, 8.0), design=design,
+        epochs=2, inner_steps=8, rate=0.5, step_size=2.0, momentum=0.0, clip=0.4, difference_clip=0.2, curvature=0.25,
+        tail=1.0, radius=20.0, noise_multiplier=8.0, snapshot_multipliers=(8.0, 8.0), snapshot_share=0.5,
+        snapshot_growth=1.0, variant=variant,
     )  # fmt: skip
     worst = {}
     for seed in range(20):
@@ -331,8 +347,9 @@ def test_one_unit_moves_every_query_by_its_sensitivity_and_no_more(relation, des
 
 def configured(n, **settings):
     problem, budget = Problem(losses.logistic, Ridge(0.01)), Budget(1.0, 1e-5)
-    solver = SVRG(**settings).configure(problem, public(n), budget)
-    return solver, solver.instability(problem, public(n), budget), solver.notices(problem, public(n), budget)
+    instance = Instance(problem, public(n), budget)
+    solver = SVRG(**settings).configure(instance)
+    return solver, instability(solver, instance), solver.forecast(instance).notices
 
 
 def test_with_enough_units_nothing_is_lowered():
@@ -361,7 +378,7 @@ def test_too_few_units_fall_back_to_gradient_descent_with_a_sentence():
     assert "gradient descent runs instead" in notices[0]
     known = public(500)
     problem, budget = Problem(losses.logistic, Ridge(0.01)), Budget(1.0, 1e-5)
-    descent = GradientDescent().configure(problem, known, budget)
+    descent = GradientDescent().configure(Instance(problem, known, budget))
     assert solver.fallback == descent
     assert solver.event(known) == descent.event(known)
     assert (solver.releases(), solver.passes()) == (descent.releases(), descent.passes())
@@ -379,34 +396,40 @@ def test_what_is_given_is_kept_even_where_it_is_unstable():
 
 def test_a_bad_condition_number_asks_for_momentum():
     known, budget = public(1_000_000), Budget(1.0, 1e-6)
-    solver = SVRG().configure(Problem(losses.logistic, Ridge(1e-3)), known, budget)
+    solver = SVRG().configure(Instance(Problem(losses.logistic, Ridge(1e-3)), known, budget))
     assert (solver.momentum, solver.inner_steps, solver.tail) == (0.9, 100, 0.5)
     free_intercept = Ridge(1e-2, weights=(1.0,) * 19 + (0.0,))
-    solver = SVRG().configure(Problem(losses.logistic, free_intercept), known, budget)
+    solver = SVRG().configure(Instance(Problem(losses.logistic, free_intercept), known, budget))
     assert (solver.momentum, solver.inner_steps) == (0.0, 52)
 
 
 def test_other_coordinates_change_lengths_and_no_price():
     known, budget = public(1_000_000), Budget(1.0, 1e-6)
-    solver = SVRG().configure(RIDGE, known, budget)
+    solver = SVRG().configure(Instance(RIDGE, known, budget))
     there = solver.in_coordinates(
         Coordinates(
             matrix=jnp.eye(20), stretch=1.0, clip=3.0, smoothness=0.3, ridge_smoothness=0.2, momentum=0.5
         )
     )
     assert there.event(known) == solver.event(known)
-    assert (there.clip, there.slope_clip, there.step_size) == (3.0, pytest.approx(0.9), pytest.approx(2.0))
-    unstable = SVRG().configure(RIDGE, public(100), budget)
+    assert (there.clip, there.difference_clip, there.curvature, there.step_size) == (
+        3.0,
+        3.0,
+        0.3,
+        pytest.approx(2.0),
+    )
+    unstable = SVRG().configure(Instance(RIDGE, public(100), budget))
     assert unstable.fallback is not None
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"design": "papers"}, "design must be 'once' or 'paper', got 'papers'"),
+        ({"variant": "papers"}, r"variant must be one of \['once', 'paper'\], got 'papers'"),
+        ({"schedule": "longer"}, r"schedule must be one of \['equal', 'doubling'\], got 'longer'"),
         ({"epochs": -1}, "epochs must be at least 0, got -1"),
-        ({"rate": 0.0}, r"rate must be in \(0, 1\], got 0.0"),
-        ({"snapshot_growth": 0.0}, "snapshot_growth must be positive"),
+        ({"rate": 0.0}, "rate must be above 0 and at most 1, got 0.0"),
+        ({"snapshot_growth": 0.0}, "snapshot_growth must be above 0 and finite, got 0.0"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):

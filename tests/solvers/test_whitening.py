@@ -16,6 +16,7 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.bounds import accelerated_bound, balanced_steps
+from privopt.planning.instance import Instance
 from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, inverse_root
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -38,7 +39,7 @@ def public(n=10_000, d=100, relation="add-or-remove-one"):
 
 
 def rule(problem=LOGISTIC, budget=BUDGET, share=0.1, **sizes):
-    return WhiteningRule.of(problem, public(**sizes), budget, share)
+    return WhiteningRule.of(Instance(problem, public(**sizes), budget), share)
 
 
 def test_coordinates_match_the_reference():
@@ -73,8 +74,8 @@ def test_what_noise_would_leave_matches_the_reference(n, d, epsilon, delta, rela
     """The reference counts all d directions."""
     found = rule(budget=Budget(epsilon, delta), n=n, d=d, relation=relation)
     crowded = (found.most_signal**2 / d) ** (2.0 / 3.0)
-    assert found.drowned(math.sqrt(d)) == pytest.approx(at_most * crowded, rel=1e-7)
-    assert found.drowned(4.0) == pytest.approx(at_four * crowded, rel=1e-7)
+    assert found.noise_excess(math.sqrt(d)) == pytest.approx(at_most * crowded, rel=1e-7)
+    assert found.noise_excess(4.0) == pytest.approx(at_four * crowded, rel=1e-7)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.1])
@@ -133,7 +134,10 @@ def test_a_hopeless_second_moment_gives_finite_coordinates(moment):
 
 def test_the_default_ridge_shrinks_where_there_is_little_noise():
     strengths = [
-        default_ridge(LOGISTIC, public(n=n, d=55, relation="replace-one"), Budget(epsilon, 1.0 / n**2)) * n
+        default_ridge(
+            Instance(LOGISTIC, public(n=n, d=55, relation="replace-one"), Budget(epsilon, 1.0 / n**2))
+        )
+        * n
         for n, epsilon in ((2_000, 1.0), (32_561, 1.0), (200_000, 1.0), (200_000, 3.0))
     ]
     assert strengths[0] == 1.0
@@ -142,7 +146,7 @@ def test_the_default_ridge_shrinks_where_there_is_little_noise():
 
 
 def test_the_whole_budget_is_planned_and_split():
-    solver = Whitening().configure(LOGISTIC, public(), BUDGET)
+    solver = Whitening().configure(Instance(LOGISTIC, public(), BUDGET))
     assert isinstance(solver.inner, GradientDescent)
     assert solver.noise_multiplier is not None
     assert solver.inner.noise_multiplier is not None
@@ -153,6 +157,12 @@ def test_the_whole_budget_is_planned_and_split():
     assert moment == pytest.approx(0.1 * mu**2, rel=1e-6)
     leaves, _ = leaf_counts(solver.event(public()))
     assert sum(leaves.values()) == 1 + solver.inner.steps == solver.releases()
+
+
+def test_the_rule_chooses_which_average_is_returned_unless_the_inner_solver_says_so():
+    instance = Instance(LOGISTIC, public(), BUDGET)
+    assert Whitening().configure(instance).inner.returns == "settled"
+    assert Whitening(inner=GradientDescent(returns="last")).configure(instance).inner.returns == "last"
 
 
 @pytest.mark.parametrize(
@@ -216,7 +226,7 @@ def test_no_unit_moves_the_releases_in_new_coordinates_too_far():
             Units.from_arrays(a, y, row_bound=1.0) for a, y in ((rows, labels), (other, other_labels))
         )
         problem = Problem(losses.logistic, Ridge(0.1))
-        solver = Whitening().configure(problem, left.public, BUDGET)
+        solver = Whitening().configure(Instance(problem, left.public, BUDGET))
         audit = Audit(
             left,
             right,
@@ -243,7 +253,7 @@ def test_several_outputs_share_one_map():
 def test_the_contract_holds_for_any_curator():
     rows, labels = skewed(n=500, d=3)
     units = Units.from_arrays(rows, labels, row_bound=1.0)
-    solver = Whitening().configure(LOGISTIC, units.public, BUDGET)
+    solver = Whitening().configure(Instance(LOGISTIC, units.public, BUDGET))
     ledger = Ledger(BUDGET, units.public.relation, plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), LOGISTIC)
     assert result.transcript.releases == solver.releases()

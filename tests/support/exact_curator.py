@@ -20,6 +20,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
@@ -154,7 +155,7 @@ def exact_run(solver, zoo, n, *, budget=None, noise=None, relation="replace-one"
     """The result of a solver on n units of a problem of the zoo, and the excess of its parameters.
 
     Args:
-        solver: configured for `budget` where it has no noise multiplier yet.
+        solver: configured for `budget` where fields are open.
         zoo: the problem.
         n: the nominal number of units.
         budget: default: large enough for whatever the configured solver declares.
@@ -163,9 +164,9 @@ def exact_run(solver, zoo, n, *, budget=None, noise=None, relation="replace-one"
         bind: see `ExactCurator`.
     """
     public = public_of(zoo, n, relation)
-    if solver.noise_multiplier is None:
-        solver = solver.configure(zoo.problem, public, budget)
-    ledger = Ledger(Budget(1e9, 1e-6) if budget is None else budget, relation, plan=solver.event(public))
+    budget = Budget(1e9, 1e-6) if budget is None else budget
+    solver = solver.configure(Instance(zoo.problem, public, budget))
+    ledger = Ledger(budget, relation, plan=solver.event(public))
     source = NoiseSource(noise) if noise is None or isinstance(noise, int) else noise
     curator = exact_curator_on(zoo, n, ledger, noise=source, relation=relation, bind=bind)
     with double_precision():

@@ -251,7 +251,7 @@ def descent(problem, steps=5):
         step_size=0.5 / min(problem.smoothness, 10.0),
         clip=2.0 * problem.lipschitz,
         momentum=0.0,
-        average="last",
+        returns="last",
         noise_multiplier=3.0,
     )
 

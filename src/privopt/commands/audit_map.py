@@ -1,19 +1,24 @@
 """`privopt audit-map`: the files and lines that a solver's guarantee rests on, found by watching a run of it.
 
 A run on made-up records is priced, made and accounted for under a profiler; every function of the trusted core that was
-entered counts with all its lines, and so do the fields of its class and the constants of its file. What a solver
+entered counts with all its lines, and so do the fields of its class and the constants of its file. A profiler does not
+see into compiled kernels: each one that is named by a function that ran counts, with all that it names. What a solver
 computes from releases is post-processing and does not count: whoever audits the guarantee need not read it.
 """
 
 import ast
 import dataclasses
+import functools
 import io
+import json
 import sys
 import threading
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,8 +29,10 @@ import numpy as np
 import privopt
 from privopt.curator.run import Run
 from privopt.data.units import Units
+from privopt.engine.protocol import EngineName
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball
@@ -36,6 +43,7 @@ from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS
 
 CORE = ("data", "queries", "engine", "mechanisms", "ledger", "curator", "proofs")
+RANK = {room: place for place, room in enumerate((*CORE, "problems"))}  # in the order in which data travel
 FORMULAS = ("glm.py", "losses.py")  # of `problems`: read where a statement of `proofs` is about them
 SOURCE = Path(privopt.__file__).parent
 RECORDS, WIDTH = 400, 3
@@ -46,6 +54,11 @@ PROBLEMS = (
     Problem(losses.logistic, Ridge(0.05), growth=KL(gamma=2.0, kappa=2.0, gap=0.7)),
 )
 BUDGET = Budget(2.0, 1e-6)
+# With so few records these would run gradient descent instead.
+SMALL: Mapping[str, Mapping[str, Any]] = {
+    "svrg": {"fall_back": False},
+    "svrg-plus-plus": {"fall_back": False},
+}
 
 
 @dataclass(frozen=True)
@@ -74,7 +87,7 @@ class AuditMap:
     """
 
     solver: str
-    engine: str
+    engine: EngineName
     readings: tuple[Reading, ...]
 
     @property
@@ -89,7 +102,7 @@ class AuditMap:
         }
 
 
-def audit_map(name: str, *, engine: str) -> AuditMap:
+def audit_map(name: str, *, engine: EngineName) -> AuditMap:
     """Run a solver on made-up records and say what of the trusted core ran.
 
     Args:
@@ -100,7 +113,7 @@ def audit_map(name: str, *, engine: str) -> AuditMap:
     """
     if name not in SOLVERS:
         raise ValueError(f"the solver must be one of {', '.join(SOLVERS)}, got {name!r}.")
-    solver, problem = _posed(SOLVERS[name]())
+    solver, problem = _posed(SOLVERS[name]().with_(**SMALL.get(name, {})))
     with double_precision():
         jax.clear_caches()  # what is compiled already is not traced again
         with _watched() as seen:
@@ -122,9 +135,9 @@ def _units() -> Units:
     return Units.from_arrays(rows, np.sign(rows[:, 0]).astype(int), classes=[-1, 1], row_bound=1.0)
 
 
-def _run(solver: Solver, problem: Problem, engine: str) -> None:
+def _run(solver: Solver, problem: Problem, engine: EngineName) -> None:
     units = _units()
-    configured = solver.configure(problem, units.public, BUDGET)
+    configured = solver.configure(Instance(problem, units.public, BUDGET))
     event = configured.event(units.public)
     run = Run(solver.name, event, BUDGET, units.public, noise=NoiseSource(), engine=engine)
     configured.solve(run.curator(units), problem)
@@ -132,7 +145,7 @@ def _run(solver: Solver, problem: Problem, engine: str) -> None:
 
 
 @contextmanager
-def _watched() -> Iterator[set[tuple[str, int]]]:
+def _watched() -> Generator[set[tuple[str, int]]]:
     """The (file, first line) of every function of the package that is entered, on any thread."""
     seen: set[tuple[str, int]] = set()
     prefix = f"{SOURCE}/"
@@ -154,16 +167,53 @@ def _watched() -> Iterator[set[tuple[str, int]]]:
 
 def _readings(seen: set[tuple[str, int]]) -> Iterator[Reading]:
     by_file: dict[Path, set[int]] = {}
-    for file, line in seen:
+    for file, line in seen | _kernels_of(seen):
         by_file.setdefault(Path(file), set()).add(line)
     proved = any(path.parent.name == "proofs" for path in by_file)
-    order = {room: place for place, room in enumerate((*CORE, "problems"))}
-    for path in sorted(by_file, key=lambda path: (order.get(path.parent.name, -1), path.name)):
+    for path in sorted(by_file, key=lambda path: (RANK.get(path.parent.name, -1), path.name)):
         room = path.parent.name
         if room in CORE or (proved and room == "problems" and path.name in FORMULAS):
             reading = _reading(path, by_file[path])
             if reading.functions:
                 yield reading
+
+
+def _kernels_of(seen: set[tuple[str, int]]) -> set[tuple[str, int]]:
+    """The compiled kernels that the functions that ran name, and those that these name."""
+    functions = [
+        (path, node)
+        for path in sorted((SOURCE / "engine").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    ]
+    kernels = {node.name: (path, node) for path, node in functions if _is_compiled(node)}
+    pending = [
+        node
+        for path, node in functions
+        if not _span(node).isdisjoint(line for file, line in seen if file == str(path))
+    ]
+    found: set[tuple[str, int]] = set()
+    while pending:
+        named = {name for part in ast.walk(pending.pop()) for name in _kernel_names(part)}
+        for path, node in [kernels[name] for name in sorted(named & kernels.keys())]:
+            if (str(path), node.lineno) not in found:
+                found.add((str(path), node.lineno))
+                pending.append(node)
+    return found
+
+
+def _kernel_names(part: ast.AST) -> list[str]:
+    """What `name` and `kernels.name` may refer to; any other attribute is something else's."""
+    if isinstance(part, ast.Name):
+        return [part.id]
+    if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "kernels":
+        return [part.attr]
+    return []
+
+
+def _is_compiled(function: ast.FunctionDef) -> bool:
+    """Whether it is decorated by `engine.formulas.compiled`."""
+    return any("compiled" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 
 def _reading(path: Path, starts: set[int]) -> Reading:
@@ -222,8 +272,47 @@ def _lines_of_code(source: str, tree: ast.Module) -> set[int]:
     return lines
 
 
-def table(maps: Mapping[str, AuditMap]) -> str:
-    """The maps as a Markdown table: one row a solver, then the files of each."""
-    rows = ["| solver | lines of code | files |", "| --- | --- | --- |"]
-    rows += [f"| `{name}` | {found.lines:,} | {len(found.readings)} |" for name, found in maps.items()]
-    return "\n".join(rows)
+def run(name: str | None, *, engine: EngineName, as_json: bool, as_markdown: bool) -> None:
+    """Print the map of a solver, or of all of them."""
+    if name is None:
+        # A process each: what one run left in a cache, the next would not enter.
+        with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:
+            maps = list(pool.map(functools.partial(audit_map, engine=engine), SOLVERS))
+    else:
+        maps = [audit_map(name, engine=engine)]
+    if as_json:
+        sys.stdout.write(json.dumps([found.to_dict() for found in maps], indent=2) + "\n")
+    elif as_markdown:
+        sys.stdout.write(markdown(maps))
+    else:
+        sys.stdout.write("\n\n".join(_text(found) for found in maps) + "\n")
+
+
+def _text(found: AuditMap) -> str:
+    head = f"{found.solver} on the {found.engine} engine: {found.lines:,} lines of code in {len(found.readings)} files"
+    width = max(len(reading.file) for reading in found.readings)
+    return "\n".join(
+        [head, *(f"  {reading.file:<{width}}  {reading.lines:>5,}" for reading in found.readings)]
+    )
+
+
+def markdown(maps: Sequence[AuditMap]) -> str:
+    """One row a solver, and which of the core's files each of them needs."""
+    files = sorted({reading.file for found in maps for reading in found.readings}, key=_in_order)
+    lines = ["| solver | lines of code | files |", "| --- | --- | --- |"]
+    lines += [f"| `{found.solver}` | {found.lines:,} | {len(found.readings)} |" for found in maps]
+    lines += ["", "| file | lines of code, at most | read for |", "| --- | --- | --- |"]
+    for file in files:
+        needed = {
+            found.solver: reading.lines
+            for found in maps
+            for reading in found.readings
+            if reading.file == file
+        }
+        who = "every solver" if len(needed) == len(maps) else ", ".join(f"`{solver}`" for solver in needed)
+        lines.append(f"| `{file}` | {max(needed.values())} | {who} |")
+    return "\n".join(lines) + "\n"
+
+
+def _in_order(file: str) -> tuple[int, str]:
+    return RANK[file.split("/")[0]], file

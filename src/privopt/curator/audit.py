@@ -101,7 +101,8 @@ class Audit(Curator):
     ) -> Any:
         """The left value; how far the right one is from it goes into `moves`."""
         left, right = (
-            side.private_value(query, sampling, _held(side, private_draw)) for side in (self._left, self._right)
+            side.private_value(query, sampling, _held(side, private_draw))
+            for side in (self._left, self._right)
         )
         moved = distance(np.asarray(left), np.asarray(right), query.norm)
         self._note(query.name, moved, sensitivity)

@@ -9,6 +9,7 @@ import numpy as np
 from privopt.estimators import arguments
 from privopt.ledger.amounts import Budget
 from privopt.planning import descent_defaults
+from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.planning.whitening import default_ridge
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
@@ -269,8 +270,7 @@ def default_strength(
     """
     if budget is None or not budget.is_private:
         return 1.0 / public.n
+    instance = Instance(problem, public, budget)
     if not penalty.is_sparse:
-        return default_ridge(problem, public, budget)
-    return descent_defaults.noise_of_one(
-        public, budget, descent_defaults.default_clip(problem, public, budget)
-    )
+        return default_ridge(instance)
+    return descent_defaults.noise_of_one(instance, descent_defaults.default_clip(instance))

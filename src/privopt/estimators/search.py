@@ -20,6 +20,7 @@ from privopt.ledger.events import Event, Parallel, sequence
 from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
+from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -42,8 +43,8 @@ class Candidate:
 
     def configured(self, public: Public, budget: Budget) -> Solver:
         """Its solver, configured for a fit that has the budget to itself."""
-        problem = self.setup.problem
-        return choose(self.solver, problem, public, budget).solver.configure(problem, public, budget)
+        instance = Instance(self.setup.problem, public, budget)
+        return choose(self.solver, instance).solver.configure(instance)
 
 
 @final
@@ -164,7 +165,7 @@ def plan_search(
                 "units_fitted_on": train,
                 "units_held_out": held_out,
                 "selection_share": share,
-                "solver": ", ".join(dict.fromkeys(solver.name for solver in fits)),
+                "solver": ", ".join(dict.fromkeys(solver.title for solver in fits)),
             }
             | ({} if scales is None else {"scale_share": scales.share}),
             event=sequence(events(scale)),

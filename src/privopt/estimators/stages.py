@@ -23,6 +23,7 @@ from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.effort import estimation_seconds
+from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -208,13 +209,14 @@ def plan_stages(setup: Setup, scales: ScaleEstimation, solver: Solver | str) -> 
     public, rest = setup.public, scales.rest(budget)
     first = scales.configured(budget)
     with double_precision():
-        chosen, reason = choose(solver, setup.problem, public, rest)
-        second = chosen.configure(setup.problem, public, rest)
+        instance = Instance(setup.problem, public, rest)
+        chosen, reason = choose(solver, instance)
+        second = chosen.configure(instance)
         scale = common_scale(
             lambda f: (first.scaled(f).event, second.scaled(f).event(public)), budget, public
         )
         first, second = first.scaled(scale), second.scaled(scale)
-        alone = replace(second.plan(setup.problem, public, rest), reason=reason)
+        alone = replace(second.plan(instance), reason=reason)
     plan = replace(
         alone,
         settings={**alone.settings, "scale_share": first.share},

@@ -12,6 +12,8 @@ from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent, Sequenc
 from privopt.mechanisms.base import Mechanism, Sensitivity, check_multiplier, checked_sensitivity
 from privopt.mechanisms.noise import Noise, Shape
 
+LARGEST_NORMAL = 13.0  # standard normals from 53-bit uniforms reach 12.2
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveNoise(Mechanism):

@@ -2,8 +2,9 @@
 
 import math
 
-from privopt.ledger.amounts import Budget
 from privopt.planning import descent_defaults
+from privopt.planning.indicators import DISTANCE
+from privopt.planning.instance import Instance
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
 from privopt.proofs import huberised_objective
@@ -22,34 +23,60 @@ def obstacle(problem: Problem, public: Public) -> str | None:
     return huberised_objective.obstacle(problem)
 
 
-def default_clip(problem: Problem, public: Public, budget: Budget) -> float:
+def default_clip(instance: Instance) -> float:
     """C: the largest gradient that the formula allows; R for a loss whose slope is unbounded."""
-    if not budget.is_private:
+    if not instance.is_private:
         return math.inf
-    slope = problem.loss.lipschitz
-    if isinstance(problem.loss, Poisson):
-        slope = min(slope, math.sqrt(problem.loss.max_count))
-    return public.row_bound * (slope if math.isfinite(slope) else 1.0)
+    loss = instance.problem.loss
+    slope = loss.lipschitz
+    if isinstance(loss, Poisson):
+        slope = min(slope, math.sqrt(loss.max_count))
+    return instance.public.row_bound * (slope if math.isfinite(slope) else 1.0)
 
 
-def default_ridge(problem: Problem, public: Public, budget: Budget, clip: float) -> float:
-    """lam: the penalty's own, the best for an optimum within 10 / R of zero, or what keeps c below epsilon / 10."""
-    own = float(min(own_ridge(problem, public.d)))
-    curvature = problem.loss.curvature * public.row_bound**2
-    if not budget.is_private:
+def default_ridge(instance: Instance, clip: float) -> float:
+    """lam: the penalty's own, the best for an optimum within `distance` of zero, or what keeps c below epsilon / 10."""
+    public, own = instance.public, least_ridge(instance)
+    curvature = record_curvature(instance)
+    if not instance.is_private:
         return max(own, NOISELESS_RIDGE * curvature) if own == 0.0 else own
-    length = min(clip, default_clip(problem, public, budget))  # a clip of other coordinates has other units
-    noise = descent_defaults.noise_of_one(public, budget, length)
-    by_noise = noise * math.sqrt(public.d) * public.row_bound / 10.0
-    return max(own, by_noise, 10.0 * curvature / (public.n * budget.epsilon))
+    length = min(clip, default_clip(instance))  # a clip of other coordinates has other units
+    noise = descent_defaults.noise_of_one(instance, length)
+    by_noise = noise * math.sqrt(public.d) * public.row_bound / DISTANCE
+    return max(own, by_noise, 10.0 * curvature / (public.n * instance.budget.epsilon))
 
 
-def added_ridge(problem: Problem, public: Public, ridge: float, *, needed_by: str) -> tuple[str, ...]:
+def least_ridge(instance: Instance) -> float:
+    """The least ridge weight that the problem's penalty has already."""
+    return float(min(own_ridge(instance.problem, instance.public.d)))
+
+
+def record_curvature(instance: Instance) -> float:
+    """beta: the largest curvature of one record's loss."""
+    return instance.problem.loss.curvature * instance.public.row_bound**2
+
+
+def hessian_trace(instance: Instance, ridge: float) -> float:
+    """A bound on the trace of the Hessian of the mean, all of whose ridge weights are `ridge`."""
+    return record_curvature(instance) + instance.public.d * ridge
+
+
+def distance(instance: Instance) -> float:
+    """A guess of the distance from zero to the optimum."""
+    return DISTANCE / instance.public.row_bound
+
+
+def meaning(instance: Instance) -> str:
+    """What a prediction is."""
+    return f"an upper estimate for an optimum within {distance(instance):.3g} of zero"
+
+
+def added_ridge(instance: Instance, ridge: float, *, needed_by: str) -> tuple[str, ...]:
     """That coordinates get a ridge which the problem did not ask for."""
-    raised = int((own_ridge(problem, public.d) < ridge).sum())
+    raised = int((own_ridge(instance.problem, instance.public.d) < ridge).sum())
     if not raised:
         return ()
     return (
-        f"added ridge: {raised} of {public.d} coordinates had a ridge weight below {ridge:.3g} and get this one, "
-        f"because {needed_by} needs strong convexity in every direction.",
+        f"added ridge: {raised} of {instance.public.d} coordinates had a ridge weight below {ridge:.3g} and get this "
+        f"one, because {needed_by} needs strong convexity in every direction.",
     )

@@ -1,334 +1,139 @@
-"""Plans of KL Spider: how far down, in which phases, at which price. Pure functions of public numbers.
-
-Phase k takes the excess from a bound Phi_{k-1} to a bound Phi_k. With F (gamma, kappa)-KL and L-smooth, records' losses
-L'-smooth with gradients of norm at most C, p parameters, D(r) = factor * r / n the sensitivity of a mean of vectors of
-norm at most r, e the relative error allowed in a gradient, theta = 1 - 2 e and a = theta^2 / 2:
-
-    gradient     G = Phi_k^(1/kappa) / gamma           above Phi_k the gradient is longer than this
-    step length  l = theta G / L                       each step is that long
-    threshold    (1 - e) G                             an estimate shorter than this ends the phase
-    steps        T = ceil((Phi_{k-1} - Phi_k) L / (a G^2))
-    difference   r = min(2 C, zeta L' l)               how far a step may change one record's gradient
-    price        (D(C) + (T - 1) D(r))^2 q^2 / (2 e^2 G^2),    q = sqrt(p) + sqrt(2 ln(N / beta))
-
-Every step with an estimate above the threshold lowers F by at least a G^2 / L, so T of them suffice; an estimate below
-it proves |grad F| <= G and with that the excess. Within a phase a release of sensitivity s gets variance s / (2 lam),
-which costs lam s: the cheapest split for a given sum of variances, which is what the error of the last estimate is made
-of. N is the number of error events that share the failure probability beta. The goals Phi_k fall geometrically, at a
-ratio that is chosen with their number: later phases have smaller gradients and cost more, so the sum is dominated by
-the last ones and does not grow with their number.
+"""Defaults, bound and notices of KL Spider; `kl_phases` plans its phases.
 
 Source:
-    Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 1, Theorem 1 and Lemma 2 (the phases and their analysis).
-    The price rule, the free ratio and the bisection for the lowest goal are ours.
+    Menart, Ullah, Arora, Bassily, Guzman 2023, Theorem 1.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from privopt.planning import descent_defaults, kl_paper_phases
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.planning.kl_phases import PhasePlanner
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.plan import Bound, Finding
+from privopt.problems.constraints import Unconstrained
 from privopt.problems.growth import KL
+from privopt.problems.problem import Problem
+from privopt.public import Public
 
-MOST_PHASES = 60
-HALVINGS, DEPTH, LEAST_RATIO = 60, 60.0, 1.05  # bisection: goals from gap / e^60 to gap / 1.05
-ROUNDING = 1e-9  # of a number of steps before it is rounded up
-NARROWEST = (
-    64.0  # the paper's phases: the excess falls by the factor 1 + 1 / A, A = 64 gamma^2 L Phi^(1 - 2/kappa)
-)
-ACCURACY = 32.0  # the paper's floor: 32 times the noise of one gradient
-
-# One entry for every phase of every plan of 1, 2, ..., 60 phases.
-_NUMBERS = np.arange(1, MOST_PHASES + 1)
-_OF = np.repeat(_NUMBERS, _NUMBERS)
-_STARTS = np.concatenate([[0], np.cumsum(_NUMBERS)[:-1]])
-_SHARES = (np.arange(len(_OF)) - np.repeat(_STARTS, _NUMBERS) + 1.0) / _OF
+MOST_STEPS = 100_000
 
 
-class Phase(NamedTuple):
-    """One phase; see the module.
-
-    Attributes:
-        goal: the bound Phi_k on the excess after it.
-        steps: T, the most steps.
-        threshold: an estimate of the gradient shorter than this ends the phase.
-        length: of a step.
-        radius: the clip of a difference between two points at that distance.
-        anchor_cost: rho of the first release, of a gradient.
-        difference_cost: rho of each later one.
-    """
-
-    goal: float
-    steps: int
-    threshold: float
-    length: float
-    radius: float
-    anchor_cost: float
-    difference_cost: float
-
-    @property
-    def cost(self) -> float:
-        """The rho of a phase that takes all its steps."""
-        return self.anchor_cost + (self.steps - 1) * self.difference_cost
+def clip(solver: Any, instance: Instance) -> float:
+    """The loss's bound on gradients, or a guess; infinite without noise."""
+    del solver
+    if not instance.is_private:
+        return math.inf
+    exact = instance.gradient_bound
+    guessed = descent_defaults.guess(instance).slope * instance.public.row_bound
+    return exact if math.isfinite(exact) else guessed
 
 
-class Descent(NamedTuple):
-    """A plan of equal ratios: the last goal, the number of phases, the steps of all of them, and their price."""
-
-    goal: float
-    phases: int
-    steps: int
-    cost: float
-
-    def fits(self, rho: float) -> bool:
-        """Whether it is paid for; an infinite cost never is."""
-        return math.isfinite(self.cost) and self.cost <= rho
+DEFAULTS = {
+    "growth": lambda solver, instance: instance.growth,
+    "clip": clip,
+    "curvature": lambda solver, instance: instance.problem.loss_smoothness(instance.public),
+    "smoothness": lambda solver, instance: solver.curvature + instance.penalty_smoothness,
+    "most_steps": lambda solver, instance: (
+        MOST_STEPS if instance.is_private else descent_defaults.NOISELESS_STEPS
+    ),
+}
 
 
-class PaperConstants(NamedTuple):
-    """The constants of the published plan: number of phases, ratio, lowest goal, failure probability of one event."""
-
-    phases: float
-    ratio: float
-    floor: float
-    failure: float
+def start_gap(growth: KL, clip: float, problem: Problem) -> float:
+    """The bound on the start's excess; gradients of norm C prove one if the loss is the whole objective."""
+    return growth.gap_within(clip if problem.regulariser.smoothness == 0.0 else math.inf)
 
 
-@dataclass(frozen=True, kw_only=True)
-class PhasePlanner:
-    """The public numbers that plans are made from.
+def has_start_gap(solver: Any, growth: KL, problem: Problem) -> bool:
+    """Whether the start's excess is bounded; the clip that is derived is finite wherever there is noise."""
+    return math.isfinite(start_gap(growth, solver.clip if solver.is_set("clip") else 1.0, problem))
 
-    Attributes:
-        growth: the KL condition.
-        clip: C, the largest norm of one unit's gradient.
-        curvature: L', of one record's loss.
-        smoothness: L, of the objective.
-        parameters: p.
-        units: n.
-        factor: 2 under replace-one, 1 under add-or-remove-one; 0 without noise.
-        relative_error: e.
-        failure: beta.
-        difference_clip: zeta; below 1 differences may be clipped, which the bound does not cover.
-        most_steps: of all phases together.
-    """
 
-    growth: KL
-    clip: float
-    curvature: float
-    smoothness: float
-    parameters: int
-    units: int
-    factor: int
-    relative_error: float = 0.25
-    failure: float = 0.1
-    difference_clip: float = 1.0
-    most_steps: int = 1_000_000
+def planner(solver: Any, problem: Problem, public: Public) -> tuple[PhasePlanner, float]:
+    """The planner of a configured solver, and the bound on the start's excess."""
+    made = PhasePlanner(
+        growth=solver.growth,
+        clip=solver.clip,
+        curvature=solver.curvature,
+        smoothness=solver.smoothness,
+        parameters=math.prod(problem.parameter_shape(public)),
+        units=public.n,
+        factor=public.relation.factor if solver.noise_multiplier else 0,
+        relative_error=solver.relative_error,
+        failure=solver.failure,
+        difference_clip=solver.difference_clip,
+        most_steps=solver.most_steps,
+    )
+    return made, start_gap(solver.growth, solver.clip, problem)
 
-    @property
-    def shortening(self) -> float:
-        """theta = 1 - 2 e, a step's length over G / L."""
-        return 1.0 - 2.0 * self.relative_error
 
-    def sensitivity(self, radius: Any) -> Any:
-        """D(r); 0 without noise."""
-        return radius * (self.factor / self.units) if self.factor else 0.0 * np.minimum(radius, 1.0)
+def most_releases(solver: Any, problem: Problem, public: Public) -> int:
+    """How many releases there can be at the noise of a configured solver."""
+    made, gap = planner(solver, problem, public)
+    if solver.variant == "paper":
+        return kl_paper_phases.releases(made, gap, solver.rho)
+    return made.first_plan(gap, solver.rho)[1]
 
-    def spread(self, events: Any) -> Any:
-        """q: a Gaussian of p coordinates is longer in one of so many events with probability at most beta."""
-        return math.sqrt(self.parameters) + np.sqrt(2.0 * np.log(np.maximum(events, 1) / self.failure))
 
-    def phases(self, gap: float, goal: float, number: int, events: int | None = None) -> list[Phase]:
-        """The phases from `gap` to `goal` by equal ratios.
+def condition(growth: KL, problem: Problem) -> str:
+    """What the bound rests on."""
+    inside = (
+        ""
+        if isinstance(problem.constraint, Unconstrained)
+        else ", no step is cut short by the constraint set"
+    )
+    return (
+        f"if the objective is L-smooth and ({growth.gamma:.4g}, {growth.kappa:.4g})-KL along the path{inside} and no "
+        "gradient and no change of a gradient is clipped"
+    )
 
-        Args:
-            gap: Phi_0.
-            goal: Phi_K.
-            number: K.
-            events: N; default the number of steps.
-        """
-        shares = np.arange(1, number + 1) / number
-        goals, gradients, steps = self._lengths(gap, goal, shares, np.asarray(number))
-        radii, totals = self._totals(gradients, steps)
-        errors = (
-            self.relative_error * gradients / self.spread(steps.sum() if events is None else events)
-        ) ** 2
-        prices = totals / (2.0 * errors)  # lam, rho per unit of sensitivity
-        return [
-            Phase(
-                goal=float(goals[k]),
-                steps=int(steps[k]),
-                threshold=float((1.0 - self.relative_error) * gradients[k]),
-                length=float(self.shortening * gradients[k] / self.smoothness),
-                radius=float(radii[k]),
-                anchor_cost=float(prices[k] * self.sensitivity(self.clip)),
-                difference_cost=float(prices[k] * self.sensitivity(radii[k])),
-            )
-            for k in range(number)
-        ]
 
-    def cheapest(
-        self, gap: float, goal: float, events: int | None = None, most_steps: int | None = None
-    ) -> Descent:
-        """The number of phases, at most 60, with which this goal is cheapest; infinitely dear if it takes too long.
+def forecast(solver: Any, instance: Instance) -> Forecast:
+    """The goal of the last planned phase as a bound, or that nothing can be proved and how many units it would take."""
+    made, gap = planner(solver, instance.problem, instance.public)
+    start = {"gap": Finding(gap, "bound on the excess of the start")}
+    if solver.variant == "paper":
+        return Forecast(indicators=start, notices=_paper_notices(solver, instance, made, gap))
+    phases, _ = made.first_plan(gap, solver.rho)
+    goal = phases[-1].goal if phases else None
+    bound = None
+    if goal is not None and solver.difference_clip >= 1.0:
+        probability = 1.0 - solver.failure if made.factor else 1.0
+        bound = Bound(goal, probability, condition(solver.growth, instance.problem))
+    notices = _notices(solver, instance, made, gap, goal)
+    return Forecast(bound=bound, indicators=start, notices=notices)
 
-        Args:
-            gap: Phi_0.
-            goal: Phi_K.
-            events: N; default the number of steps of each plan.
-            most_steps: default that of the planner.
-        """
-        with np.errstate(over="ignore", invalid="ignore"):
-            _, gradients, steps = self._lengths(gap, goal, _SHARES, _OF)
-            _, totals = self._totals(gradients, steps)
-            taken = np.add.reduceat(steps, _STARTS)
-            spread = self.spread(taken if events is None else events)
-            costs = np.add.reduceat((totals / gradients) ** 2, _STARTS) * spread**2
-            costs = costs / (2.0 * self.relative_error**2)
-        allowed = taken <= (self.most_steps if most_steps is None else most_steps)
-        costs = np.where(allowed & (costs >= 0), costs, np.inf)
-        best = int(np.argmin(costs))
-        return Descent(goal, best + 1, int(min(taken[best], 1e18)), float(costs[best]))
 
-    def lowest(
-        self, gap: float, rho: float, events: int | None = None, most_steps: int | None = None
-    ) -> Descent | None:
-        """The lowest goal that `rho` pays for, by bisection; None where not even gap / 1.05 is paid for.
+def _paper_notices(solver: Any, instance: Instance, made: PhasePlanner, gap: float) -> tuple[str, ...]:
+    """What the published phases are good for."""
+    if not instance.is_private:
+        return (NOISE_IS_OFF,)
+    found = large_delta(instance)
+    if kl_paper_phases.releases(made, gap, solver.rho) == 0:
+        found += ("the published plan has no phase at this budget: nothing is spent.",)
+    return (*found, "the published phases are for comparisons: planned ones prove far more.")
 
-        Args:
-            gap: Phi_0.
-            rho: the budget in zCDP; infinite without noise.
-            events: see `cheapest`.
-            most_steps: see `cheapest`.
-        """
-        highest = self.cheapest(gap, gap / LEAST_RATIO, events, most_steps)
-        if not highest.fits(rho):
-            return None
-        low, high, best = math.log(gap) - DEPTH, math.log(gap / LEAST_RATIO), highest
-        for _ in range(HALVINGS):
-            middle = 0.5 * (low + high)
-            found = self.cheapest(gap, math.exp(middle), events, most_steps)
-            if found.fits(rho):
-                high, best = middle, found
-            else:
-                low = middle
-        return best
 
-    def plan(
-        self, gap: float, rho: float, events: int | None = None, most_steps: int | None = None
-    ) -> list[Phase]:
-        """The phases to the lowest goal; none where no goal is paid for."""
-        best = self.lowest(gap, rho, events, most_steps)
-        return [] if best is None else self.phases(gap, best.goal, best.phases, events)
-
-    def first_plan(self, gap: float, rho: float) -> tuple[list[Phase], int]:
-        """The phases of a run, and N, which their steps do not exceed: twice those of the plan that pays for its own.
-
-        With N fixed more steps cost no more failure probability, so a new plan has more of them, and must be limited.
-        """
-        alone = self.lowest(gap, rho)
-        if alone is None:
-            return [], 0
-        events = 2 * alone.steps
-        return self.plan(gap, rho, events, min(events, self.most_steps)), events
-
-    def plan_again(
-        self, queue: list[Phase], gap: float, rho: float, events: int, most_steps: int
-    ) -> list[Phase]:
-        """The phases of a new plan, or those left of the old one if they end lower.
-
-        Args:
-            queue: what is left of the old plan; `rho` and `most_steps` suffice for it.
-            gap: the bound proved so far.
-            rho: what is left of the budget.
-            events: N, fixed before the run.
-            most_steps: how many may be taken so that there are no more events than N.
-        """
-        found = self.plan(gap, rho, events, most_steps)
-        return queue if queue and (not found or found[-1].goal > queue[-1].goal) else found
-
-    def units_needed(self, gap: float, rho: float) -> float:
-        """The number of units from which this budget pays for any progress; infinite if it takes too many steps."""
-        first = self.cheapest(gap, gap / LEAST_RATIO)
-        scale = math.sqrt(first.cost / rho) if math.isfinite(first.cost) else math.inf
-        return self.units * scale  # a price falls with the square of n
-
-    def paper_constants(self, gap: float, rho: float) -> PaperConstants | None:
-        """The published plan's constants; None where it has no phase.
-
-        Without noise the number of phases is `most_steps` and the floor 0.
-        """
-        gamma, kappa = self.growth.gamma, self.growth.kappa
-        narrow = NARROWEST * gap ** (-(2.0 - kappa) / kappa) * gamma**2 * self.smoothness
-        ratio = 1.0 + 1.0 / narrow
-        if self.factor == 0:
-            return PaperConstants(self.most_steps, ratio, 0.0, self.failure)
-        scale = gamma * self.clip * math.sqrt(self.parameters) / (self.units * math.sqrt(rho))
-        depth = math.log(gap) - kappa * math.log(scale)
-        if depth <= 0:
-            return None
-        number = math.ceil((1.0 + narrow) * depth)
-        steepness = (scale * math.sqrt(number) / gap ** (1.0 / kappa)) ** (2.0 - kappa)
-        failure = self.failure / number * min(1.0, steepness)
-        floor = (ACCURACY * scale * math.sqrt(number * math.log(1.0 / failure))) ** kappa
-        return PaperConstants(number, ratio, min(floor, gap), failure)
-
-    def paper_releases(self, gap: float, rho: float) -> int:
-        """The most releases of the published plan, whose total of steps is looked at where a phase ends."""
-        constants = self.paper_constants(gap, rho)
-        if constants is None or self.most_steps == 0:
-            return 0
-        lowest = max(constants.floor, gap * math.exp(-constants.phases * math.log(constants.ratio)), 1e-300)
-        longest = self._paper_steps(gap, lowest)
-        return int(min(constants.phases * longest, constants.phases + self.most_steps + longest))
-
-    def paper_phases(self, gap: float, rho: float) -> Iterator[Phase]:
-        """The published plan, one phase after the other, each at the price rho / K."""
-        constants = self.paper_constants(gap, rho)
-        if constants is None or self.most_steps == 0:
-            return
-        goal, number = gap, 0
-        share = rho / constants.phases if self.factor else 0.0
-        while number < constants.phases:
-            goal, number = max(goal / constants.ratio, constants.floor), number + 1
-            gradient = self.growth.gradient_at(goal)
-            if not gradient > 0:
-                return
-            steps = self._paper_steps(gap, goal)
-            length = gradient / (4.0 * self.smoothness)
-            yield Phase(
-                goal=goal,
-                steps=steps,
-                threshold=0.875 * gradient,
-                length=length,
-                radius=min(2.0 * self.clip, self.difference_clip * self.curvature * length),
-                anchor_cost=share if steps == 1 else 0.5 * share,
-                difference_cost=0.0 if steps == 1 else 0.5 * share / (steps - 1),
-            )
-
-    def _paper_steps(self, gap: float, goal: float) -> int:
-        """T_k of the published plan, as a whole number."""
-        kappa = self.growth.kappa
-        return max(1, math.ceil((gap / goal) ** ((2.0 - kappa) / kappa) - ROUNDING))
-
-    def _lengths(
-        self, gap: float, goal: float, shares: NDArray[np.float64], number: NDArray[Any]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """The goals, gradients and steps of phases that have gone these shares of the way, in `number` phases."""
-        way, kappa = math.log(gap / goal), self.growth.kappa
-        goals = gap * np.exp(-way * shares)
-        gradients = self.growth.gradient_at(gap) * np.exp((-way / kappa) * shares)
-        descent = self.shortening**2 / 2.0
-        falls = np.expm1(way / number) * goals
-        steps = np.ceil(falls * self.smoothness / (descent * gradients**2) - ROUNDING)
-        return goals, gradients, np.maximum(steps, 1.0)
-
-    def _totals(
-        self, gradients: NDArray[np.float64], steps: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The clips of differences, and the sum of the sensitivities of a phase."""
-        slope = self.difference_clip * self.curvature * self.shortening / self.smoothness
-        radii = np.minimum(2.0 * self.clip, slope * gradients)
-        return radii, self.sensitivity(self.clip) + (steps - 1.0) * self.sensitivity(radii)
+def _notices(
+    solver: Any, instance: Instance, made: PhasePlanner, gap: float, goal: float | None
+) -> tuple[str, ...]:
+    """That nothing can be proved or gained, and how many units it would take."""
+    if not instance.is_private:
+        return (NOISE_IS_OFF,)
+    found = large_delta(instance)
+    if solver.difference_clip < 1.0:
+        found += ("difference_clip is below 1: differences may be clipped, so there is no bound.",)
+    if goal is not None:
+        near = (
+            f"the bound {goal:.3g} is near {gap:.3g}, that of the start: more units or a larger epsilon would help.",
+        )
+        return (*found, *(near if goal > 0.5 * gap else ()))
+    needed = made.units_needed(gap, solver.rho)
+    remedy = f"it would take more than most_steps = {made.most_steps} steps."
+    if math.isfinite(needed):
+        remedy = f"it would take about {needed:.2g} units (n is {instance.public.n}), or a larger epsilon."
+    nothing = "no progress can be proved at this budget, so the start is returned and nothing is spent"
+    return (*found, f"{nothing}: {remedy}")

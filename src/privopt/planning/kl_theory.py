@@ -1,8 +1,8 @@
 """What theory says of private optimisation under the KL condition, from public numbers: rates, floors, lower bounds.
 
-With s the noise of one gradient bought with the whole budget (`practical.noise_of_one`) and p parameters:
+With s the noise of one gradient bought with the whole budget (`descent_defaults.noise_of_one`) and p parameters:
 
-    horizon          reach / (2 sqrt(p) s), the sum of step sizes beyond which more optimisation mostly fits noise
+    horizon          distance / (2 sqrt(p) s), the sum of step sizes beyond which more optimisation mostly fits noise
     one-query floor  (s^2 / 2) trace(H^-1), what no first-order method that needs the gradient that well beats by much
 
 The lower bounds are about the worst data set of a class of losses. `KLRates` has the right-hand sides of the published
@@ -27,15 +27,15 @@ RATE = "rate, without constants"
 TRUE = "true bound for the worst data set"
 
 
-def horizon(reach: float, parameters: int, noise: float) -> float:
+def horizon(distance: float, parameters: int, noise: float) -> float:
     """The sum of step sizes beyond which more optimisation mostly fits noise; infinite without noise.
 
     Args:
-        reach: a public guess of the distance from the start to the optimum.
+        distance: a public guess of the distance from the start to the optimum.
         parameters: how many there are.
         noise: s, a coordinate's noise of one gradient bought with the whole budget.
     """
-    return reach / (2.0 * math.sqrt(parameters) * noise) if noise > 0.0 else math.inf
+    return distance / (2.0 * math.sqrt(parameters) * noise) if noise > 0.0 else math.inf
 
 
 def one_query_floor(noise: float, inverse_trace: float) -> float:
@@ -88,7 +88,7 @@ def lower_bound_indicators(
     budget: Budget,
     lipschitz: float,
     parameters: int,
-    reach: float | None = None,
+    distance: float | None = None,
 ) -> Mapping[str, Finding]:
     """What no private method does better than on the worst data set, for a plan to print.
 
@@ -98,10 +98,10 @@ def lower_bound_indicators(
         budget: the budget; nothing bounds a method that is not private.
         lipschitz: L_0, a bound on one record's gradient; nothing is said where it is infinite.
         parameters: how many there are.
-        reach: a guess of the distance from the start to the optimum, for the rate of all convex losses.
+        distance: a guess of the distance from the start to the optimum, for the rate of all convex losses.
     Returns:
         "least_excess_rate" (kappa in (1, 2]), "least_excess" (kappa >= 2, small epsilon) and "convex_rate" (with
-        `reach`), each saying whether it is a rate or a true bound.
+        `distance`), each saying whether it is a rate or a true bound.
     """
     found: dict[str, Finding] = {}
     if not (budget.is_private and math.isfinite(lipschitz)):
@@ -118,10 +118,10 @@ def lower_bound_indicators(
             found["least_excess"] = Finding(
                 least, f"least expected excess of any private method for losses of this growth ({TRUE})"
             )
-    if reach is not None:
+    if distance is not None:
         ratio = min(math.sqrt(parameters) / (public.n * budget.epsilon), 1.0)
         found["convex_rate"] = Finding(
-            lipschitz * reach * ratio,
+            lipschitz * distance * ratio,
             f"least excess of any private method for convex losses whose growth is not known ({RATE})",
         )
     return found

@@ -12,11 +12,12 @@ All of it concerns utility only.
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from privopt.ledger.amounts import Budget
 from privopt.planning import descent_defaults
+from privopt.planning.instance import Instance
 from privopt.problems.constraints import (
     Box,
     Constraint,
@@ -26,7 +27,6 @@ from privopt.problems.constraints import (
     Product,
     Simplex,
 )
-from privopt.problems.losses import GLMLoss
 from privopt.problems.mirror_maps import MirrorMap
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -55,32 +55,31 @@ class Geometry:
     width: float
 
 
-def geometry(problem: Problem, public: Public, entry_bound: float | None) -> Geometry:
+def geometry(instance: Instance, entry_bound: float | None) -> Geometry:
     """The geometry of a problem whose constraint set has a mirror map.
 
     Args:
-        problem: loss, penalty and constraint set.
-        public: sizes and bounds.
+        instance: the problem and what is public about the data.
         entry_bound: public bound on the entries of a row; None for the row bound.
     Raises:
         ValueError: the set has no mirror map.
     """
-    mirror = mirror_of(problem, public)
+    mirror = mirror_of(instance.problem, instance.problem.parameter_shape(instance.public))
     return Geometry(
         mirror=mirror,
-        smoothness=smoothness(problem, public, entry_bound),
+        smoothness=smoothness(instance, entry_bound),
         divergence=mirror.divergence_bound,
         width=mirror.support_moments[1],
     )
 
 
-def mirror_of(problem: Problem, public: Public) -> MirrorMap:
-    """The mirror map of a problem's constraint set.
+def mirror_of(problem: Problem, shape: tuple[int, ...]) -> MirrorMap:
+    """The mirror map of a problem's constraint set, for parameters of this shape.
 
     Raises:
         ValueError: the set has none.
     """
-    mirror = problem.constraint.mirror(problem.parameter_shape(public))
+    mirror = problem.constraint.mirror(shape)
     if mirror is None:
         raise ValueError(
             f"{problem.constraint!r} has no mirror map: use a bounded set, such as L1Ball(radius)."
@@ -88,14 +87,15 @@ def mirror_of(problem: Problem, public: Public) -> MirrorMap:
     return mirror
 
 
-def smoothness(problem: Problem, public: Public, entry_bound: float | None) -> float:
+def smoothness(instance: Instance, entry_bound: float | None) -> float:
     """L_B, a bound (a guess for losses without one) on the objective's curvature in the norm of the body."""
+    problem, public = instance.problem, instance.public
     shape, body = problem.parameter_shape(public), problem.constraint
     flatness = 1.0  # largest entry over largest norm of a row
-    if isinstance(problem.loss, GLMLoss) and entry_bound is not None:
+    if not instance.has_own_loss and entry_bound is not None:
         flatness = min(1.0, entry_bound / public.row_bound)
-    loss = descent_defaults.smoothness(problem, public) * longest(body, shape, flatness) ** 2
-    ridge = problem.regulariser.smoothness * longest(body, shape, 1.0) ** 2
+    loss = descent_defaults.smoothness(instance) * longest(body, shape, flatness) ** 2
+    ridge = instance.penalty_smoothness * longest(body, shape, 1.0) ** 2
     return max(loss + ridge, SMALLEST_SMOOTHNESS)
 
 
@@ -117,32 +117,29 @@ def longest(body: Constraint, shape: tuple[int, ...], flatness: float) -> float:
             return 0.5 * body.diameter_in(shape)
 
 
-def default_clip(problem: Problem, public: Public, budget: Budget) -> float:
+def default_clip(instance: Instance) -> float:
     """C: the slope that is clipped at times the row bound; infinite with the noise off."""
-    if math.isinf(budget.epsilon):
-        return math.inf
-    return default_slope(problem, public) * public.row_bound
+    return default_slope(instance) * instance.public.row_bound if instance.is_private else math.inf
 
 
-def default_slope(problem: Problem, public: Public) -> float:
+def default_slope(instance: Instance) -> float:
     """The slope that is clipped at: that of gradient descent, a smaller one on sets with corners."""
-    guessed = descent_defaults.guess(problem, public).slope
-    if not isinstance(problem.constraint, L1Ball | Simplex | Product):
+    guessed = descent_defaults.guess(instance).slope
+    if not isinstance(instance.problem.constraint, L1Ball | Simplex | Product):
         return guessed
-    lipschitz = problem.loss.lipschitz if isinstance(problem.loss, GLMLoss) else math.inf
+    lipschitz = math.inf if instance.has_own_loss else instance.problem.loss.lipschitz
     return min(guessed, SLOPE_SHARE * lipschitz)
 
 
-def noise_square(
-    body: Geometry, public: Public, budget: Budget, *, clip: float, steps: int, noise_multiplier: float | None
-) -> float:
-    """E h_B(b)^2 of the noise b on each of `steps` gradients, by the multiplier if it is known."""
-    if noise_multiplier is None:
-        stddev = descent_defaults.noise_of_one(public, budget, clip) * math.sqrt(steps)
-    elif noise_multiplier == 0:
+def noise_square(solver: Any, instance: Instance, body: Geometry) -> float:
+    """E h_B(b)^2 of the noise b on each gradient of a solver with clip and steps; by its multiplier if that is set."""
+    if solver.noise_multiplier is None:
+        stddev = descent_defaults.noise_of_one(instance, solver.clip) * math.sqrt(solver.steps)
+    elif solver.noise_multiplier == 0:
         stddev = 0.0
     else:
-        stddev = noise_multiplier * public.relation.factor * clip / public.n
+        public = instance.public
+        stddev = solver.noise_multiplier * public.relation.factor * solver.clip / public.n
     return stddev**2 * body.width
 
 
@@ -168,17 +165,3 @@ def obstacle(problem: Problem, public: Public, *, vertices_only: bool = False) -
             "parameters), L2Ball(radius), LpBall(radius, p), Box(low, high) or Simplex()"
         )
     return None
-
-
-def check_entry_bound(entry_bound: float | None) -> None:
-    """Refuse a bound that is not positive and finite."""
-    if entry_bound is not None and not 0 < entry_bound < math.inf:
-        raise ValueError(
-            f"entry_bound must be positive and finite, got {entry_bound!r}: it is the largest entry of a feature row."
-        )
-
-
-def capped(excess: float, problem: Problem) -> float:
-    """A prediction no larger than the loss at zero, where that is bounded."""
-    at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
-    return excess if at_zero is None else min(excess, at_zero)

@@ -1,26 +1,35 @@
 """What several solvers tell a user, from public quantities."""
 
-from privopt.ledger.amounts import Budget
-from privopt.problems.losses import GLMLoss
-from privopt.problems.problem import Problem
-from privopt.public import Public
+from privopt.planning.instance import Instance
 
 NOISE_IS_OFF = "epsilon is infinite: nothing is clipped or noised, and the result is not private."
 
 
-def large_delta(public: Public, budget: Budget) -> tuple[str, ...]:
+def large_delta(instance: Instance) -> tuple[str, ...]:
     """A delta at which some unit may be revealed outright."""
-    if budget.delta <= 1.0 / public.n:
+    delta, n = instance.budget.delta, instance.public.n
+    if delta <= 1.0 / n:
         return ()
-    return (f"delta {budget.delta:.2g} exceeds 1 / n = {1 / public.n:.2g}: it should be well below.",)
+    return (f"delta {delta:.2g} exceeds 1 / n = {1 / n:.2g}: it should be well below.",)
 
 
-def faint_signal(problem: Problem, excess: float | None) -> tuple[str, ...]:
+def faint_signal(instance: Instance, excess: float | None) -> tuple[str, ...]:
     """A predicted excess that is not far from the loss of doing nothing."""
-    at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
+    at_zero = instance.loss_at_zero
     if excess is None or at_zero is None or excess <= 0.5 * at_zero:
         return ()
     return (
         f"the predicted excess {excess:.2g} is near {at_zero:.2g}, a bound on the loss of the zero model: "
         "the noise may drown the signal. More units or a larger epsilon would help.",
+    )
+
+
+def long_steps(step_size: float, smoothness: float) -> tuple[str, ...]:
+    """A step size at which descent on an objective of this curvature may diverge."""
+    largest = 2.0 / smoothness
+    if step_size <= largest * (1.0 + 1e-9):
+        return ()
+    return (
+        f"step_size {step_size:.3g} exceeds 2 / L = {largest:.3g}, L the curvature of the objective: descent may "
+        "diverge. A step size of 1 / L is safe.",
     )

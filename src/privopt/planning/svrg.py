@@ -1,4 +1,4 @@
-"""Settings of variance-reduced descent from public quantities, and the test that it does not blow up its own noise.
+"""Defaults, stability and forecast of variance-reduced descent, from public quantities.
 
 With n units, p parameters, rows of norm at most R, sensitivity factor S, budget mu (Gaussian DP), L the curvature of
 one record's loss, lam the ridge, and kappa = 1 + L / lam:
@@ -6,15 +6,17 @@ one record's loss, lam the ridge, and kappa = 1 + L / lam:
     kappa      momentum b   step size eta      inner steps m               snapshot share f   output of an epoch
     <= 50      0            1 / (L + lam)      2 kappa, within [50, 100]   0.9                mean of all iterates
     > 50       0.9          0.2 / (L + lam)    100; 200 if kappa > 1000    0.8                mean of the last half
+    doubling   0.9          0.2 / (L + lam)    25                          0.5                mean of the last half
 
-and 6 epochs, snapshot budgets growing by 3 from epoch to epoch, differences clipped to 0.3 L |x - x~|, batches of
-q = max(0.01, 256 / n) of the units, doubled until the noise multiplier over the clip is 1.2: below it, sampling
-amplifies little. Where the ridge leaves a coordinate free, its strength on the others stands for lam.
+6 epochs, snapshot budgets growing by 3 from epoch to epoch (epochs that double: 4, by 2), differences clipped to
+c L |x - x~|, c = 0.3, batches of q = max(0.01, 256 / n) of the units, doubled until the noise multiplier over the
+clip is 1.2: below it, sampling amplifies little. Where the ridge leaves a coordinate free, its strength on the others
+stands for lam.
 
 Stability. The noise of a difference is proportional to |x - x~|, so too much of it makes |x - x~| grow exponentially.
-With M inner steps in all, m of them in the longest epoch, and zeta the slope clip over L,
+With M inner steps in all and m of them in the longest epoch,
 
-    nu = zeta S sqrt(m M p / (1 - f)) / (n mu)
+    nu = c S sqrt(m M p / (1 - f)) / (n mu)
 
 is how far the noise of an epoch's differences moves x, in units of |x - x~|. It must not exceed 0.4, or 0.2 with
 momentum (measured: at those values the excess is still that of the snapshots; at 0.6 it is three times, at 2 all is
@@ -25,50 +27,166 @@ Source: ours; the shape of the schedule is that of Wang, Ye, Xu 2017, Algorithms
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import Any
 
 from privopt.errors import NotPriceable
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, repeat, sequence
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.mechanisms.gaussian import Gaussian
 from privopt.planning import descent_defaults
-from privopt.problems.problem import Problem
-from privopt.public import Public, Relation
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.public import Relation
 
-EPOCHS, NOISELESS_EPOCHS = 6, 40
-SLOPE_FRACTION = 0.3  # zeta
+EPOCHS, NOISELESS_EPOCHS, GROWTH = 6, 40, 3.0
+DOUBLING_EPOCHS, DOUBLING_NOISELESS_EPOCHS, DOUBLING_GROWTH = 4, 8, 2.0
+DIFFERENCE_CLIP = 0.3  # c
 SMALLEST_RATE, SMALLEST_BATCH = 0.01, 256.0
 LEAST_NOISE = 1.2  # standard deviation of a difference's noise over its clip
 WELL_CONDITIONED, BADLY_CONDITIONED = 50.0, 1000.0
+DOUBLING_STEPS, DOUBLING_FEWEST_STEPS, FEWEST_STEPS = 25, 5, 30
 MOMENTUM, MOMENTUM_STEP = 0.9, 0.2
 NU_PLAIN, NU_MOMENTUM = 0.4, 0.2
 LEAST_SHARE = 0.5
-PLUS_PLUS_EPOCHS, PLUS_PLUS_NOISELESS_EPOCHS, PLUS_PLUS_STEPS = 4, 8, 25
-REACH = 20.0  # over R: twice the distance at which an optimum is guessed
+RADIUS = 20.0  # over R: twice the distance at which an optimum is guessed
 
 
-@dataclass(frozen=True, kw_only=True)
-class SVRGSetting:
-    """Derived parameters of a variance-reduced solver; see the module's table."""
-
-    epochs: int
-    inner_steps: int
-    step_size: float
-    momentum: float
-    tail: float
-    clip: float
-    curvature: float
-    slope_clip: float
-    snapshot_share: float
-    reach: float
+def condition_number(instance: Instance) -> float:
+    """kappa = 1 + L / lam, infinite without a ridge; one that leaves a coordinate free counts by its strength."""
+    ridge = instance.ridge or instance.penalty_smoothness
+    return 1.0 + descent_defaults.smoothness(instance) / ridge if ridge > 0 else math.inf
 
 
-def epoch_lengths(epochs: int, inner_steps: int, *, doubling: bool) -> tuple[int, ...]:
+def is_doubling(solver: Any) -> bool:
+    """Whether epochs double in length."""
+    return solver.schedule == "doubling"
+
+
+def is_plain(solver: Any, instance: Instance) -> bool:
+    """Whether it needs no momentum: well conditioned, as whitened coordinates are (only they give the curvature)."""
+    well = solver.is_set("curvature") or condition_number(instance) <= WELL_CONDITIONED
+    return well and not is_doubling(solver)
+
+
+def epochs(solver: Any, instance: Instance) -> int:
+    """E."""
+    if is_doubling(solver):
+        return DOUBLING_EPOCHS if instance.is_private else DOUBLING_NOISELESS_EPOCHS
+    return EPOCHS if instance.is_private else NOISELESS_EPOCHS
+
+
+def step_size(solver: Any, instance: Instance) -> float:
+    """eta."""
+    smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+    if is_doubling(solver):
+        return MOMENTUM_STEP / smoothness
+    step = 1.0 / smoothness
+    return step if is_plain(solver, instance) else MOMENTUM_STEP * step
+
+
+def most_inner_steps(solver: Any, instance: Instance) -> int:
+    """m, if it is stable."""
+    if is_doubling(solver):
+        return DOUBLING_STEPS
+    kappa = 1.0 if solver.is_set("curvature") else condition_number(instance)
+    if kappa <= WELL_CONDITIONED:
+        return math.ceil(min(max(2.0 * kappa, 50.0), 100.0))
+    return 200 if kappa > BADLY_CONDITIONED else 100
+
+
+def inner_steps(solver: Any, instance: Instance) -> int:
+    """m, lowered by the factor by which nu is too large (nu is proportional to it)."""
+    most, fewest = most_inner_steps(solver, instance), FEWEST_STEPS
+    if is_doubling(solver):
+        fewest = DOUBLING_FEWEST_STEPS
+    share = solver.snapshot_share if solver.is_set("snapshot_share") else largest_share(solver, instance)
+    too_large = strain(solver.with_(inner_steps=most, snapshot_share=share), instance)
+    return min(most, max(fewest, math.floor(most / too_large))) if too_large > 1 else most
+
+
+def largest_share(solver: Any, instance: Instance) -> float:
+    """f, if it is stable."""
+    if is_doubling(solver):
+        return LEAST_SHARE
+    return 0.9 if is_plain(solver, instance) else 0.8
+
+
+def snapshot_share(solver: Any, instance: Instance) -> float:
+    """f, lowered as far as nu asks (nu^2 is proportional to 1 / (1 - f)), at most to one half."""
+    share = largest_share(solver, instance)
+    too_large = strain(solver.with_(snapshot_share=share), instance)
+    return min(share, max(LEAST_SHARE, 1.0 - (1.0 - share) * too_large**2)) if too_large > 1 else share
+
+
+def snapshot_multipliers(solver: Any, instance: Instance) -> tuple[float, ...] | None:
+    """z0: a fraction f of mu^2 together, growing by gamma an epoch; None where the solver falls back."""
+    counts = snapshot_counts(solver)
+    if falls_back(solver, instance):
+        return None
+    if not instance.is_private:
+        return (0.0,) * len(counts)
+    if instance.mu == 0:
+        raise NotPriceable(
+            "Gaussian noise is never private at delta = 0: choose delta well below 1 / n, such as 1 / n**2."
+        )
+    share = solver.snapshot_share if sum(epoch_lengths(solver)) else 1.0
+    growth = solver.snapshot_growth if solver.variant == "once" else 1.0
+    total = math.fsum(count * growth**s for s, count in enumerate(counts))
+    return tuple(
+        1.0 / (instance.mu * math.sqrt(share * growth**s / total)) if total else 1.0 / instance.mu
+        for s in range(len(counts))
+    )
+
+
+def rate(solver: Any, instance: Instance) -> float | None:
+    """The smallest of a few rates at which sampling still amplifies well; None where the solver falls back."""
+    if falls_back(solver, instance):
+        return None
+    tried = min(1.0, max(SMALLEST_RATE, SMALLEST_BATCH / instance.public.n))
+    if sum(epoch_lengths(solver)) == 0 or not instance.is_private:
+        return tried
+    relation = instance.public.relation
+    while tried < 1.0:
+        needed = difference_multiplier(solver.with_(rate=tried), instance.budget, relation)
+        if needed * relation.factor >= LEAST_NOISE:
+            return tried
+        tried = min(1.0, 2.0 * tried)
+    return tried
+
+
+DEFAULTS = {
+    "epochs": epochs,
+    "snapshot_growth": lambda solver, instance: DOUBLING_GROWTH if is_doubling(solver) else GROWTH,
+    "clip": lambda solver, instance: descent_defaults.default_clip(instance),
+    "difference_clip": lambda solver, instance: DIFFERENCE_CLIP if instance.is_private else math.inf,
+    "radius": lambda solver, instance: (
+        RADIUS / instance.public.row_bound if instance.is_private else math.inf
+    ),
+    "step_size": step_size,
+    "momentum": lambda solver, instance: 0.0 if is_plain(solver, instance) else MOMENTUM,
+    "tail": lambda solver, instance: 1.0 if is_plain(solver, instance) else 0.5,
+    "inner_steps": inner_steps,
+    "snapshot_share": snapshot_share,
+    "curvature": lambda solver, instance: descent_defaults.smoothness(instance),
+    "snapshot_multipliers": snapshot_multipliers,
+    "rate": rate,
+}
+
+
+def epoch_lengths(solver: Any) -> tuple[int, ...]:
     """Inner steps of every epoch: m each, or 2 m, 4 m, 8 m, ..."""
-    return tuple(inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(epochs))
+    doubling = is_doubling(solver)
+    return tuple(solver.inner_steps * (2 ** (s + 1) if doubling else 1) for s in range(solver.epochs))
+
+
+def snapshot_counts(solver: Any) -> tuple[int, ...]:
+    """How often each epoch releases its snapshot's gradient."""
+    lengths = epoch_lengths(solver)
+    return lengths if solver.variant == "paper" else (1,) * len(lengths)
 
 
 def sampling_of(rate: float) -> Sampling:
@@ -76,172 +194,115 @@ def sampling_of(rate: float) -> Sampling:
     return EveryUnit() if rate >= 1 else Poisson(rate)
 
 
-def penalty_curvature(problem: Problem) -> float:
-    """lam: the ridge's strong convexity, or its strength where it leaves a coordinate free."""
-    return problem.regulariser.strong_convexity or problem.regulariser.smoothness
-
-
-def condition_number(problem: Problem, public: Public) -> float:
-    """kappa = 1 + L / lam, infinite without a ridge."""
-    ridge = penalty_curvature(problem)
-    return 1.0 + descent_defaults.smoothness(problem, public) / ridge if ridge > 0 else math.inf
-
-
-def svrg_setting(
-    problem: Problem, public: Public, budget: Budget, *, clip: float | None, whitened: bool
-) -> SVRGSetting:
-    """The setting for epochs of equal length; whitened coordinates count as well conditioned."""
-    kappa = 1.0 if whitened else condition_number(problem, public)
-    curvature = descent_defaults.smoothness(problem, public)
-    plain = kappa <= WELL_CONDITIONED
-    longest = 200 if kappa > BADLY_CONDITIONED else 100
-    step_size = 1.0 / (curvature + problem.regulariser.smoothness)
-    return SVRGSetting(
-        epochs=EPOCHS if budget.is_private else NOISELESS_EPOCHS,
-        inner_steps=math.ceil(min(max(2.0 * kappa, 50.0), 100.0)) if plain else longest,
-        step_size=step_size if plain else MOMENTUM_STEP * step_size,
-        momentum=0.0 if plain else MOMENTUM,
-        tail=1.0 if plain else 0.5,
-        clip=descent_defaults.default_clip(problem, public, budget) if clip is None else clip,
-        curvature=curvature,
-        slope_clip=SLOPE_FRACTION * curvature if budget.is_private else math.inf,
-        snapshot_share=0.9 if plain else 0.8,
-        reach=REACH / public.row_bound if budget.is_private else math.inf,
-    )
-
-
-def plus_plus_setting(problem: Problem, public: Public, budget: Budget, *, clip: float | None) -> SVRGSetting:
-    """The setting for epochs that double: few of them, momentum, half of the budget on snapshots."""
-    curvature = descent_defaults.smoothness(problem, public)
-    return SVRGSetting(
-        epochs=PLUS_PLUS_EPOCHS if budget.is_private else PLUS_PLUS_NOISELESS_EPOCHS,
-        inner_steps=PLUS_PLUS_STEPS,
-        step_size=MOMENTUM_STEP / (curvature + problem.regulariser.smoothness),
-        momentum=MOMENTUM,
-        tail=0.5,
-        clip=descent_defaults.default_clip(problem, public, budget) if clip is None else clip,
-        curvature=curvature,
-        slope_clip=SLOPE_FRACTION * curvature if budget.is_private else math.inf,
-        snapshot_share=LEAST_SHARE,
-        reach=REACH / public.row_bound if budget.is_private else math.inf,
-    )
-
-
-def instability(
-    problem: Problem,
-    public: Public,
-    budget: Budget,
-    *,
-    lengths: tuple[int, ...],
-    slope_fraction: float,
-    snapshot_share: float,
-) -> float:
-    """nu, see above; 0 with the noise off or without inner steps.
-
-    Args:
-        problem: for the number of parameters.
-        public: n and the relation.
-        budget: of the whole run.
-        lengths: inner steps of every epoch.
-        slope_fraction: zeta.
-        snapshot_share: f.
-    """
-    if not budget.is_private or sum(lengths) == 0:
-        return 0.0
-    mu = gaussian_mu(budget.epsilon, budget.delta)
-    if mu == 0 or snapshot_share >= 1:
-        return math.inf
-    parameters = math.prod(problem.parameter_shape(public))
-    spread = math.sqrt(max(lengths) * sum(lengths) * parameters / (1.0 - snapshot_share))
-    return slope_fraction * public.relation.factor * spread / (public.n * mu)
-
-
-def largest_instability(momentum: float) -> float:
-    """The largest nu that is run."""
-    return NU_PLAIN if momentum == 0 else NU_MOMENTUM
-
-
-def fewer_steps(inner_steps: int, excess: float, fewest: int) -> int:
-    """Inner steps lowered by the factor `excess` by which nu is too large (nu is proportional to them)."""
-    return min(inner_steps, max(fewest, math.floor(inner_steps / excess))) if excess > 1 else inner_steps
-
-
-def smaller_share(share: float, excess: float) -> float:
-    """The snapshot share lowered as far as nu asks (nu^2 is proportional to 1 / (1 - share)), at most to one half."""
-    return min(share, max(LEAST_SHARE, 1.0 - (1.0 - share) * excess**2)) if excess > 1 else share
-
-
-def snapshot_multipliers(
-    budget: Budget, share: float, growth: float, releases: tuple[int, ...]
-) -> tuple[float, ...]:
-    """Noise multipliers of the snapshots: together a fraction `share` of mu^2, growing by `growth` an epoch.
-
-    Args:
-        budget: of the whole run.
-        share: f in (0, 1).
-        growth: gamma, the factor between the budgets of one epoch's release and the next epoch's.
-        releases: how many releases an epoch makes with its multiplier.
-    """
-    if not budget.is_private:
-        return (0.0,) * len(releases)
-    mu = gaussian_mu(budget.epsilon, budget.delta)
-    if mu == 0:
-        raise NotPriceable(
-            "Gaussian noise is never private at delta = 0: choose delta well below 1 / n, such as 1 / n**2."
-        )
-    total = math.fsum(count * growth**s for s, count in enumerate(releases))
-    return tuple(
-        1.0 / (mu * math.sqrt(share * growth**s / total)) if total else 1.0 / mu for s in range(len(releases))
-    )
-
-
-def svrg_event(
-    snapshots: tuple[float, ...], releases: tuple[int, ...], rate: float, steps: int, noise_multiplier: float
-) -> Event:
-    """`releases[s]` Gaussian releases of multiplier `snapshots[s]`, and `steps` sampled ones of `noise_multiplier`.
-
-    Args:
-        snapshots: noise multipliers of the snapshots, one an epoch.
-        releases: how often an epoch releases its snapshot.
-        rate: q of the differences' batches.
-        steps: number of differences.
-        noise_multiplier: of the differences.
-    """
-    events = [
-        repeat(Gaussian(z).event(), count) for z, count in zip(snapshots, releases, strict=True) if count
-    ]
+def event(solver: Any) -> Event:
+    """The snapshots, and the differences on sampled units."""
+    noises = zip(solver.snapshot_multipliers, snapshot_counts(solver), strict=True)
+    events = [repeat(Gaussian(z).event(), count) for z, count in noises if count]
+    steps = sum(epoch_lengths(solver))
     if steps:
-        events.append(repeat(sampling_of(rate).event(Gaussian(noise_multiplier).event()), steps))
+        difference = sampling_of(solver.rate).event(Gaussian(solver.noise_multiplier).event())
+        events.append(repeat(difference, steps))
     return sequence(events)
 
 
 @functools.lru_cache(maxsize=256)
-def difference_multiplier(
-    budget: Budget,
-    relation: Relation,
-    snapshots: tuple[float, ...],
-    releases: tuple[int, ...],
-    rate: float,
-    steps: int,
-) -> float:
+def difference_multiplier(solver: Any, budget: Budget, relation: Relation) -> float:
     """The smallest noise multiplier of the differences with which the whole run fits the budget."""
     if not budget.is_private:
         return 0.0
-    if steps == 0:
+    if sum(epoch_lengths(solver)) == 0:
         return 1.0  # nothing is released with it
-    return calibrate(lambda z: svrg_event(snapshots, releases, rate, steps, z), budget, relation)
+    return calibrate(lambda z: event(solver.with_(noise_multiplier=z)), budget, relation)
 
 
-def smallest_rate(
-    public: Public, budget: Budget, snapshots: tuple[float, ...], releases: tuple[int, ...], steps: int
-) -> float:
-    """The smallest of a few rates at which sampling still amplifies well."""
-    rate = min(1.0, max(SMALLEST_RATE, SMALLEST_BATCH / public.n))
-    if steps == 0 or not budget.is_private:
-        return rate
-    while rate < 1.0:
-        needed = difference_multiplier(budget, public.relation, snapshots, releases, rate, steps)
-        if needed * public.relation.factor >= LEAST_NOISE:
-            return rate
-        rate = min(1.0, 2.0 * rate)
-    return rate
+def instability(solver: Any, instance: Instance) -> float:
+    """nu, see above; 0 with the noise off or without inner steps."""
+    lengths = epoch_lengths(solver)
+    if not instance.is_private or sum(lengths) == 0:
+        return 0.0
+    if instance.mu == 0 or solver.snapshot_share >= 1:
+        return math.inf
+    spread = math.sqrt(max(lengths) * sum(lengths) * instance.parameters / (1.0 - solver.snapshot_share))
+    public = instance.public
+    return solver.difference_clip * public.relation.factor * spread / (public.n * instance.mu)
+
+
+def largest_instability(solver: Any) -> float:
+    """The largest nu that is run."""
+    return NU_PLAIN if solver.momentum == 0 else NU_MOMENTUM
+
+
+def strain(solver: Any, instance: Instance) -> float:
+    """nu over the largest that is run."""
+    return instability(solver, instance) / largest_instability(solver)
+
+
+def is_stable(solver: Any, instance: Instance) -> bool:
+    """Whether the differences' noise stays small against the distance it is proportional to."""
+    return instability(solver, instance) <= largest_instability(solver) * (1 + 1e-9)
+
+
+def falls_back(solver: Any, instance: Instance) -> bool:
+    """Whether gradient descent runs instead."""
+    return solver.fall_back and not is_stable(solver, instance)
+
+
+def forecast(solver: Any, instance: Instance) -> Forecast:
+    """The excess that the last snapshot's noise leaves, and whether the stability test is passed."""
+    nu, largest = instability(solver, instance), largest_instability(solver)
+    if solver.fallback is not None:
+        found = solver.fallback.forecast(instance)
+        why = (
+            f"{solver.title} would be unstable here, so gradient descent runs instead: with {solver.inner_steps} inner "
+            f"steps and a snapshot share of {solver.snapshot_share:.2g} the noise of the differences comes to nu = "
+            f"{nu:.3g}, and it must not exceed {largest:g}. More units or a larger epsilon would help."
+        )
+        return replace(found, notices=(why, *found.notices))
+    passes = descent_defaults.descent_setting(instance, clip=solver.clip).steps
+    notices = [*descent_defaults.forecast(instance, steps=passes, clip=solver.clip).notices]
+    if solver.variant == "paper":
+        notices.append(
+            "variant='paper' releases a fresh gradient in every inner step: it reproduces the published algorithm, "
+            "at a correct price, and is less accurate than variant='once'."
+        )
+    if instance.ridge == 0:
+        notices.append(
+            "the penalty is not strongly convex in every coordinate: variance reduction loses its advantage there, "
+            "and gradient descent may do better."
+        )
+    if not is_stable(solver, instance):
+        notices.append(
+            f"the stability test fails (nu = {nu:.3g}, at most {largest:g}): the noise of the differences may grow "
+            "without bound."
+        )
+    excess, meaning = _predicted_excess(solver, instance)
+    return Forecast(excess=excess, meaning=meaning, notices=tuple(notices))
+
+
+def in_coordinates(coordinates: Coordinates) -> dict[str, float]:
+    """Clips and step size of whitened coordinates.
+
+    There a unit's gradient changes by up to its row's length more than the mean's, so differences are clipped at
+    `clip` times what the curvature allows; the mean loss is well conditioned, and momentum is not needed.
+    """
+    return {
+        "clip": coordinates.clip,
+        "curvature": coordinates.smoothness,
+        "difference_clip": max(1.0, coordinates.clip),
+        "step_size": 1.0 / (coordinates.smoothness + coordinates.ridge_smoothness),
+        "momentum": 0.0,
+        "tail": 1.0,
+    }
+
+
+def _predicted_excess(solver: Any, instance: Instance) -> tuple[float | None, str]:
+    """The excess that the last snapshot's noise leaves, at most: 0.5 s^2 p / (lam f share_last)."""
+    count, growth = solver.epochs, solver.snapshot_growth
+    if not instance.is_private:
+        return 0.0, "the noise is off"
+    if instance.ridge == 0 or count == 0 or solver.variant == "paper":
+        return None, "no formula without a ridge on every coordinate"
+    noise = descent_defaults.noise_of_one(instance, solver.clip)
+    share = solver.snapshot_share * (growth ** (count - 1) / sum(growth**s for s in range(count)))
+    excess = 0.5 * noise**2 * instance.parameters / (instance.ridge * share)
+    return instance.capped(excess), "an upper estimate: the ridge's curvature only"

@@ -8,7 +8,7 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     map                 B = U diag(h + f)^-1/2 U^T
     typical row in v    r = sqrt(sum_j h_j / (h_j + f)), at most R / sqrt(f + R^2 / d) if the h sum to R^2
     noise in v          s = factor slope r / (n mu sqrt(1 - q)), had the rest bought a single gradient
-    drowned             V = s^2 K e / (1.2 curvature), about the excess that noise alone would leave, for K outputs and
+    noise excess        V = s^2 K e / (1.2 curvature), about the excess that noise alone would leave, for K outputs and
                         e = (d r0^4)^(1/3) directions, between the d that there are and the r0^2 that rows use
     cap                 a - b log10 V, between a least value and 1; the clip is cap * slope * r
     steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
@@ -23,20 +23,20 @@ Source:
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
-from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.ledger.gaussian_dp import part_of
 from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average
 from privopt.planning.coordinates import Coordinates
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
 from privopt.problems.losses import Huber, Logistic, SmoothedHinge, Softmax, Squared
-from privopt.problems.problem import Problem
-from privopt.public import Public
 
 SHARE = 0.1  # of mu^2 for the second moment
 STEPS_POWER = 0.48
@@ -58,7 +58,7 @@ class LossConstants:
         cap: (a, b, least): the cap is a - b log10 V, between `least` and 1.
         balanced: whether gradients are shortened without regard to the target.
         pace: factor of the number of steps.
-        average: of the iterates.
+        returns: which average of the iterates.
     """
 
     slope: float
@@ -66,19 +66,18 @@ class LossConstants:
     cap: tuple[float, float, float] = (-0.45, 0.3, 0.15)
     balanced: bool = False
     pace: float = 1.0
-    average: Average = "settled"
+    returns: Average = "settled"
 
 
-def loss_constants(problem: Problem, public: Public) -> LossConstants:
+def loss_constants(instance: Instance) -> LossConstants:
     """The constants of a loss; targets to predict are scaled to [-1, 1], counts are not."""
-    guess = descent_defaults.guess(problem, public)
-    match problem.loss:
+    match instance.problem.loss:
         case Logistic():
             return LossConstants(slope=1.0, curvature=0.25, cap=(0.08, 0.21, 0.25), balanced=True)
         case Softmax() as loss:
             pace = float(loss.outputs)
             return LossConstants(
-                slope=math.sqrt(2.0), curvature=0.5, cap=(0.25, 0.0, 0.25), pace=pace, average="late"
+                slope=math.sqrt(2.0), curvature=0.5, cap=(0.25, 0.0, 0.25), pace=pace, returns="late"
             )
         case SmoothedHinge() as loss:
             return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5))
@@ -87,6 +86,7 @@ def loss_constants(problem: Problem, public: Public) -> LossConstants:
         case Huber() as loss:
             return LossConstants(slope=loss.threshold, curvature=1.0)
         case _:
+            guess = descent_defaults.guess(instance)
             return LossConstants(slope=guess.slope, curvature=guess.curvature)
 
 
@@ -115,24 +115,22 @@ class WhiteningRule:
     width: int
 
     @classmethod
-    def of(cls, problem: Problem, public: Public, budget: Budget, share: float) -> "WhiteningRule":
-        """The rule for a problem and a budget."""
-        constants = loss_constants(problem, public)
-        mu = gaussian_mu(budget.epsilon, budget.delta) if budget.is_private else math.inf
+    def of(cls, instance: Instance, share: float) -> "WhiteningRule":
+        """The rule for a problem and a budget, of which the second moment gets a share."""
+        constants, public, mu = loss_constants(instance), instance.public, instance.mu
         factor = public.relation.factor
         gram_noise = math.sqrt(factor) * public.row_bound**2 / (public.n * mu * math.sqrt(share))
-        ridge = problem.regulariser.smoothness
-        floor = max(ridge / constants.curvature, gram_noise * math.sqrt(public.d / 2.0))
-        if not budget.is_private:
+        floor = max(instance.penalty_smoothness / constants.curvature, gram_noise * math.sqrt(public.d / 2.0))
+        if not instance.is_private:
             floor = NOISELESS_FLOOR * public.row_bound**2
         return cls(
             constants=constants,
             gram_noise=gram_noise,
             floor=floor,
             unit_noise=factor * constants.slope / (public.n * mu * math.sqrt(1.0 - share)),
-            parameters=math.prod(problem.parameter_shape(public)),
+            parameters=instance.parameters,
             row_bound=public.row_bound,
-            ridge=ridge,
+            ridge=instance.penalty_smoothness,
             width=public.d,
         )
 
@@ -141,25 +139,25 @@ class WhiteningRule:
         """The r of eigenvalues that sum to R^2, all alike: no smaller sum and no other split gives more."""
         return self.row_bound / math.sqrt(self.floor + self.row_bound**2 / self.width)
 
-    def drowned(self, signal: float) -> float:
+    def noise_excess(self, signal: float) -> float:
         """V: the excess that the noise of one gradient would leave at cap 1, for rows of typical length `signal`."""
         crowded = (self.most_signal**2 / self.width) ** (2.0 / 3.0)
         return (self.unit_noise * signal) ** 2 * self.parameters * crowded / (1.2 * self.constants.curvature)
 
     def cap(self, signal: float) -> float:
-        """Clip over the steepest slope times the typical row: small where noise drowns, 1 where it does not."""
-        drowned = self.drowned(signal)
-        if drowned == 0:
+        """Clip over the steepest slope times the typical row: small where noise would drown the signal, 1 where not."""
+        excess = self.noise_excess(signal)
+        if excess == 0:
             return 1.0
         at_one, falling, least = self.constants.cap
-        return min(max(at_one - falling * math.log10(drowned), least), 1.0)
+        return min(max(at_one - falling * math.log10(excess), least), 1.0)
 
     def steps(self) -> int:
         """T, from public numbers alone."""
-        drowned = self.drowned(self.most_signal)
-        if drowned == 0:
+        excess = self.noise_excess(self.most_signal)
+        if excess == 0:
             return NOISELESS_STEPS
-        steps = self.constants.pace * min(max(drowned, 1e-12), 1e12) ** -STEPS_POWER
+        steps = self.constants.pace * min(max(excess, 1e-12), 1e12) ** -STEPS_POWER
         return min(max(round(steps), FEWEST_STEPS), MOST_STEPS)
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
@@ -189,15 +187,41 @@ class WhiteningRule:
         )
 
 
-def default_ridge(problem: Problem, public: Public, budget: Budget) -> float:
+def forecast(solver: Any, instance: Instance) -> Forecast:
+    """Fitted to measurements for logistic and softmax regression; else what noise leaves at the rule's clip.
+
+    The notices are those of the inner solver.
+    """
+    notices = solver.inner.forecast(instance).notices
+    if not instance.is_private:
+        return Forecast(excess=0.0, meaning="the noise is off", notices=notices)
+    rule, at_zero = WhiteningRule.of(instance, solver.share), instance.loss_at_zero
+    noise_excess = rule.noise_excess(rule.most_signal)
+    excess, meaning = rule.cap(rule.most_signal) ** 2 * noise_excess, "what noise alone would leave"
+    if at_zero is not None and isinstance(instance.problem.loss, Logistic | Softmax):
+        excess = 0.304 * noise_excess**0.514 * at_zero / math.log(2.0)
+        meaning = "fitted on eight tables of two classes; often off by a factor of 2 to 3"
+    return Forecast(excess=instance.capped(excess), meaning=meaning, notices=notices)
+
+
+def inner_instance(instance: Instance, share: float) -> Instance:
+    """What the inner solver plans for: the rest of the budget, and nothing known of the growth in its coordinates."""
+    return replace(
+        instance,
+        problem=replace(instance.problem, growth=None),
+        budget=part_of(instance.budget, 1.0 - share),
+    )
+
+
+def default_ridge(instance: Instance) -> float:
     """A ridge strength for the mean loss: 1 / n, and down to a tenth of it where the noise is small.
 
     A ridge of 1 / n damps what noise does to directions that the data say little about; where there is little noise it
     would itself be the largest error.
     """
-    drowned = WhiteningRule.of(problem, public, budget, SHARE)
-    share = min(max(drowned.drowned(drowned.most_signal) / FULL_RIDGE, LEAST_RIDGE), 1.0)
-    return share / public.n
+    rule = WhiteningRule.of(instance, SHARE)
+    share = min(max(rule.noise_excess(rule.most_signal) / FULL_RIDGE, LEAST_RIDGE), 1.0)
+    return share / instance.public.n
 
 
 def denoised(spectrum: NDArray[np.float64], noise: float, largest_trace: float) -> NDArray[np.float64]:

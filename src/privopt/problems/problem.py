@@ -96,6 +96,7 @@ class RaveledFunction:
         return self.function(self.layout.unravel(params), features, target)
 
 
+@jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Problem:
     """Minimise `(1/n) sum over units of loss + regulariser` over the constraint set.
@@ -124,6 +125,23 @@ class Problem:
                 "the other. Right are: a smooth penalty with any set; L1 and ElasticNet with Box, L2Ball or a "
                 "Product of these; GroupLasso with L2Ball; unweighted L1 and ElasticNet with L1Ball."
             )
+
+    def tree_flatten(self) -> tuple[tuple[Regulariser], tuple[Any, ...]]:
+        """For `jit`: a regulariser may hold arrays, everything else is a constant of the compiled program."""
+        return (self.regulariser,), (self.loss, self.constraint, self.layout, self.growth)
+
+    @classmethod
+    def tree_unflatten(cls, constants: tuple[Any, ...], parts: tuple[Any]) -> "Problem":
+        """The inverse of `tree_flatten`; nothing is checked again, since a part may be a stand-in of `jit`."""
+        made = object.__new__(cls)
+        loss, constraint, layout, growth = constants
+        for name, value in zip(
+            ("loss", "regulariser", "constraint", "layout", "growth"),
+            (loss, parts[0], constraint, layout, growth),
+            strict=True,
+        ):
+            object.__setattr__(made, name, value)
+        return made
 
     @classmethod
     def from_pytree(
@@ -170,8 +188,11 @@ class Problem:
 
     def smoothness(self, public: Public) -> float:
         """A bound on the curvature of the objective, ridge included; infinite if not known. Utility only."""
-        scale = public.row_bound**2 if isinstance(self.loss, GLMLoss) else 1.0
-        return self.loss.curvature * scale + self.regulariser.smoothness
+        return self.loss_smoothness(public) + self.regulariser.smoothness
+
+    def loss_smoothness(self, public: Public) -> float:
+        """A bound on the curvature of one record's loss; infinite if not known. Utility only."""
+        return self.loss.curvature * (public.row_bound**2 if isinstance(self.loss, GLMLoss) else 1.0)
 
     def gradient_bound(self, public: Public) -> float:
         """A bound on one record's loss gradient by the loss's formula; infinite if not known. Utility only."""
@@ -203,6 +224,18 @@ class Problem:
         """Mean loss of these records plus the penalty: as private as the records. For tests and benchmarks."""
         losses = jax.vmap(self.record_value, (None, 0, 0))(params, private_features, private_targets)
         return jnp.mean(losses) + self.regulariser.value(params)
+
+    def proximal_step(
+        self, at: Float[Array, "..."], gradient: Float[Array, "..."], step_size: Step
+    ) -> Float[Array, "..."]:
+        """A step of a gradient method: `prox(at - step_size (gradient + grad r(at)))` within the constraint set.
+
+        Args:
+            at: where the gradient was taken.
+            gradient: of the mean loss, without the penalty.
+            step_size: eta.
+        """
+        return self.prox(at - step_size * (gradient + self.regulariser.gradient(at)), step_size)
 
     def prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
         """The proximal map of `step` times the non-smooth penalty, within the constraint set: exact."""

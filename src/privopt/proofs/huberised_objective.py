@@ -139,6 +139,11 @@ class HuberisedObjective:
         """beta, of one record's loss: `sup phi'' R^2`."""
         return self.loss.curvature * self.row_bound**2
 
+    @property
+    def volume_shift(self) -> float:
+        """c = ln(1 + beta / Lam): how much one record changes the logarithm of a volume; Lam must be positive."""
+        return math.log1p(self.curvature / self.modulus)
+
     @cached_property
     def smoothness(self) -> float:
         """L, of the sum with its ridges."""

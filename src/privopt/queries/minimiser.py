@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.problem import Problem
-from privopt.proofs.huberised_objective import HuberisedObjective, own_ridge
+from privopt.proofs.contraction import geometric_sum, largest_step
+from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.public import Public
 from privopt.queries.base import RecordsQuery, query, static
 from privopt.queries.perturbed_minimiser import ROUNDS_WITHOUT_PRIVACY
@@ -145,13 +146,6 @@ class DescentEnd(RecordsQuery):
         return gradient + 2.0**-53 * (4.0 * objective.width + 64.0) * (length + pull)
 
 
-def largest_step(problem: Problem, public: Public) -> float:
-    """2 / (L + mu), with the ridge in both."""
-    ridges = own_ridge(problem, public.d)
-    curvature = problem.loss.curvature * public.row_bound**2
-    return 2.0 / (curvature + float(np.max(ridges)) + float(np.min(ridges)))
-
-
 def _objective(of: HuberisedMinimiser | DescentEnd, public: Public) -> HuberisedObjective:
     return HuberisedObjective(
         problem=of.problem,
@@ -161,15 +155,6 @@ def _objective(of: HuberisedMinimiser | DescentEnd, public: Public) -> Huberised
         width=public.d,
         row_bound=public.row_bound,
     )
-
-
-def geometric_sum(shrink: float, steps: int) -> float:
-    """`sum over k < steps of (1 - shrink)^k`, for shrink between 0 and 1."""
-    if shrink == 0.0 or steps == 0:
-        return float(steps)
-    if shrink >= 1.0:
-        return 1.0
-    return -math.expm1(steps * math.log1p(-shrink)) / shrink
 
 
 @partial(jax.jit, static_argnames=("problem",))

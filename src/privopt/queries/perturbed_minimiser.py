@@ -9,13 +9,12 @@ from numpy.typing import NDArray
 
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.mechanisms.base import Mechanism, StreamMechanism
-from privopt.mechanisms.objective_perturbation import ObjectiveNoise
+from privopt.mechanisms.objective_perturbation import LARGEST_NORMAL, ObjectiveNoise
 from privopt.problems.problem import Problem
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.public import Public
 from privopt.queries.base import ArgminQuery, query, static
 
-LARGEST_NORMAL = 13.0  # standard normals from 53-bit uniforms reach 12.2
 ROUNDS_WITHOUT_PRIVACY = 200
 
 
@@ -92,7 +91,7 @@ class PerturbedMinimiser(ArgminQuery):
         tilt = LARGEST_NORMAL * stddev * math.sqrt(public.d) * objective.outward
         return ObjectiveNoise(
             noise_multiplier=noise_multiplier,
-            shift=volume_shift(objective),
+            shift=objective.volume_shift,
             two_signed=not objective.loss.monotone,
             size=public.d,
             tolerance=objective.tolerance(tilt) if noise_multiplier > 0 else 0.0,
@@ -145,8 +144,3 @@ class PerturbedMinimiser(ArgminQuery):
         with np.errstate(all="ignore"):  # a warning must not depend on the data
             private_noise = -(private_sum + objective.ridge_gradient(solution))
             return private_noise if objective.matrix is None else objective.matrix.T @ private_noise
-
-
-def volume_shift(objective: HuberisedObjective) -> float:
-    """c = ln(1 + beta / Lam)."""
-    return math.log1p(objective.curvature / objective.modulus)

@@ -310,7 +310,6 @@ _SETTINGS = {
     "clip": "Clip {0}: a longer contribution is shortened to this length. The shortening itself is enforced; if many "
     "contributions are longer, the answer is biased.",
     "gradient_clip": "Gradient clip {0}: longer gradients are shortened to this length, which may bias the answer.",
-    "slope_clip": "Slope clip {0}: a gradient is taken to change at most this fast; a faster change is shortened.",
     "step_size": "Step size {0}: set from public numbers alone; too large a step may diverge.",
     "steps": "{0} steps are taken to be enough; they were chosen to balance progress against noise.",
     "momentum": "Momentum {0}: a fixed number, not tuned on the data.",

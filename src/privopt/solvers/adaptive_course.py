@@ -2,24 +2,31 @@
 
 import math
 from dataclasses import dataclass
-from functools import partial
+from typing import NamedTuple
 
 import jax
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Bool, Float
 
-from privopt.problems.constraints import Constraint
-from privopt.problems.regularisers import Regulariser
+from privopt.problems.problem import Problem
 from privopt.result import Status
+from privopt.solvers.guarded import guarded
 from privopt.solvers.norm_tracking import Vector
 from privopt.solvers.stationary_selection import FlattestPoints
+
+
+class DescentState(NamedTuple):
+    """Where the descent stands; every entry is a function of released values."""
+
+    params: Float[Array, " *shape"]  # w_t
+    finite: Bool[Array, ""]  # whether every iterate so far was
 
 
 @dataclass
 class Course:
     """How far a run has come: functions of releases."""
 
-    params: Array
+    state: DescentState
     rho: float  # the whole budget
     left: float  # of it
     flat: FlattestPoints
@@ -29,6 +36,10 @@ class Course:
     last: bool = False
     weights: float = 0.0
     average: Vector | float = 0.0
+
+    @property
+    def params(self) -> Array:
+        return self.state.params
 
     @property
     def goes_on(self) -> bool:
@@ -54,34 +65,35 @@ class Course:
         self.left -= cost
         return multiplier
 
-    def advance(self, norm: float, moved: Array, weight: float = 0.0) -> None:
-        """One step: `norm` belongs to the point that is left, `moved` is the next one, averaged in by its weight."""
+    def advance(self, norm: float, moved: DescentState, weight: float = 0.0) -> None:
+        """One step: `norm` belongs to the point that is left, `moved` has the next one, averaged in if weighed."""
         self.flat.add(norm, self.params)
-        self.norm, self.steps = norm, self.steps + 1
+        self.norm, self.steps, self.state = norm, self.steps + 1, moved
+        if not moved.finite:
+            self.status = Status.DIVERGED
+            return
         if self.last:
             self.status = Status.BUDGET_SPENT
-        if np.all(np.isfinite(np.asarray(moved))):
-            self.params = moved
-            if weight > 0.0:
-                self.weights += weight
-                self.average = self.average + weight / self.weights * (np.asarray(moved) - self.average)
-        else:
-            self.status = Status.DIVERGED
+        if weight > 0.0:
+            self.weights += weight
+            self.average = self.average + weight / self.weights * (np.asarray(self.params) - self.average)
 
 
-@partial(jax.jit, static_argnames=("constraint",))
+@jax.jit
 def step_from(
-    params: Array, gradient: Array, step_size: float, regulariser: Regulariser, constraint: Constraint
-) -> tuple[Array, Array]:
-    """The slope g + grad r, and x = prox(x - eta slope) projected."""
-    slope = gradient + regulariser.gradient(params)
-    return slope, constraint.project(regulariser.prox(params - step_size * slope, step_size))
+    state: DescentState, gradient: Array, *, step_size: float, problem: Problem
+) -> tuple[Array, DescentState]:
+    """The slope g + grad r, and the state after x = prox(x - eta slope)."""
+    slope = gradient + problem.regulariser.gradient(state.params)
+    return slope, _moved(state, gradient, step_size=step_size, problem=problem)
 
 
-@partial(jax.jit, static_argnames=("constraint",))
-def let_through(
-    params: Array, slope: Array, step_size: float, regulariser: Regulariser, constraint: Constraint
-) -> Array:
+@guarded
+def _moved(state: DescentState, gradient: Array, *, step_size: float, problem: Problem) -> DescentState:
+    return state._replace(params=problem.proximal_step(state.params, gradient, step_size))
+
+
+@jax.jit
+def let_through(params: Array, slope: Array, *, step_size: float, problem: Problem) -> Array:
     """The gradient mapping (x - prox(x - eta slope)) / eta."""
-    reached = constraint.project(regulariser.prox(params - step_size * slope, step_size))
-    return (params - reached) / step_size
+    return (params - problem.prox(params - step_size * slope, step_size)) / step_size

@@ -2,7 +2,7 @@
 
 import abc
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Self
 
@@ -11,39 +11,60 @@ import jax.numpy as jnp
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, leaf_counts
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.effort import RELEASE_SECONDS, data_bytes, loading_seconds, pass_seconds
+from privopt.planning.forecast import Forecast
 from privopt.planning.indicators import common_indicators
+from privopt.planning.instance import Instance
 from privopt.planning.notices import faint_signal
-from privopt.planning.plan import Bound, Finding, Plan
+from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Result
+from privopt.solvers.fields import check_fields, declared, derived
+
+# By field, in order: how it is derived. Each rule sees the solver with the fields before it filled in.
+Defaults = Mapping[str, Callable[[Any, Instance], Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solver(abc.ABC):
-    """A frozen configuration. Fields left `None` are derived from public quantities by `configure`.
+    """A frozen configuration. Open fields are derived from public quantities by `configure`.
 
-    A subclass says what it releases (`event`), how it derives its fields (`derived`) and how it runs (`run`). In `run`
-    the only lines that cost privacy are calls on `curator`.
+    A subclass declares its fields (see `fields`), how the open ones are derived (`defaults`), what it releases
+    (`event`), what to expect of it (`forecast`) and how it runs (`run`). In `run` the only lines that cost privacy are
+    calls on `curator`. Concrete solvers are final.
+
+    Attributes:
+        noise_multiplier: noise standard deviation / sensitivity, the same for every release.
     """
 
-    noise_multiplier: float | None = (
-        None  # noise standard deviation / sensitivity, the same for every release
-    )
+    noise_multiplier: float = derived(at_least=0)
 
+    name: ClassVar[str]  # in plans and on the command line
     preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
+    defaults: ClassVar[Defaults] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse fields that do not go together.
+
+        Raises:
+            ValueError: it says which.
+        """
+        return
 
     @property
-    @abc.abstractmethod
-    def name(self) -> str:
-        """The solver's name in plans and on the command line."""
+    def title(self) -> str:
+        """The name with what runs inside."""
+        return self.name
 
     @property
     def adaptive(self) -> bool:
@@ -55,10 +76,6 @@ class Solver(abc.ABC):
         """Everything this configured solver releases. Needs no data."""
 
     @abc.abstractmethod
-    def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
-        """The solver with every field but the noise set from public quantities."""
-
-    @abc.abstractmethod
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """The program: arithmetic on releases."""
 
@@ -66,9 +83,9 @@ class Solver(abc.ABC):
     def releases(self) -> int:
         """The number of releases of this configured solver; the most there can be of an adaptive one."""
 
-    @abc.abstractmethod
     def passes(self) -> float:
-        """Expected passes over the data of this configured solver."""
+        """Expected passes over the data of this configured solver: one a release."""
+        return float(self.releases())
 
     def matrix_seconds(self, public: Public) -> float:
         """Rough time of products and decompositions of matrices of order d, which passes leave out."""
@@ -81,25 +98,10 @@ class Solver(abc.ABC):
         passes = self.passes() * pass_seconds(public, problem.loss.outputs, own=own)
         return passes + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
 
-    def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
-        """Predicted excess objective, and what the number is."""
-        del problem, public, budget
-        return None, ""
-
-    def bound(self, problem: Problem, public: Public, budget: Budget) -> Bound | None:
-        """A bound on the excess of the result that is known before the data is read; None where there is none."""
-        del problem, public, budget
-        return None
-
-    def indicators(self, problem: Problem, public: Public, budget: Budget) -> Mapping[str, Finding]:
-        """By name, public quantities that say what can be hoped of this solver; see also `common_indicators`."""
-        del problem, public, budget
-        return {}
-
-    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
-        """What a user should be told, from public quantities."""
-        del problem, public, budget
-        return ()
+    def forecast(self, instance: Instance) -> Forecast:
+        """What to expect of this configured solver, before the data are read."""
+        del instance
+        return Forecast()
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Why this solver cannot solve the problem, or None if it can."""
@@ -114,11 +116,32 @@ class Solver(abc.ABC):
         """
         obstacle = self.applicable(problem, public)
         if obstacle is not None:
-            raise ValueError(f"{self.name} cannot solve this problem: {obstacle}.")
+            raise ValueError(f"{self.title} cannot solve this problem: {obstacle}.")
+
+    def is_set(self, field: str) -> bool:
+        """Whether a field has a value."""
+        return getattr(self, field) is not None
+
+    def with_(self, **changes: Any) -> Self:
+        """The same solver with other fields."""
+        return replace(self, **changes)
+
+    def filled(self, instance: Instance) -> Self:
+        """The solver with every field but the noise set from public quantities; what was given stays.
+
+        Raises:
+            ValueError: the solver cannot solve the problem, or a field cannot be derived.
+        """
+        self.check_applicable(instance.problem, instance.public)
+        solver = self
+        for field, rule in self.defaults.items():
+            if not solver.is_set(field):
+                solver = replace(solver, **{field: rule(solver, instance)})
+        return solver
 
     def scaled(self, factor: float) -> Self:
         """The same configured solver with all its noise times `factor`."""
-        return replace(self, noise_multiplier=required(self.noise_multiplier, "noise_multiplier") * factor)
+        return self.with_(noise_multiplier=self.noise_multiplier * factor)
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         """The same releases with the lengths (clip, step size) of other coordinates; nothing priced may change.
@@ -127,7 +150,7 @@ class Solver(abc.ABC):
             ValueError: the solver does not run in other coordinates.
         """
         del coordinates
-        raise ValueError(f"{self.name} does not run in other coordinates than the data's own.")
+        raise ValueError(f"{self.title} does not run in other coordinates than the data's own.")
 
     def run_in(self, curator: Curator, problem: Problem, start: Array, coordinates: Coordinates) -> Outcome:
         """Run in other coordinates: on mapped rows, with the penalty as it is there.
@@ -145,48 +168,48 @@ class Solver(abc.ABC):
         }
         return outcome._replace(params=coordinates.outward(outcome.params), findings=findings)
 
-    def configure(self, problem: Problem, public: Public, budget: Budget) -> Self:
+    def configure(self, instance: Instance) -> Self:
         """Derive what was left open and calibrate the noise to the budget.
 
         Returns:
             A solver whose whole plan costs at most the budget, and at least 0.999 of its epsilon.
         """
-        solver = self.derived(problem, public, budget)
-        if solver.noise_multiplier is not None:
+        solver = self.filled(instance)
+        if solver.is_set("noise_multiplier"):
             return solver
-        if math.isinf(budget.epsilon):
+        if not instance.is_private:
             return replace(solver, noise_multiplier=0.0)
         once = replace(solver, noise_multiplier=1.0)
-        if not any(leaf_counts(once.event(public))):
+        if not any(leaf_counts(once.event(instance.public))):
             return once  # it only gives back the start
         multiplier = calibrate(
-            lambda z: replace(solver, noise_multiplier=z).event(public), budget, public.relation
+            lambda z: replace(solver, noise_multiplier=z).event(instance.public),
+            instance.budget,
+            instance.public.relation,
         )
         return replace(solver, noise_multiplier=float(multiplier))
 
-    def plan(self, problem: Problem, public: Public, budget: Budget) -> Plan:
+    def plan(self, instance: Instance) -> Plan:
         """The plan of this solver, configured first where needed."""
-        solver = self.configure(problem, public, budget)
-        excess, meaning = solver.predicted_excess(problem, public, budget)
+        solver = self.configure(instance)
+        public = instance.public
+        forecast = solver.forecast(instance)
         return Plan(
-            solver=self.name,
+            solver=self.title,
             settings=settings(solver),
             event=solver.event(public),
-            budget=budget,
+            budget=instance.budget,
             public=public,
             releases=solver.releases(),
             adaptive=solver.adaptive,
             passes=solver.passes(),
             memory_bytes=data_bytes(public),
-            seconds=loading_seconds(public) + solver.seconds(problem, public),
-            predicted_excess=excess,
-            prediction=meaning,
-            bound=solver.bound(problem, public, budget),
-            indicators={
-                **common_indicators(problem, public, budget),
-                **solver.indicators(problem, public, budget),
-            },
-            notices=solver.notices(problem, public, budget) + faint_signal(problem, excess),
+            seconds=loading_seconds(public) + solver.seconds(instance.problem, public),
+            predicted_excess=forecast.excess,
+            prediction=forecast.meaning,
+            bound=forecast.bound,
+            indicators={**common_indicators(instance), **forecast.indicators},
+            notices=forecast.notices + faint_signal(instance, forecast.excess),
         )
 
     def solve(self, curator: Curator, problem: Problem, start: Array | None = None) -> Result:
@@ -200,14 +223,20 @@ class Solver(abc.ABC):
             ValueError: the start has the wrong shape, or the solver was not configured.
             BudgetExceeded, PlanMismatch: the curator refused a release.
         """
-        if self.noise_multiplier is None:
-            raise ValueError(
-                f"{self.name} is not configured: call `configure(problem, public, budget)` first."
-            )
+        self._check_configured()
         if jax.config.read("jax_enable_x64"):
             return self._solve(curator, problem, start)
         with double_precision():
             return self._solve(curator, problem, start)
+
+    def _check_configured(self) -> None:
+        missing = [
+            name for name, field in declared(type(self)).items() if field.derived and not self.is_set(name)
+        ]
+        if missing:
+            raise ValueError(
+                f"{self.title} is not configured: {', '.join(missing)} not set. Call `configure(instance)` first."
+            )
 
     def _solve(self, curator: Curator, problem: Problem, start: Array | None) -> Result:
         shape = problem.parameter_shape(curator.public)
@@ -224,21 +253,8 @@ def settings(solver: Solver) -> Mapping[str, float | int | str]:
     for field in fields(solver):
         value = getattr(solver, field.name)
         if isinstance(value, Solver):
-            values[field.name] = value.name
+            values[field.name] = value.title
             values.update({f"{field.name}.{key}": inner for key, inner in settings(value).items()})
         elif field.repr:
             values[field.name] = value if isinstance(value, int | float | str) else repr(value)
     return values
-
-
-def required(value: Any, field: str) -> Any:
-    """A field that `configure` sets.
-
-    Raises:
-        ValueError: it is still None.
-    """
-    if value is None:
-        raise ValueError(
-            f"`{field}` is not set: give it, or call `configure(problem, public, budget)` first."
-        )
-    return value

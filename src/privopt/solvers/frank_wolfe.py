@@ -6,31 +6,28 @@ Source: Talwar, Thakurta, Zhang 2015.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
-from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.planning import frank_wolfe as planning
 from privopt.planning import mirror_geometry
-from privopt.problems.constraints import L1Ball
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.vertex_scores import VertexScores
 from privopt.result import Outcome, Status
-from privopt.solvers.base import required
+from privopt.solvers.base import Defaults
+from privopt.solvers.fields import derived, optional
 from privopt.solvers.stepwise import StepwiseSolver
-
-FEW_STEPS = 10
-FEWEST_STEPS, MOST_STEPS = 20, 150
-STEPS_SHARE = 0.05  # of the steps that minimise the bound, whose curvature is far above what data show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,115 +53,39 @@ class FrankWolfe(StepwiseSolver):
         Talwar, Thakurta, Zhang 2015, Algorithm 2; Dong, Durfee, Rogers 2020 (bounded range).
     """
 
-    clip: float | None = None
-    entry_bound: float | None = None
+    name: ClassVar[str] = "frank-wolfe"
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
-    def __post_init__(self) -> None:
-        mirror_geometry.check_entry_bound(self.entry_bound)
+    clip: float = derived(above=0)
+    entry_bound: float | None = optional(above=0, below=math.inf)
 
-    @property
-    def name(self) -> str:
-        """The solver's name."""
-        return "frank-wolfe"
-
-    def choice(self) -> ExponentialMechanism:
+    def mechanism(self) -> ExponentialMechanism:
         """The mechanism of each step."""
-        multiplier = required(self.noise_multiplier, "noise_multiplier")
-        return ExponentialMechanism(2.0 / multiplier if multiplier > 0 else math.inf)
+        return ExponentialMechanism(2.0 / self.noise_multiplier if self.noise_multiplier > 0 else math.inf)
 
     def step_event(self, public: Public) -> Event:
         """One choice."""
         del public
-        return self.choice().event()
+        return self.mechanism().event()
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """An l1 ball, and a smooth penalty."""
         return mirror_geometry.obstacle(problem, public, vertices_only=True)
 
-    def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
-        """Steps and clip, where they were left open."""
-        clip, steps = self.clip, self.steps
-        if clip is None:
-            entries = (
-                public.row_bound if self.entry_bound is None else min(self.entry_bound, public.row_bound)
-            )
-            clip = mirror_geometry.default_slope(problem, public) * entries if budget.is_private else math.inf
-        if steps is None:
-            steps = default_steps(problem, public, budget, clip, self.entry_bound)
-        return replace(self, clip=clip, steps=steps)
-
-    def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
-        """The utility bound of the class; no more than the loss at zero."""
-        del budget
-        multiplier, clip = required(self.noise_multiplier, "noise_multiplier"), required(self.clip, "clip")
-        curvature = mirror_geometry.smoothness(problem, public, self.entry_bound)
-        excess = 8.0 * curvature / (required(self.steps, "steps") + 2)
-        if multiplier > 0:
-            vertices = 2 * math.prod(problem.parameter_shape(public))
-            score = _radius(problem) * public.relation.factor * clip / public.n
-            excess += multiplier * score * math.log(vertices)
-        return (
-            mirror_geometry.capped(excess, problem),
-            "a bound for convex losses, if few gradients are clipped; pessimistic",
-        )
-
-    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
-        """Too few steps, and a row bound that stands in for the entry bound."""
-        del problem, budget
-        found: list[str] = []
-        if 0 < required(self.steps, "steps") < FEW_STEPS:
-            found.append(
-                f"{self.steps} steps are few: the first goes all the way to a vertex, and {FEW_STEPS} or more are "
-                "needed to come back."
-            )
-        if self.entry_bound is None and public.d > 1:
-            found.append(
-                f"the entries of a row are bounded by the row bound {public.row_bound:.3g} only: state `entry_bound` "
-                "if they are known to be smaller, since the noise is proportional to it."
-            )
-        return tuple(found)
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Move towards one chosen vertex a step."""
-        choice, clip = self.choice(), required(self.clip, "clip")
-        radius = _radius(problem)
-        params = start
-        for t in range(required(self.steps, "steps")):
+        mechanism, radius, params = self.mechanism(), planning.radius(problem), start
+        for t in range(self.steps):
             scores = VertexScores(
-                loss=problem.loss, at=params, clip=clip, offset=problem.regulariser.gradient(params)
+                loss=problem.loss, at=params, clip=self.clip, offset=problem.regulariser.gradient(params)
             )
-            chosen = curator.release(scores, choice)
+            chosen = curator.release(scores, mechanism)
             # A rehearsal without data answers zeros in the shape of the scores: the first vertex.
             params = _step(params, chosen, radius=radius, ratio=2.0 / (t + 2))
         return Outcome(params, Status.FINISHED)
-
-
-def default_steps(
-    problem: Problem, public: Public, budget: Budget, clip: float, entry_bound: float | None
-) -> int:
-    """A share of the T = (16 L_B / (k log 2p))^(2/3) that minimises 8 L_B / T + k sqrt(T) log 2p, within limits."""
-    if not budget.is_private:
-        return mirror_geometry.NOISELESS_STEPS
-    rho = zcdp_rho_budget(budget.epsilon, budget.delta)
-    noise = _radius(problem) * public.relation.factor * clip / (public.n * math.sqrt(2.0 * rho))
-    vertices = 2 * math.prod(problem.parameter_shape(public))
-    curvature = mirror_geometry.smoothness(problem, public, entry_bound)
-    best = (16.0 * curvature / (noise * math.log(vertices))) ** (2.0 / 3.0)
-    return mirror_geometry.clipped_steps(STEPS_SHARE * best, FEWEST_STEPS, MOST_STEPS)
-
-
-def _radius(problem: Problem) -> float:
-    """R.
-
-    Raises:
-        ValueError: the set is not an l1 ball.
-    """
-    if isinstance(problem.constraint, L1Ball):
-        return problem.constraint.radius
-    raise ValueError(
-        f"Frank-Wolfe moves between the vertices of an l1 ball, and the set is {problem.constraint!r}: use "
-        "L1Ball(radius)."
-    )
 
 
 @partial(jax.jit, static_argnames=("radius",))

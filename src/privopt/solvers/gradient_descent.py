@@ -4,9 +4,7 @@ Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, z_i).
 Source: Wang, Ye, Xu 2017, Algorithm 4; Bassily, Smith, Thakurta 2014 for the privacy argument.
 """
 
-import math
-import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -17,37 +15,35 @@ from jaxtyping import Array, Bool, Float
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
-from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.planning import descent_defaults
+from privopt.planning import gradient_descent as planning
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.descent_theory import Shares, SmoothObjective, budget_shares
-from privopt.problems.constraints import Constraint
+from privopt.planning.descent_defaults import default_clip
+from privopt.planning.descent_theory import Shares, budget_shares
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import Regulariser
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.averaging import flattest, halted_at_divergence
-from privopt.solvers.base import required
+from privopt.solvers.base import Defaults
+from privopt.solvers.fields import choice, derived, optional
+from privopt.solvers.flattest import flattest
+from privopt.solvers.guarded import guarded
 from privopt.solvers.stepwise import StepwiseSolver
-
-Output = Average | Literal["random", "min_grad"]
 
 
 class DescentState(NamedTuple):
     """Where the descent stands; every entry is a function of released values."""
 
     params: Float[Array, " *shape"]  # x_t
-    probe: Float[Array, " *shape"]  # u_t = x_t + b (x_t - x_{t-1}), where the next gradient is taken
+    at: Float[Array, " *shape"]  # u_t = x_t + b (x_t - x_{t-1}), where the next gradient is taken
     average: Float[Array, " *shape"]  # running average of x
     gradient: Float[Array, " *shape"]  # the same average of the released gradients
-    finite: Bool[
-        Array, ""
-    ]  # whether every iterate so far was finite; from the first that was not, nothing moves
+    finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,16 +56,16 @@ class GradientDescent(StepwiseSolver):
         clip: C, the largest norm of one unit's gradient.
         momentum: b in [0, 1), fixed; growing momentum amplifies noise until it diverges.
         balanced: whether records' gradients are shortened without regard to their targets, see `ClippedGradient`.
-        average: what is returned: "tail" (mean of the last half), "weighted" (weights (t + 1)^2), "settled" or "late"
-            (see `mixing_ratios`; all divided by the noise variance where it differs), "last", "random" (a uniformly
-            random iterate) or "min_grad" (the middle of the ten iterates over which the mean of the released gradients
-            is smallest).
+        returns: which point: "tail" (mean of the last half), "weighted" (weights (t + 1)^2, the default), "settled" or
+            "late" (see `mixing_ratios`; all divided by the noise variance where it differs), "last" (the default with
+            the noise off), "random" (a uniformly random iterate) or "flattest" (the middle of the ten iterates over
+            which the mean of the released gradients is smallest).
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
         smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound: it
             sets the default step size, and with it the number of steps, and decides whether a step is called too large.
-        chosen: the t in 0..T-1 of the iterate x_t that "random" returns; drawn by `configure`, before data is read.
+        chosen: the t in 0..T-1 of the iterate x_t that "random" returns; drawn before data is read.
     Guarantee:
         T Gaussian releases, of sensitivity factor * C / n or what the loss allows at the point if that is less (see
         `ClippedGradient`), with fixed multipliers: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the
@@ -81,24 +77,24 @@ class GradientDescent(StepwiseSolver):
         Wang, Ye, Xu 2017, Algorithm 4.
     """
 
-    step_size: float | None = None
-    clip: float | None = None
-    momentum: float | None = None
-    balanced: bool = False
-    average: Output = "weighted"
-    shares: Shares = "equal"
-    contraction: float | None = None
-    smoothness: float | None = None
-    chosen: int | None = None
-
+    name: ClassVar[str] = "gradient-descent"
     preconditions: ClassVar[bool] = True
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    step_size: float = derived(above=0)
+    clip: float = derived(above=0)
+    momentum: float = derived(at_least=0, below=1)
+    balanced: bool = False
+    returns: Average | Literal["random", "flattest"] | None = optional()
+    shares: Shares = choice("equal")
+    contraction: float | None = optional(above=0, at_most=1)
+    smoothness: float | None = optional(above=0)
+    chosen: int | None = optional(at_least=0)
 
     @classmethod
     def for_pl(
         cls,
-        problem: Problem,
-        public: Public,
-        budget: Budget,
+        instance: Instance,
         *,
         clip: float | None = None,
         smoothness: float | None = None,
@@ -112,10 +108,8 @@ class GradientDescent(StepwiseSolver):
         is clipped.
 
         Args:
-            problem: the problem.
-            public: what is public about the data.
-            budget: the budget it will be configured for.
-            clip: C; default that of `practical`.
+            instance: the problem and the budget it will be configured for.
+            clip: C; default that of `descent_defaults`.
             smoothness: L, the ridge included; default that of the problem.
             constant: c with `|grad|^2 >= 2 c excess`; default the ridge's strength, right for a convex loss.
             gap: a bound on the excess of the start; default the bound on the loss at 0.
@@ -123,107 +117,39 @@ class GradientDescent(StepwiseSolver):
         Raises:
             ValueError: a constant is neither given nor known.
         """
-        plain, facts = cls._plain(problem, public, budget, clip=clip, smoothness=smoothness, gap=gap)
-        constant = problem.regulariser.strong_convexity if constant is None else constant
-        return replace(
-            plain,
-            steps=facts.steps_to_contract(constant),
-            average="last",
-            shares=shares,
-            contraction=max(1.0 - constant / facts.smoothness, 1e-12),
-        )
+        clip = default_clip(instance) if clip is None else clip
+        facts = planning.objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
+        constant = instance.ridge if constant is None else constant
+        return cls(clip=clip, shares=shares, **planning.for_pl(facts, constant))
 
     @classmethod
     def for_stationarity(
         cls,
-        problem: Problem,
-        public: Public,
-        budget: Budget,
+        instance: Instance,
         *,
         clip: float | None = None,
         smoothness: float | None = None,
         gap: float | None = None,
-        average: Literal["random", "min_grad"] = "min_grad",
+        returns: Literal["random", "flattest"] = "flattest",
     ) -> Self:
         """The setting that makes the gradient small for any smooth objective, convex or not.
 
         What it promises for "random" is `objective_facts(...).stationarity_bound(steps)`, as long as no gradient is
-        clipped; "min_grad" was at least as good wherever it was tried. `average` says which iterate is returned; the
+        clipped; "flattest" was at least as good wherever it was tried. `returns` says which iterate is returned; the
         other arguments are those of `for_pl`.
 
         Raises:
             ValueError: a constant is neither given nor known.
         """
-        plain, facts = cls._plain(problem, public, budget, clip=clip, smoothness=smoothness, gap=gap)
-        return replace(plain, steps=facts.steps_to_flatten(), average=average)
+        clip = default_clip(instance) if clip is None else clip
+        facts = planning.objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
+        return cls(clip=clip, returns=returns, **planning.for_stationarity(facts))
 
-    @classmethod
-    def _plain(
-        cls,
-        problem: Problem,
-        public: Public,
-        budget: Budget,
-        *,
-        clip: float | None,
-        smoothness: float | None,
-        gap: float | None,
-    ) -> tuple[Self, SmoothObjective]:
-        """Steps of size 1 / L without momentum, as the bounds of `descent_theory` assume, and those bounds."""
-        clip = descent_defaults.default_clip(problem, public, budget) if clip is None else clip
-        facts = objective_facts(problem, public, budget, clip=clip, smoothness=smoothness, gap=gap)
-        plain = cls(step_size=1.0 / facts.smoothness, clip=clip, momentum=0.0, smoothness=facts.smoothness)
-        return plain, facts
-
-    @property
-    def name(self) -> str:
-        """The solver's name."""
-        return "gradient-descent"
-
-    def event(self, public: Public) -> Event:
-        """T Gaussian releases."""
-        if self.shares == "equal":
-            return super().event(public)
-        return Sequence(tuple(mechanism.event() for mechanism in self.mechanisms()))
-
-    def mechanisms(self) -> tuple[Gaussian, ...]:
-        """The noise of each step: `noise_multiplier / sqrt(T share_t)`, which costs together what equal noise costs."""
-        multiplier = required(self.noise_multiplier, "noise_multiplier")
-        return tuple(Gaussian(float(multiplier * factor)) for factor in self._noise_factors())
-
-    def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
-        """The practical setting of `practical`, where a field was left open."""
-        setting = descent_defaults.descent_setting(
-            problem, public, budget, clip=self.clip, steps=self.steps, curvature=self.smoothness
-        )
-        step_size = setting.step_size if self.step_size is None else self.step_size
-        strong = problem.regulariser.strong_convexity
-        contraction, chosen = self.contraction, self.chosen
-        if contraction is None and self.shares == "geometric":
-            contraction = max(1.0 - step_size * strong, 1e-12)
-        if chosen is None and self.average == "random" and setting.steps:
-            chosen = secrets.randbelow(setting.steps)
-        return replace(
-            self,
-            steps=setting.steps,
-            clip=setting.clip,
-            step_size=step_size,
-            momentum=setting.momentum if self.momentum is None else self.momentum,
-            average=self.average if budget.is_private else "last",  # without noise the average only lags
-            contraction=contraction,
-            chosen=chosen,
-        )
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
 
     def in_coordinates(self, coordinates: Coordinates) -> Self:
-        """The same releases, with the clip, step size and momentum of the other coordinates."""
-        smoothness = coordinates.smoothness + coordinates.ridge_smoothness
-        return replace(
-            self,
-            clip=coordinates.clip,
-            step_size=1.0 / smoothness,
-            momentum=coordinates.momentum,
-            balanced=coordinates.balanced,
-            smoothness=smoothness,
-        )
+        return self.with_(**planning.in_coordinates(coordinates))
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Balanced gradients need a loss that says how steep it can be."""
@@ -233,126 +159,64 @@ class GradientDescent(StepwiseSolver):
             return f"the {loss.name} loss has no balanced clip: use balanced=False"
         return None
 
-    def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
-        """See `descent_defaults.predicted_excess`."""
-        return descent_defaults.predicted_excess(
-            problem, public, budget, steps=required(self.steps, "steps"), clip=self.clip
-        )
+    def event(self, public: Public) -> Event:
+        """T Gaussian releases."""
+        if self.shares == "equal":
+            return super().event(public)
+        return Sequence(tuple(mechanism.event() for mechanism in self.mechanisms()))
 
-    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
-        """See `descent_defaults.notices`; and a step size that is too large."""
-        found = descent_defaults.notices(problem, public, budget)
-        smoothness = self.smoothness
-        if smoothness is None:
-            smoothness = descent_defaults.smoothness(problem, public) + problem.regulariser.smoothness
-        if self.step_size is not None and self.step_size * smoothness > 2.0:
-            found += (
-                f"step_size {self.step_size:.3g} exceeds 2 / L = {2.0 / smoothness:.3g}, L the curvature of the "
-                "objective: descent may diverge. A step size of 1 / L is safe.",
-            )
-        return found
+    def mechanisms(self) -> tuple[Gaussian, ...]:
+        """The noise of each step: `noise_multiplier / sqrt(T share_t)`, which costs together what equal noise costs."""
+        return tuple(Gaussian(float(self.noise_multiplier * factor)) for factor in self._noise_factors())
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
-        steps = required(self.steps, "steps")
-        step = partial(
-            _step,
-            step_size=required(self.step_size, "step_size"),
-            momentum=required(self.momentum, "momentum"),
-            regulariser=problem.regulariser,
-            constraint=problem.constraint,
-        )
-        state = DescentState(
-            params=start, probe=start, average=start, gradient=jnp.zeros_like(start), finite=jnp.asarray(True)
-        )
+        step = partial(_step, step_size=self.step_size, momentum=self.momentum, problem=problem)
+        state = DescentState(start, start, start, jnp.zeros_like(start), jnp.asarray(True))
         points: list[Array] = []
         slopes: list[Array] = []
-        for ratio, noise in zip(self._mixing_ratios(steps), self.mechanisms(), strict=True):
-            at_probe = ClippedGradient(
-                loss=problem.loss,
-                at=state.probe,
-                clip=required(self.clip, "clip"),
-                balanced=self.balanced,
-            )
-            gradient = curator.release(at_probe, noise)
-            if self.average == "min_grad":
-                points.append(state.probe)
-                slopes.append(gradient + problem.regulariser.gradient(state.probe))
+        for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
+            query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
+            gradient = curator.release(query, noise)
+            if self.returns == "flattest":
+                points.append(state.at)
+                slopes.append(gradient + problem.regulariser.gradient(state.at))
             state = step(state, gradient, ratio=float(ratio))
-        if steps and self.average == "min_grad":
+        if points:
             return Outcome(problem.constraint.project(flattest(points, slopes)), ending(state.finite))
-        averaged = self.average not in ("last", "random", "min_grad")
-        if steps and averaged and not problem.regulariser.is_smooth:
+        averaged = self.steps and self.returns not in ("last", "random", "flattest")
+        if averaged and not problem.regulariser.is_smooth:
             # An average of sparse iterates is not sparse: one more proximal step from it, on released gradients.
-            state = step(state._replace(probe=state.average), state.gradient, ratio=1.0, momentum=0.0)
+            state = step(state._replace(at=state.average), state.gradient, ratio=1.0, momentum=0.0)
         return Outcome(state.average, ending(state.finite))
 
     def _noise_factors(self) -> NDArray[np.float64]:
         """What each step's noise multiplier is over `noise_multiplier`."""
-        steps = required(self.steps, "steps")
-        if self.shares == "equal":
-            return np.ones(steps)
-        shares = budget_shares(self.shares, steps, required(self.contraction, "contraction"))
-        return 1.0 / np.sqrt(steps * shares)
+        if self.shares == "equal" or self.contraction is None:
+            return np.ones(self.steps)
+        return 1.0 / np.sqrt(self.steps * budget_shares(self.shares, self.steps, self.contraction))
 
-    def _mixing_ratios(self, steps: int) -> NDArray[np.float64]:
+    def _mixing_ratios(self) -> NDArray[np.float64]:
         """How far the result moves to each iterate."""
-        if self.average == "random":
-            chosen = required(self.chosen, "chosen") if steps else 0
-            return (np.arange(steps) < chosen).astype(np.float64)
-        if self.average == "min_grad":
-            return np.ones(steps)
+        if self.returns == "random":
+            return (np.arange(self.steps) < (self.chosen or 0)).astype(np.float64)
+        if self.returns == "flattest":
+            return np.ones(self.steps)
         precision = None if self.shares == "equal" else 1.0 / self._noise_factors() ** 2
-        return mixing_ratios(self.average, steps, precision)
+        return mixing_ratios(self.returns or "weighted", self.steps, precision)
 
 
-def objective_facts(
-    problem: Problem,
-    public: Public,
-    budget: Budget,
-    *,
-    clip: float,
-    smoothness: float | None = None,
-    gap: float | None = None,
-) -> SmoothObjective:
-    """The constants of the bounds in `descent_theory`, from public quantities.
-
-    Raises:
-        ValueError: a constant is neither given nor known.
-    """
-    if smoothness is None:
-        smoothness = problem.smoothness(public)
-    if gap is None and isinstance(problem.loss, GLMLoss):
-        gap = problem.loss.value_at_zero
-    if gap is None or not math.isfinite(smoothness):
-        raise ValueError(
-            f"the {problem.loss.name} loss has no known bound on its curvature or on its value at 0: give `smoothness` "
-            "and `gap`."
-        )
-    parameters = math.prod(problem.parameter_shape(public))
-    noise = descent_defaults.noise_of_one(public, budget, clip)
-    return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=parameters)
-
-
-@partial(jax.jit, static_argnames=("constraint",))
+@jax.jit
+@guarded
 def _step(
-    state: DescentState,
-    gradient: Array,
-    *,
-    ratio: float,
-    step_size: float,
-    momentum: float,
-    regulariser: Regulariser,
-    constraint: Constraint,
+    state: DescentState, gradient: Array, *, ratio: float, step_size: float, momentum: float, problem: Problem
 ) -> DescentState:
-    """One step from the probe u: x = prox(u - eta (g + grad r(u))), then the next probe and the averages."""
-    slope = gradient + regulariser.gradient(state.probe)
-    params = constraint.project(regulariser.prox(state.probe - step_size * slope, step_size))
-    moved = DescentState(
+    """One step x = prox(u - eta (g + grad r(u))), then the next u and the averages."""
+    params = problem.proximal_step(state.at, gradient, step_size)
+    return DescentState(
         params=params,
-        probe=params + momentum * (params - state.params),
+        at=params + momentum * (params - state.params),
         average=state.average + ratio * (params - state.average),
         gradient=state.gradient + ratio * (gradient - state.gradient),
-        finite=state.finite & jnp.all(jnp.isfinite(params)),
+        finite=state.finite,
     )
-    return halted_at_divergence(moved, state)

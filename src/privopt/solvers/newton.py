@@ -5,21 +5,21 @@ Source: Ganesh, Haghifam, Steinke, Thakurta 2023, Algorithm 1.
 """
 
 import math
-from dataclasses import dataclass, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
-from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event, Repeated
-from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.planning import descent_defaults
+from privopt.planning import newton as planning
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.effort import second_moment_seconds
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.problems.problem import Problem
@@ -28,11 +28,9 @@ from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.hessian import Model, NewtonDirection
 from privopt.result import Outcome, ending
-from privopt.solvers.averaging import halted_at_divergence
-from privopt.solvers.base import Solver, required
-
-_PRIVATE_STEPS, _NOISELESS_STEPS = 20, 100
-_DAMPING = 0.04  # of the largest curvature; the best of a few on one table
+from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.fields import derived, number
+from privopt.solvers.guarded import guarded
 
 
 class NewtonState(NamedTuple):
@@ -40,9 +38,7 @@ class NewtonState(NamedTuple):
 
     params: Float[Array, " d"]  # x_t
     average: Float[Array, " d"]  # running average of x
-    finite: Bool[
-        Array, ""
-    ]  # whether every iterate so far was finite; from the first that was not, nothing moves
+    finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +52,8 @@ class DoubleNoiseNewton(Solver):
         damping: lambda0, added to the Hessian; little damping makes the noise of the direction large.
         model: "hessian", or "bound" (logistic loss only): a matrix whose parabola lies above the loss, which makes
             full steps safe from everywhere.
-        average: what is returned: "tail" (mean of the last half), "weighted" or "last".
+        returns: which point: "tail" (mean of the last half), "last" (the default with the noise off), or another of
+            `mixing_ratios`.
     Guarantee:
         2 T Gaussian releases with one noise multiplier, half of them gradients of sensitivity at most factor * C / n,
         half directions whose sensitivity follows from the released gradient, see `NewtonDirection`: exactly
@@ -67,54 +64,31 @@ class DoubleNoiseNewton(Solver):
         Ganesh, Haghifam, Steinke, Thakurta 2023, Algorithm 1.
     """
 
-    steps: int | None = None
-    step_size: float = 1.0
-    clip: float | None = None
-    damping: float | None = None
-    model: Model | None = None
-    average: Average = "tail"
+    name: ClassVar[str] = "newton"
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
-    @property
-    def name(self) -> str:
-        """The solver's name."""
-        return "newton"
+    steps: int = derived(at_least=0)
+    step_size: float = number(1.0, above=0)
+    clip: float = derived(above=0)
+    damping: float = derived(at_least=0)
+    model: Model = derived()
+    returns: Average = derived()
 
     def event(self, public: Public) -> Event:
         """2 T Gaussian releases."""
         del public
-        event = Gaussian(required(self.noise_multiplier, "noise_multiplier")).event()
-        return Repeated(event, 2 * required(self.steps, "steps"))
-
-    def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
-        """Twenty steps; a damping beyond which the noise of a direction is at most half of its length."""
-        steps = self.steps
-        if steps is None:
-            steps = _PRIVATE_STEPS if budget.is_private else _NOISELESS_STEPS
-        model = self.model
-        if model is None:
-            model = "bound" if isinstance(problem.loss, Logistic) else "hessian"
-        return replace(
-            self,
-            steps=steps,
-            clip=descent_defaults.default_clip(problem, public, budget) if self.clip is None else self.clip,
-            damping=_default_damping(problem, public, budget, steps)
-            if self.damping is None
-            else self.damping,
-            model=model,
-            average=self.average if budget.is_private else "last",
-        )
+        return Repeated(Gaussian(self.noise_multiplier).event(), self.releases())
 
     def releases(self) -> int:
         """Two a step."""
-        return 2 * int(required(self.steps, "steps"))
+        return 2 * self.steps
 
-    def passes(self) -> float:
-        """Two a step."""
-        return 2.0 * required(self.steps, "steps")
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
 
     def matrix_seconds(self, public: Public) -> float:
         """A Hessian a step."""
-        return required(self.steps, "steps") * second_moment_seconds(public)
+        return self.steps * second_moment_seconds(public)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """It needs a smooth scalar loss, a ridge or no penalty, and all of space."""
@@ -130,32 +104,24 @@ class DoubleNoiseNewton(Solver):
             return "its steps do not respect a constraint set"
         return None
 
-    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
-        """That this method is an experiment."""
-        common = descent_defaults.notices(problem, public, budget)
-        return (
-            *common,
-            "this method is experimental: whitened gradient descent was far more accurate in our tests.",
-        )
-
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1, with averaging."""
         self.check_applicable(problem, curator.public)
         loss = problem.loss
         assert isinstance(loss, ScalarLoss)  # `applicable` refuses the rest
-        noise = Gaussian(required(self.noise_multiplier, "noise_multiplier"))
+        noise, ridge = Gaussian(self.noise_multiplier), _ridge(problem, curator.public)
         state = NewtonState(params=start, average=start, finite=jnp.asarray(True))
-        for ratio in mixing_ratios(self.average, required(self.steps, "steps")):
-            at_point = ClippedGradient(loss=loss, at=state.params, clip=required(self.clip, "clip"))
+        for ratio in mixing_ratios(self.returns, self.steps):
+            at_point = ClippedGradient(loss=loss, at=state.params, clip=self.clip)
             gradient = _finite(curator.release(at_point, noise) + problem.regulariser.gradient(state.params))
             towards = NewtonDirection(
                 loss=loss,
                 at=state.params,
                 gradient=gradient,
-                ridge=_ridge(problem, curator.public),
-                damping=required(self.damping, "damping"),
+                ridge=ridge,
+                damping=self.damping,
                 clip=loss.curvature * curator.public.row_bound**2,
-                model=required(self.model, "model"),
+                model=self.model,
             )
             direction = curator.release(towards, noise)
             state = _step(state, direction, step_size=self.step_size, ratio=float(ratio))
@@ -163,15 +129,12 @@ class DoubleNoiseNewton(Solver):
 
 
 @jax.jit
+@guarded
 def _step(state: NewtonState, direction: Array, *, step_size: float, ratio: float) -> NewtonState:
     """x - eta p, and its average."""
     params = state.params - step_size * direction
-    moved = NewtonState(
-        params=params,
-        average=state.average + ratio * (params - state.average),
-        finite=state.finite & jnp.all(jnp.isfinite(params)),
-    )
-    return halted_at_divergence(moved, state)
+    average = state.average + ratio * (params - state.average)
+    return NewtonState(params=params, average=average, finite=state.finite)
 
 
 def _ridge(problem: Problem, public: Public) -> Array:
@@ -186,12 +149,3 @@ def _finite(gradient: Array) -> Array:
     """A released gradient whose direction has a price; zero, and so is the direction, if it has none."""
     length = jnp.sqrt(jnp.sum(gradient * gradient))
     return jnp.where(jnp.isfinite(length), gradient, jnp.zeros_like(gradient))
-
-
-def _default_damping(problem: Problem, public: Public, budget: Budget, steps: int) -> float:
-    """lambda0: the noise of a direction, z sqrt(d) |g| b / (n l^2), is at most half of the longest, |g| / l."""
-    largest = problem.loss.curvature * public.row_bound**2
-    if not budget.is_private:
-        return 0.0 if problem.regulariser.strong_convexity > 0 else 1e-6 * largest
-    multiplier = math.sqrt(2.0 * steps) / gaussian_mu(budget.epsilon, budget.delta)
-    return max(_DAMPING * largest, 2.0 * multiplier * math.sqrt(public.d) * largest / public.n)

@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
-from privopt.ledger.amounts import Budget
+from privopt.planning.instance import Instance
 from privopt.problems.constraints import L1Ball, Product, Simplex
-from privopt.problems.losses import GLMLoss, Poisson
+from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
-from privopt.public import Public
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.base import Solver
@@ -27,7 +26,6 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
-from privopt.solvers.svrg_plus_plus import SVRGPlusPlus
 from privopt.solvers.whitening import Whitening
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
@@ -35,7 +33,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "gradient-descent": GradientDescent,
     "stochastic-gradient-descent": StochasticGradientDescent,
     "svrg": SVRG,
-    "svrg-plus-plus": SVRGPlusPlus,
+    "svrg-plus-plus": SVRG.plus_plus,
     "objective-perturbation": ObjectivePerturbation,
     "output-perturbation": OutputPerturbation,
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
@@ -59,29 +57,30 @@ class Choice(NamedTuple):
     reason: str = ""
 
 
-def choose(solver: Solver | str, problem: Problem, public: Public, budget: Budget) -> Choice:
+def choose(solver: Solver | str, instance: Instance) -> Choice:
     """The solver meant by a name, an instance, or "auto", see `automatic`.
 
     Raises:
         TypeError: it is neither a name nor a solver.
         ValueError: an unknown name, or a solver that cannot solve the problem.
     """
-    if not isinstance(solver, str | Solver):
-        what = solver.__name__ + " itself" if isinstance(solver, type) else type(solver).__name__
+    given: Any = solver
+    if not isinstance(given, str | Solver):
+        what = given.__name__ + " itself" if isinstance(given, type) else type(given).__name__
         raise TypeError(
             f"solver must be 'auto', a name such as 'gradient-descent', or a Solver like GradientDescent(), got {what}."
         )
     if isinstance(solver, str) and solver != "auto" and solver not in SOLVERS:
         raise ValueError(f"solver must be 'auto', one of {sorted(SOLVERS)} or a Solver, got {solver!r}.")
     if solver == "auto":
-        choice = automatic(problem, public, budget)
+        choice = automatic(instance)
     else:
         choice = Choice(SOLVERS[solver]() if isinstance(solver, str) else solver)
-    choice.solver.check_applicable(problem, public)
+    choice.solver.check_applicable(instance.problem, instance.public)
     return choice
 
 
-def automatic(problem: Problem, public: Public, budget: Budget) -> Choice:
+def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
         no privacy                                                        gradient descent
@@ -102,18 +101,19 @@ def automatic(problem: Problem, public: Public, budget: Budget) -> Choice:
     wanted, and its running time depends on the data, so it is never chosen. Nor is KL Spider: its bound is proved, and
     its result is worse.
     """
-    if not budget.is_private:
+    problem, public = instance.problem, instance.public
+    if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     for solver, reason in _wanted(problem):
         if solver.applicable(problem, public) is None:
             return Choice(solver, reason)
     if not problem.regulariser.is_smooth and problem.regulariser.strong_convexity > 0:
         reduced = SVRG()
-        if reduced.applicable(problem, public) is None and _is_stable(reduced, problem, public, budget):
+        if reduced.applicable(problem, public) is None and _is_stable(reduced, instance):
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    if not isinstance(problem.loss, GLMLoss):
+    if instance.has_own_loss:
         return Choice(
             GradientDescent(),
             "for user-written losses it was the most accurate on the whole with nothing given, in the fewest passes",
@@ -140,9 +140,9 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
         yield AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
 
 
-def _is_stable(solver: SVRG, problem: Problem, public: Public, budget: Budget) -> bool:
+def _is_stable(solver: SVRG, instance: Instance) -> bool:
     """Whether variance reduction can be priced and would not fall back to gradient descent."""
     try:
-        return solver.configure(problem, public, budget).fallback is None
+        return solver.configure(instance).fallback is None
     except NotPriceable:
         return False

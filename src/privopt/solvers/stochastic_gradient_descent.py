@@ -3,71 +3,40 @@
 Source: Abadi et al. 2016, Algorithm 1; Song, Chaudhuri, Sarwate 2013.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
 from privopt.curator.loops import ReleaseCall
-from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
-from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
+from privopt.ledger.sampling import Sampling
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.planning import descent_defaults
+from privopt.planning import stochastic_gradient_descent as planning
 from privopt.planning.coordinates import Coordinates
-from privopt.problems.constraints import Constraint
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import Regulariser
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
 from privopt.result import Outcome, ending
-from privopt.solvers.base import required
-from privopt.solvers.heavy_ball import heavy_ball_step
+from privopt.solvers.base import Defaults
+from privopt.solvers.fields import choice, derived, number, optional
+from privopt.solvers.heavy_ball import HeavyBallState, heavy_ball_step
 from privopt.solvers.stepwise import StepwiseSolver
 
 
 class SampledState(NamedTuple):
-    """Where the descent stands; every entry is a function of released values."""
+    """Where the descent stands, and what one compiled loop serves for any value of."""
 
-    params: Float[Array, " *shape"]
-    velocity: Float[Array, " *shape"]
-    average: Float[Array, " *shape"]  # mean of the iterates of the last half
-    time: Float[Array, ""]  # t
+    descent: HeavyBallState  # a function of released values
+    problem: Problem
     step_size: Float[Array, ""]
     clip: Float[Array, ""]
-    finite: Bool[
-        Array, ""
-    ]  # whether every iterate so far was finite; from the first that was not, nothing moves
-
-
-@dataclass(frozen=True, kw_only=True)
-class SampledStep:
-    """One step, hashable by value so that equal configurations share one compiled loop."""
-
-    loss: GLMLoss | RecordLoss
-    regulariser: Regulariser
-    constraint: Constraint
-    noise: Gaussian
-    sampling: Sampling
-    momentum: float
-    tail_start: int
-
-    def __call__(self, state: SampledState, release: ReleaseCall) -> SampledState:
-        """g = released mean over the sampled units; heavy ball; proximal step with eta / (1 - b)."""
-        query = ClippedGradient(loss=self.loss, at=state.params, clip=state.clip)
-        gradient = release(query, self.noise, self.sampling) + self.regulariser.gradient(state.params)
-        velocity = self.momentum * state.velocity + gradient
-        return heavy_ball_step(
-            state,
-            velocity,
-            momentum=self.momentum,
-            regulariser=self.regulariser,
-            project=self.constraint.project,
-            tail_start=self.tail_start,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,19 +61,22 @@ class StochasticGradientDescent(StepwiseSolver):
         Abadi et al. 2016, Algorithm 1. Tail averaging and calibrated noise are ours.
     """
 
-    rate: float | None = None
-    sampler: Literal["poisson", "fixed-size"] = "poisson"
-    step_size: float | None = None
-    clip: float | None = None
-    momentum: float = 0.9
-    smoothness: float | None = None
-
+    name: ClassVar[str] = "stochastic-gradient-descent"
     preconditions: ClassVar[bool] = True
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
 
-    @property
-    def name(self) -> str:
-        """The solver's name."""
-        return "stochastic-gradient-descent"
+    rate: float = derived(above=0)
+    sampler: Literal["poisson", "fixed-size"] = choice("poisson")
+    step_size: float = derived(above=0)
+    clip: float = derived(above=0)
+    momentum: float = number(0.9, at_least=0, below=1)
+    smoothness: float | None = optional(above=0)
+
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
+
+    def in_coordinates(self, coordinates: Coordinates) -> Self:
+        return self.with_(**planning.in_coordinates(coordinates))
 
     def sampling(self, public: Public) -> Sampling:
         """Who takes part in a step.
@@ -112,57 +84,20 @@ class StochasticGradientDescent(StepwiseSolver):
         Raises:
             ValueError: less than one unit is expected in a batch.
         """
-        rate = required(self.rate, "rate")
-        if not rate * public.n >= 1.0:
+        if not self.rate * public.n >= 1.0:
             raise ValueError(
-                f"rate {rate!r} of n = {public.n} units is less than one unit a batch: give a rate of at least "
+                f"rate {self.rate!r} of n = {public.n} units is less than one unit a batch: give a rate of at least "
                 f"1 / n = {1.0 / public.n:.3g}."
             )
-        if rate >= 1.0:
-            return EveryUnit()
-        if self.sampler == "fixed-size":
-            return FixedSize(max(1, round(rate * public.n)), public.n)
-        return Poisson(rate)
+        return planning.sampling_of(self.rate, self.sampler, public)
 
     def step_event(self, public: Public) -> Event:
         """A Gaussian release on a sample."""
-        event = super().step_event(public)
-        return self.sampling(public).event(event)
-
-    def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
-        """The practical setting of `practical`, where a field was left open."""
-        setting = descent_defaults.sampled_setting(
-            problem, public, budget, clip=self.clip, steps=self.steps, rate=self.rate, sampler=self.sampler
-        )
-        return replace(
-            self,
-            steps=setting.steps,
-            clip=setting.clip,
-            rate=setting.rate,
-            step_size=setting.step_size if self.step_size is None else self.step_size,
-        )
-
-    def in_coordinates(self, coordinates: Coordinates) -> Self:
-        """The same releases, with the clip and step size of the other coordinates; heavy ball stays as it is."""
-        smoothness = coordinates.smoothness + coordinates.ridge_smoothness
-        return replace(self, clip=coordinates.clip, step_size=1.0 / smoothness, smoothness=smoothness)
-
-    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
-        """A step size that is too large."""
-        smoothness = self.smoothness
-        if smoothness is None:
-            smoothness = descent_defaults.smoothness(problem, public) + problem.regulariser.smoothness
-        limit = 2.0 * (1.0 + self.momentum) / smoothness
-        if self.step_size is None or self.step_size <= limit:
-            return ()
-        return (
-            f"step_size {self.step_size:.3g} exceeds {limit:.3g}, the stability limit 2 (1 + momentum) / L of heavy "
-            "ball, L the curvature of the objective: descent may diverge. A step size of 1 / L is safe.",
-        )
+        return self.sampling(public).event(super().step_event(public))
 
     def passes(self) -> float:
         """A fraction `rate` of a pass a step."""
-        return required(self.steps, "steps") * min(required(self.rate, "rate"), 1.0)
+        return self.steps * min(self.rate, 1.0)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Fixed-size batches have an accountant under replace-one only."""
@@ -173,24 +108,49 @@ class StochasticGradientDescent(StepwiseSolver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 1 with momentum, projection, prox and tail averaging, as one priced loop."""
-        steps = required(self.steps, "steps")
         step = SampledStep(
-            loss=problem.loss,
-            regulariser=problem.regulariser,
-            constraint=problem.constraint,
-            noise=Gaussian(required(self.noise_multiplier, "noise_multiplier")),
+            noise=Gaussian(self.noise_multiplier),
             sampling=self.sampling(curator.public),
             momentum=self.momentum,
-            tail_start=steps // 2,
+            tail_start=self.steps // 2,
         )
         state = SampledState(
-            params=start,
-            velocity=jnp.zeros_like(start),
-            average=start,
-            time=jnp.zeros(()),
-            step_size=jnp.asarray(required(self.step_size, "step_size"), jnp.float64),
-            clip=jnp.asarray(required(self.clip, "clip"), jnp.float64),
-            finite=jnp.asarray(True),
+            descent=HeavyBallState.at(start),
+            problem=problem,
+            step_size=jnp.asarray(self.step_size, jnp.float64),
+            clip=jnp.asarray(self.clip, jnp.float64),
         )
-        state = curator.iterate(step, state, steps)
-        return Outcome(state.average, ending(state.finite))
+        descent = curator.iterate(step, state, self.steps).descent
+        return Outcome(descent.average, ending(descent.finite))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledStep:
+    """One step, hashable by value so that equal configurations share one compiled loop."""
+
+    noise: Gaussian
+    sampling: Sampling
+    momentum: float
+    tail_start: int
+
+    def __call__(self, state: SampledState, release: ReleaseCall) -> SampledState:
+        """g = released mean over the sampled units, then a step along it."""
+        query = ClippedGradient(loss=state.problem.loss, at=state.descent.params, clip=state.clip)
+        gradient = release(query, self.noise, self.sampling)
+        moved = _step(state, gradient, momentum=self.momentum, tail_start=self.tail_start)
+        return state._replace(descent=moved)
+
+
+@partial(jax.jit, static_argnames=("momentum",))
+def _step(state: SampledState, gradient: Array, *, momentum: float, tail_start: int) -> HeavyBallState:
+    """u = b u + g + grad r(x), x = prox(x - eta u)."""
+    descent, problem = state.descent, state.problem
+    slope = gradient + problem.regulariser.gradient(descent.params)
+    return heavy_ball_step(
+        descent,
+        momentum * descent.velocity + slope,
+        problem=problem,
+        step_size=state.step_size,
+        momentum=momentum,
+        tail_start=tail_start,
+    )

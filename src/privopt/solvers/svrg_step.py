@@ -6,37 +6,29 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.sampling import Sampling
 from privopt.mechanisms.gaussian import Gaussian
-from privopt.problems.constraints import Constraint
-from privopt.problems.losses import GLMLoss, RecordLoss
-from privopt.problems.regularisers import Regulariser
+from privopt.problems.problem import Problem
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.solvers.heavy_ball import heavy_ball_step
+from privopt.solvers.heavy_ball import HeavyBallState, heavy_ball_step
 
 
 class SVRGState(NamedTuple):
-    """Where the descent stands; every entry is public or a function of released values."""
+    """Where an epoch stands, and what one compiled loop serves for any value of; all of it is public."""
 
-    params: Float[Array, " *shape"]  # x
+    descent: HeavyBallState  # x; its average is of this epoch's iterates, its time within the epoch
     anchor: Float[Array, " *shape"]  # x~, where the snapshot was taken
     snapshot: Float[Array, " *shape"]  # released gradient at x~
-    velocity: Float[Array, " *shape"]
-    average: Float[Array, " *shape"]  # mean of this epoch's iterates from `tail_start` on
-    time: Float[Array, ""]  # t, within the epoch
     tail_start: Float[Array, ""]
     step_size: Float[Array, ""]
     clip: Float[Array, ""]
-    slope_clip: Float[Array, ""]
-    reach: Float[Array, ""]
-    regulariser: Regulariser
-    finite: Bool[
-        Array, ""
-    ]  # whether every iterate so far was finite; from the first that was not, nothing moves
+    slope_clip: Float[Array, ""]  # c L
+    radius: Float[Array, ""]
+    problem: Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +36,9 @@ class SVRGStep:
     """One inner step, hashable by value so that equal configurations share one compiled loop.
 
     Attributes:
-        snapshot_noise: of the snapshot that every step of the paper's design releases anew; None where it is reused.
+        snapshot_noise: of the snapshot that every step of the paper's variant releases anew; None where it is reused.
     """
 
-    loss: GLMLoss | RecordLoss
-    constraint: Constraint
     noise: Gaussian
     sampling: Sampling
     momentum: float
@@ -56,47 +46,50 @@ class SVRGStep:
 
     def __call__(self, state: SVRGState, release: ReleaseCall) -> SVRGState:
         """v = released difference + snapshot; heavy ball; proximal step."""
-        snapshot = state.snapshot
+        snapshot, loss = state.snapshot, state.problem.loss
         if self.snapshot_noise is not None:
-            at_anchor = ClippedGradient(loss=self.loss, at=state.anchor, clip=state.clip)
+            at_anchor = ClippedGradient(loss=loss, at=state.anchor, clip=state.clip)
             snapshot = release(at_anchor, self.snapshot_noise)
         moved = ClippedGradientDifference(
-            loss=self.loss,
-            at=state.params,
+            loss=loss,
+            at=state.descent.params,
             anchor=state.anchor,
             slope_clip=state.slope_clip,
             gradient_clip=state.clip,
         )
         change = release(moved, self.noise, self.sampling)
-        return _advanced(state, change + snapshot, momentum=self.momentum, constraint=self.constraint)
+        return state._replace(descent=_step(state, change + snapshot, momentum=self.momentum))
 
 
-@partial(jax.jit, static_argnames=("momentum", "constraint"))
-def _advanced(state: SVRGState, gradient: Array, *, momentum: float, constraint: Constraint) -> SVRGState:
-    """Algorithm 1, lines 7 and 8, with momentum: x = prox(x - eta u), u = b u + v + grad r(x)."""
-    velocity = momentum * state.velocity + gradient + state.regulariser.gradient(state.params)
+@partial(jax.jit, static_argnames=("momentum",))
+def _step(state: SVRGState, gradient: Array, *, momentum: float) -> HeavyBallState:
+    """Algorithm 1, lines 7 and 8, with momentum: x = prox(x - eta u), u = b u + v + grad r(x), near the snapshot."""
+    descent, problem = state.descent, state.problem
+    velocity = momentum * descent.velocity + gradient + problem.regulariser.gradient(descent.params)
     return heavy_ball_step(
-        state,
+        descent,
         velocity,
+        problem=problem,
+        step_size=state.step_size,
         momentum=momentum,
-        regulariser=state.regulariser,
-        project=lambda proximal: _within(constraint.project(proximal), state.anchor, state.reach),
         tail_start=state.tail_start,
+        keep=lambda params: _within(params, state.anchor, state.radius),
     )
 
 
-def _within(params: Array, anchor: Array, reach: Array) -> Array:
-    """The point nearest to `params` within `reach` of the anchor; it stays in a convex set that holds both."""
+def _within(params: Array, anchor: Array, radius: Array) -> Array:
+    """The point nearest to `params` within `radius` of the anchor; it stays in a convex set that holds both."""
     away = params - anchor
     distance = jnp.sqrt(jnp.sum(away * away))
-    inside = ~(distance > reach)
-    return jnp.where(inside, params, anchor + away * (reach / jnp.where(inside, 1.0, distance)))
+    inside = ~(distance > radius)
+    return jnp.where(inside, params, anchor + away * (radius / jnp.where(inside, 1.0, distance)))
 
 
-def barzilai_borwein(state: SVRGState, previous: SVRGState, longest: Array) -> Array:
+def barzilai_borwein(state: SVRGState, previous: SVRGState, longest: float) -> Array:
     """|dx|^2 / <dx, dG + d grad r> between two snapshots, within [0.1, 1] `longest`: arithmetic on releases."""
+    regulariser = state.problem.regulariser
     moved = state.anchor - previous.anchor
-    slope = state.regulariser.gradient(state.anchor) - state.regulariser.gradient(previous.anchor)
+    slope = regulariser.gradient(state.anchor) - regulariser.gradient(previous.anchor)
     curved = jnp.sum(moved * (state.snapshot - previous.snapshot + slope))
     ratio = jnp.sum(moved * moved) / jnp.where(curved > 0, curved, 1.0)
     return jnp.where(curved > 0, jnp.clip(ratio, 0.1 * longest, longest), longest)

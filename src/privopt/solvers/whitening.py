@@ -9,27 +9,29 @@ Source:
 """
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
 
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
-from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.gaussian import Gaussian
+from privopt.planning import whitening as planning
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
-from privopt.planning.whitening import SHARE, WhiteningRule
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
-from privopt.problems.losses import GLMLoss, Logistic, Softmax
+from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
 from privopt.queries.second_moment import SecondMoment, unpack
 from privopt.result import Outcome
-from privopt.solvers.base import Solver, required
+from privopt.solvers.base import Solver
+from privopt.solvers.fields import number
 from privopt.solvers.gradient_descent import GradientDescent
 
 WIDEST = 2_000  # d^2 numbers are released and d^3 operations spent
@@ -42,6 +44,7 @@ class Whitening(Solver):
     Attributes:
         inner: the solver; its steps, clip and step size are derived for the whitened problem where left open.
         share: fraction of mu^2 (Gaussian DP) that the second moment may spend.
+        rule: how the coordinates follow from the released second moment, set by `configure`.
         noise_multiplier: of the second moment.
     Guarantee:
         One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm, composed with
@@ -50,14 +53,16 @@ class Whitening(Solver):
         See the module.
     """
 
+    name: ClassVar[str] = "whitening"
+
     inner: Solver = field(default_factory=GradientDescent)
-    share: float = SHARE
+    share: float = number(planning.SHARE, above=0, below=1)
     rule: WhiteningRule | None = field(default=None, repr=False)
 
     @property
-    def name(self) -> str:
-        """The solver's name."""
-        return f"whitened {self.inner.name}"
+    def title(self) -> str:
+        """What runs inside, and that it does so in whitened coordinates."""
+        return f"whitened {self.inner.title}"
 
     @property
     def adaptive(self) -> bool:
@@ -66,36 +71,36 @@ class Whitening(Solver):
 
     def event(self, public: Public) -> Event:
         """The second moment, then what the inner solver releases."""
-        moment = Gaussian(required(self.noise_multiplier, "noise_multiplier")).event()
-        return sequence([moment, self.inner.event(public)])
+        return sequence([Gaussian(self.noise_multiplier).event(), self.inner.event(public)])
 
     def scaled(self, factor: float) -> Self:
         """All noise times `factor`."""
-        return replace(super().scaled(factor), inner=self.inner.scaled(factor))
+        return super().scaled(factor).with_(inner=self.inner.scaled(factor))
 
-    def derived(self, problem: Problem, public: Public, budget: Budget) -> Self:
-        """The rule of `whitening_rule`; the inner solver's own settings for a problem of those lengths."""
-        rule = WhiteningRule.of(problem, public, budget, self.share)
-        inner = self.inner
-        if isinstance(inner, GradientDescent) and inner.steps is None:
-            inner = replace(inner, steps=rule.steps(), average=rule.constants.average)
-        part = part_of(budget, 1.0 - self.share)
-        inner = inner.in_coordinates(rule.planned()).derived(replace(problem, growth=None), public, part)
-        return replace(self, inner=inner, rule=rule)
+    def filled(self, instance: Instance) -> Self:
+        """The rule of the planning file, and the inner solver's own settings for a problem of those lengths."""
+        rule, inner = WhiteningRule.of(instance, self.share), self.inner
+        if isinstance(inner, GradientDescent) and not inner.is_set("steps"):
+            inner = inner.with_(steps=rule.steps())
+            if instance.is_private and not inner.is_set("returns"):
+                inner = inner.with_(returns=rule.constants.returns)
+        inner = inner.in_coordinates(rule.planned()).filled(planning.inner_instance(instance, self.share))
+        return self.with_(inner=inner, rule=rule)
 
-    def configure(self, problem: Problem, public: Public, budget: Budget) -> Self:
+    def configure(self, instance: Instance) -> Self:
         """Derive what was left open; split the budget and calibrate both parts together."""
-        solver = self.derived(problem, public, budget)
-        if solver.noise_multiplier is not None:
+        solver = self.filled(instance)
+        if solver.is_set("noise_multiplier"):
             return solver
-        if math.isinf(budget.epsilon):
-            return replace(
-                solver, noise_multiplier=0.0, inner=solver.inner.configure(problem, public, budget)
+        inner = solver.inner.configure(planning.inner_instance(instance, self.share))
+        if not instance.is_private:
+            return solver.with_(noise_multiplier=0.0, inner=inner)
+        split = solver.with_(noise_multiplier=1.0 / (instance.mu * math.sqrt(self.share)), inner=inner)
+        return split.scaled(
+            calibrate(
+                lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
             )
-        inner = solver.inner.configure(problem, public, part_of(budget, 1.0 - self.share))
-        alone = 1.0 / (gaussian_mu(budget.epsilon, budget.delta) * math.sqrt(self.share))
-        split = replace(solver, noise_multiplier=alone, inner=inner)
-        return split.scaled(calibrate(lambda z: split.scaled(z).event(public), budget, public.relation))
+        )
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Generalised linear losses with a ridge or no penalty on a moderate number of features."""
@@ -108,7 +113,7 @@ class Whitening(Solver):
         if public.d > WIDEST:
             return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
         if not self.inner.preconditions:
-            return f"{self.inner.name} does not run in other coordinates"
+            return f"{self.inner.title} does not run in other coordinates"
         return self.inner.applicable(problem, public)
 
     def releases(self) -> int:
@@ -123,30 +128,13 @@ class Whitening(Solver):
         """The second moment, its eigenvectors and the map of the rows, beside the inner solver's."""
         return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
-    def predicted_excess(self, problem: Problem, public: Public, budget: Budget) -> tuple[float | None, str]:
-        """Fitted to measurements for logistic and softmax regression; else what noise leaves at the rule's clip."""
-        if math.isinf(budget.epsilon):
-            return 0.0, "the noise is off"
-        rule = WhiteningRule.of(problem, public, budget, self.share)
-        drowned = rule.drowned(rule.most_signal)
-        excess, meaning = rule.cap(rule.most_signal) ** 2 * drowned, "what noise alone would leave"
-        at_zero = problem.loss.value_at_zero if isinstance(problem.loss, GLMLoss) else None
-        if at_zero is not None and isinstance(problem.loss, Logistic | Softmax):
-            excess = 0.304 * drowned**0.514 * at_zero / math.log(2.0)
-            meaning = "fitted on eight tables of two classes; often off by a factor of 2 to 3"
-        return (excess if at_zero is None else min(excess, at_zero)), meaning
-
-    def notices(self, problem: Problem, public: Public, budget: Budget) -> tuple[str, ...]:
-        """The inner solver's."""
-        return self.inner.notices(problem, public, budget)
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
+        assert self.rule is not None
         public = curator.public
         curator.announce("second moment of the rows")
-        moment = curator.release(
-            SecondMoment(row_bound=public.row_bound),
-            Gaussian(required(self.noise_multiplier, "noise_multiplier")),
-        )
-        rule: WhiteningRule = required(self.rule, "rule")
-        return self.inner.run_in(curator, problem, start, rule.coordinates(unpack(moment, public.d)))
+        moment = curator.release(SecondMoment(row_bound=public.row_bound), Gaussian(self.noise_multiplier))
+        return self.inner.run_in(curator, problem, start, self.rule.coordinates(unpack(moment, public.d)))

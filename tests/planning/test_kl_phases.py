@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.planning.kl_spider import PhasePlanner
+from privopt.planning.kl_phases import PhasePlanner
 from privopt.problems.growth import KL
 
 RHO = gaussian_mu(1.0, 1e-6) ** 2 / 2

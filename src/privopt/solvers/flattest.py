@@ -1,10 +1,7 @@
-"""Points picked from a run by what was released, and the guard against iterates that are not finite."""
+"""The flattest of the points of a run, picked by what was released."""
 
 from collections.abc import Sequence
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
@@ -24,14 +21,3 @@ def flattest(points: Sequence[Array], slopes: Sequence[Array]) -> Array:
     norms = np.linalg.norm(sums[width:] - sums[:-width], axis=1)
     start = int(np.argmin(np.where(np.isfinite(norms), norms, np.inf)))
     return points[start + width // 2]
-
-
-def halted_at_divergence(moved: Any, state: Any) -> Any:
-    """The moved state while its iterates are finite, else the old one, marked; both are functions of releases.
-
-    Args:
-        moved: the next state, a NamedTuple with a field `finite`.
-        state: the state before.
-    """
-    kept = jax.tree.map(lambda new, old: jnp.where(moved.finite, new, old), moved, state)
-    return kept._replace(finite=moved.finite)

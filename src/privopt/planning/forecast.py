@@ -1,0 +1,29 @@
+"""What a solver says of its result before the data are read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from privopt.planning.plan import Bound, Finding
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What can be expected of a configured solver, from public numbers.
+
+    Attributes:
+        excess: predicted excess of the objective over its non-private optimum; None where no formula applies.
+        meaning: what the prediction is and how far to trust it, or why there is none.
+        bound: a bound on the excess; None where there is none.
+        indicators: by name, public numbers that say what can be hoped of this solver.
+        notices: sentences that a user should read.
+    """
+
+    excess: float | None = None
+    meaning: str = ""
+    bound: Bound | None = None
+    indicators: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
+    notices: tuple[str, ...] = ()
+
+    def noting(self, *notices: str) -> "Forecast":
+        """The same with further notices."""
+        return replace(self, notices=(*self.notices, *notices))

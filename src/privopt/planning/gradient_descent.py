@@ -1,0 +1,115 @@
+"""Defaults and forecast of full-batch gradient descent, and its settings for two theorems.
+
+Source: `descent_defaults` for the defaults; `descent_theory` for the bounds that the two settings rest on. Utility
+only.
+"""
+
+import math
+import secrets
+from typing import Any
+
+from privopt.planning import descent_defaults
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.descent_theory import SmoothObjective
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.planning.notices import long_steps
+
+
+def setting(solver: Any, instance: Instance) -> descent_defaults.Setting:
+    """The practical setting for what is known of a solver's fields."""
+    return descent_defaults.descent_setting(
+        instance, clip=solver.clip, steps=solver.steps, curvature=solver.smoothness
+    )
+
+
+def contraction(solver: Any, instance: Instance) -> float | None:
+    """a of the geometric shares: what one step leaves of the excess, by the ridge alone."""
+    if solver.shares == "equal":
+        return None
+    return max(1.0 - solver.step_size * instance.ridge, 1e-12)
+
+
+def chosen(solver: Any, instance: Instance) -> int | None:
+    """The number of the iterate that "random" returns."""
+    del instance
+    return secrets.randbelow(solver.steps) if solver.returns == "random" and solver.steps else None
+
+
+DEFAULTS = {
+    "steps": lambda solver, instance: setting(solver, instance).steps,
+    "clip": lambda solver, instance: setting(solver, instance).clip,
+    "step_size": lambda solver, instance: setting(solver, instance).step_size,
+    "momentum": lambda solver, instance: setting(solver, instance).momentum,
+    # Without noise an average only lags.
+    "returns": lambda solver, instance: "weighted" if instance.is_private else "last",
+    "contraction": contraction,
+    "chosen": chosen,
+}
+
+
+def forecast(solver: Any, instance: Instance) -> Forecast:
+    """That of `descent_defaults`, and a notice where the step size is too large."""
+    found = descent_defaults.forecast(instance, steps=solver.steps, clip=solver.clip)
+    smoothness = solver.smoothness
+    if smoothness is None:
+        smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+    return found.noting(*long_steps(solver.step_size, smoothness))
+
+
+def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
+    """Clip, step size and momentum of other coordinates."""
+    smoothness = coordinates.smoothness + coordinates.ridge_smoothness
+    return {
+        "clip": coordinates.clip,
+        "step_size": 1.0 / smoothness,
+        "momentum": coordinates.momentum,
+        "balanced": coordinates.balanced,
+        "smoothness": smoothness,
+    }
+
+
+def for_pl(facts: SmoothObjective, constant: float) -> dict[str, Any]:
+    """Fields for an objective with `|grad|^2 >= 2 constant excess`: no momentum, the last iterate."""
+    return {
+        "steps": facts.steps_to_contract(constant),
+        "returns": "last",
+        "contraction": max(1.0 - constant / facts.smoothness, 1e-12),
+        **plain_steps(facts),
+    }
+
+
+def for_stationarity(facts: SmoothObjective) -> dict[str, Any]:
+    """Fields that make the gradient of any smooth objective small."""
+    return {"steps": facts.steps_to_flatten(), **plain_steps(facts)}
+
+
+def plain_steps(facts: SmoothObjective) -> dict[str, Any]:
+    """Steps of size 1 / L without momentum, as the bounds of `descent_theory` assume."""
+    return {"step_size": 1.0 / facts.smoothness, "momentum": 0.0, "smoothness": facts.smoothness}
+
+
+def objective_facts(
+    instance: Instance, *, clip: float, smoothness: float | None = None, gap: float | None = None
+) -> SmoothObjective:
+    """The constants of the bounds in `descent_theory`, from public quantities.
+
+    Args:
+        instance: the problem and the budget.
+        clip: C.
+        smoothness: L, the ridge included; default that of the problem.
+        gap: a bound on the excess of the start; default the bound on the loss at 0.
+    Raises:
+        ValueError: a constant is neither given nor known.
+    """
+    if smoothness is None:
+        smoothness = instance.problem.smoothness(instance.public)
+    if gap is None:
+        gap = instance.loss_at_zero
+    if gap is None or not math.isfinite(smoothness):
+        raise ValueError(
+            f"the {instance.problem.loss.name} loss has no known bound on its curvature or on its value at 0: give "
+            "`smoothness` and `gap`."
+        )
+    noise = descent_defaults.noise_of_one(instance, clip)
+    return SmoothObjective(smoothness=smoothness, gap=gap, noise=noise, parameters=instance.parameters)

@@ -1,0 +1,76 @@
+"""What a solver plans for: a problem, what is public about the data, and a budget."""
+
+import math
+from dataclasses import dataclass
+
+from privopt.ledger.amounts import Budget
+from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.problems.growth import KL
+from privopt.problems.losses import GLMLoss
+from privopt.problems.problem import Problem
+from privopt.public import Public
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One problem to solve at one price; everything in it is public.
+
+    Attributes:
+        problem: loss, regulariser and constraint set.
+        public: sizes, bounds and relation of the data.
+        budget: the (epsilon, delta) of the whole solve.
+    """
+
+    problem: Problem
+    public: Public
+    budget: Budget
+
+    @property
+    def is_private(self) -> bool:
+        """Whether there is any noise: not for an infinite epsilon."""
+        return self.budget.is_private
+
+    @property
+    def mu(self) -> float:
+        """The budget as the parameter of Gaussian differential privacy; infinite without noise."""
+        return gaussian_mu(self.budget.epsilon, self.budget.delta) if self.is_private else math.inf
+
+    @property
+    def has_own_loss(self) -> bool:
+        """Whether the loss was written by the user: nothing is known of it but what it states."""
+        return not isinstance(self.problem.loss, GLMLoss)
+
+    @property
+    def parameters(self) -> int:
+        """p, how many numbers are solved for."""
+        return math.prod(self.problem.parameter_shape(self.public))
+
+    @property
+    def ridge(self) -> float:
+        """lam, the strong convexity of the penalty."""
+        return self.problem.regulariser.strong_convexity
+
+    @property
+    def penalty_smoothness(self) -> float:
+        """The largest curvature of the penalty's smooth part."""
+        return self.problem.regulariser.smoothness
+
+    @property
+    def loss_at_zero(self) -> float | None:
+        """A bound on the mean loss at zero, and so on the excess of a start there; None if nothing bounds it."""
+        loss = self.problem.loss
+        return loss.value_at_zero if isinstance(loss, GLMLoss) else None
+
+    @property
+    def growth(self) -> KL | None:
+        """What is known of how fast the objective grows."""
+        return self.problem.growth
+
+    @property
+    def gradient_bound(self) -> float:
+        """A bound on the norm of one record's gradient by the loss's formula; infinite if not known."""
+        return self.problem.gradient_bound(self.public)
+
+    def capped(self, excess: float) -> float:
+        """A predicted excess, no larger than the loss at zero where that is bounded."""
+        return excess if self.loss_at_zero is None else min(excess, self.loss_at_zero)
