@@ -5,7 +5,7 @@ Nothing here is read off the data. A solver plans from these numbers alone.
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -56,6 +56,8 @@ class Public:
         records_per_unit: public cap on the records one unit may keep.
         sparse: whether the rows are stored as CSR.
         outputs: columns of the parameters (classes of a softmax model), 1 for a vector.
+        drawn: whether the units are a block that was drawn from data under add-or-remove-one: then there may be more
+            than n of them. Elsewhere there never are.
     """
 
     n: int
@@ -66,6 +68,7 @@ class Public:
     records_per_unit: int = 1
     sparse: bool = False
     outputs: int = 1
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n", "d", "records_per_unit"):
@@ -87,3 +90,7 @@ class Public:
             raise ValueError(f"unit must be 'record' or 'user', got {self.unit!r}.")
         if self.records_per_unit < 1:
             raise ValueError(f"records_per_unit must be at least 1, got {self.records_per_unit}.")
+
+    def block(self, size: int) -> "Public":
+        """What is public about a random block of the units, of public size `size`."""
+        return replace(self, n=size, drawn=self.relation is Relation.ADD_OR_REMOVE_ONE)

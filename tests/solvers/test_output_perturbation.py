@@ -101,6 +101,26 @@ def test_no_neighbour_moves_the_end_of_the_descent_too_far(problem, relation):
     assert 0.99 < worst <= 1.0
 
 
+@pytest.mark.parametrize("count", [31, 37, 45, 60])
+@pytest.mark.parametrize(("step_size", "steps"), [(4.0, 1), (7.9, 1), (2.0, 5)])
+def test_one_more_record_in_a_block_that_drew_more_than_its_size_moves_the_descent_no_further(
+    count, step_size, steps
+):
+    """The others pull one way, and the mean is over all of them: one that pulls the other way counts twice."""
+    targets = np.append(np.ones(count), -1.0)
+    data = [
+        Units.from_arrays(
+            np.ones((size, 1)), targets[:size], relation="add-or-remove-one", row_bound=1.0, n=90
+        )
+        for size in (count, count + 1)
+    ]
+    left, right = (units.subset(np.arange(count + 1), 30) for units in data)
+    query = DescentEnd(
+        problem=Problem(losses.logistic), clip=0.5, start=jnp.zeros(1), step_size=step_size, steps=steps
+    )
+    assert moved(left, right, query) <= 1.0
+
+
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("ridge", [0.1, 1.0])
 def test_no_neighbour_moves_the_minimiser_too_far(relation, ridge):

@@ -26,8 +26,7 @@ class Dataless(Curator):
 
     def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
         return [
-            self._child(replace(self.public, n=size), ledger)
-            for size, ledger in zip(sizes, ledgers, strict=True)
+            self._child(self.public.block(size), ledger) for size, ledger in zip(sizes, ledgers, strict=True)
         ]
 
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:

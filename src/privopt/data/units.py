@@ -197,7 +197,7 @@ class Units:
         private_rows = self.private_rows_of(positions)
         private_part = dataclasses.replace(
             self,
-            public=dataclasses.replace(self.public, n=size),
+            public=self.public.block(size),
             private_features=gather_rows(self.private_features, private_rows),
             private_targets=self.private_targets[private_rows],
             private_norms=self.private_norms[private_rows],

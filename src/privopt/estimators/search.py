@@ -106,7 +106,7 @@ def plan_search(
     left = budget if scales is None else scales.rest(budget)
     share = selection_share if refit else 1.0
     whole = [candidate.setup.public for candidate in candidates]
-    parts = [replace(public, n=train) for public in whole]
+    parts = [public.block(train) for public in whole]
     if refit:
         candidates = _ordered(candidates, whole, part_of(left, 1.0 - share))
     each = part_of(left, share / len(candidates))
@@ -221,7 +221,7 @@ class SearchRun:
     def fit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
         """Fit a candidate on the training part of all `units`; gives the number of its releases as well."""
         solver = self.search.fits[index]
-        event = solver.event(replace(units.public, n=self.search.train))
+        event = solver.event(units.public.block(self.search.train))
         return self._counted(solver, self._train.curator(units, (f"candidate {index}", event)), setup)
 
     def refit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:

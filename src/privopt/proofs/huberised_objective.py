@@ -209,7 +209,9 @@ class HuberisedObjective:
     ) -> Vector:
         """The minimiser of `J(w) + <tilt, w>`, to a subgradient of norm at most `tolerance`."""
         private_sum = self.over(private_features, private_targets)
-        rows = max(self.units, private_sum.rows)  # a random block may hold more than its public number
+        private_rows = max(
+            self.units, private_sum.private_rows
+        )  # a random block may hold more than its public number
         ridges = self.units * (own_ridge(self.problem, self.width) + self.added)
         tilted = 16.0 * 2.0**-53 * float(np.linalg.norm(tilt))
         composite = Composite(
@@ -220,9 +222,9 @@ class HuberisedObjective:
                 self.problem, loss=Logistic()
             ),  # only penalty and set: one compilation for all losses
             weight=float(self.units),
-            smoothness=self.smoothness * rows / self.units,
+            smoothness=self.smoothness * private_rows / self.units,
             modulus=self.modulus,
-            rounding=lambda length: self.rounding(length) * rows / self.units + tilted,
+            rounding=lambda length: self.rounding(length) * private_rows / self.units + tilted,
         )
         with np.errstate(all="ignore"):  # a warning must not depend on the data
             return certified_minimiser(composite, np.zeros(self.width), tolerance, most_rounds)

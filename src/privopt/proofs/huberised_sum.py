@@ -67,8 +67,8 @@ class HuberisedSum:
             self._private_caps = np.where(private_some, aim / np.where(private_some, private_norms, 1.0), 0.0)
 
     @property
-    def rows(self) -> int:
-        """How many rows there is room for; more than n only in a block drawn at random. Never private."""
+    def private_rows(self) -> int:
+        """How many rows there are; more than n only in a block drawn at random."""
         return self._rows
 
     def gradient(self, at: Vector) -> Vector:

@@ -83,6 +83,8 @@ class DescentEnd(RecordsQuery):
         by at most factor * C / n: after T steps by at most the geometric sum, l2 sensitivity
         `(factor C eta / n) (1 - (1 - eta mu)^T) / (eta mu)`, or `factor C eta T / n` for mu = 0. The rounding of T
         steps on both sides is added.
+        A block drawn under add-or-remove-one may hold m > n records, and the mean over n of them would not contract;
+        it is the mean over max(m, n). One more record g then moves it by (g - mean) / (m + 1), at most 2 C / (n + 1).
     Source:
         Zhang, Zheng, Mou, Wang 2017, Algorithm 1; Hardt, Recht, Singer 2016, Lemma 3.7 (contraction).
     """
@@ -112,7 +114,8 @@ class DescentEnd(RecordsQuery):
         if math.isinf(self.clip):
             return math.inf
         stay = geometric_sum(self.step_size * objective.strength, self.steps)
-        moved = public.relation.factor * self.clip * self.step_size / public.n * stay
+        one = 2.0 / (public.n + 1) if public.drawn else public.relation.factor / public.n
+        moved = one * self.clip * self.step_size * stay
         return moved + 2.0 * self.steps * self._rounding(objective)
 
     def shape(self, public: Public) -> tuple[int, ...]:
@@ -125,12 +128,12 @@ class DescentEnd(RecordsQuery):
         """T steps over all the records."""
         objective = _objective(self, public)
         private_sum = objective.over(private_features, private_targets)
-        # A block drawn at random may have room for more than its public number; the mean must still contract.
-        share = 1.0 / max(public.n, private_sum.rows)
+        # A block drawn at random may hold more than its public number; the mean must still contract.
+        private_share = 1.0 / max(public.n, private_sum.private_rows)
         private_params = np.asarray(self.start, np.float64)
         with np.errstate(all="ignore"):  # a warning must not depend on the data
             for _ in range(self.steps):
-                private_mean = share * private_sum.gradient(private_params)
+                private_mean = private_share * private_sum.gradient(private_params)
                 private_slope = private_mean + objective.ridge_gradient(private_params) / public.n
                 private_moved = private_params - self.step_size * private_slope
                 private_params = np.asarray(_prox(self.problem, private_moved, self.step_size))
