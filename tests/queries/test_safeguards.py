@@ -16,10 +16,11 @@ from privopt.ledger.events import Repeated
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries.base import MeanQuery, RecordSum, UnitSum, query, static
+from privopt.queries.base import MeanQuery, RecordSum, UnitSum, clip_to_ball, query, static
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
@@ -27,6 +28,7 @@ from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import HoldoutScores
 from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.safeguards import stated_sensitivity
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.vertex_scores import VertexScores
@@ -330,3 +332,119 @@ def test_no_other_query_of_the_library_declares_an_argument():
     library = {kind for kind in below(MeanQuery) if kind.__module__.startswith("privopt.")}
     assert {kind for kind in library if vars(kind).get("sensitivity_argument")} == set(BELOW)
     assert {ClippedGradientDifference, VertexScores, HoldoutScores} <= library
+
+
+# Shortcuts, norms and shapes ------------------------------------------------------------------------------------------
+
+
+@query
+class TighterMoment(SecondMoment):
+    sensitivity_argument: ClassVar[str] = "It clips to a hundredth of the radius."
+
+    def clip_unit(self, private_vector):
+        return clip_to_ball(private_vector, 0.01 * self.radius())
+
+    def sensitivity(self, public, sampling=EveryUnit()):
+        return 0.01 * MeanQuery.sensitivity(self, public, sampling)
+
+
+@query
+class TighterNorms(GradientNorms):
+    sensitivity_argument: ClassVar[str] = "It clips each gradient to a tenth of the clip."
+
+    def radius(self):
+        return 0.2 * self.clip
+
+    def clip_unit(self, private_vector):
+        return jnp.stack([clip_to_ball(one, 0.1 * self.clip) for one in private_vector.T], axis=1)
+
+    def sensitivity(self, public, sampling=EveryUnit()):
+        return MeanQuery.sensitivity(self, public, sampling)
+
+
+FAR = np.full((1, D), 20.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "mechanism"),
+    [
+        (TighterMoment(row_bound=1.0), NOISE),
+        (
+            TighterNorms(loss=losses.logistic, points=np.concatenate([FAR, -FAR]), clip=1.0),
+            ExponentialMechanism(0.1),
+        ),
+    ],
+)
+def test_no_shortcut_of_the_engine_stands_for_a_class_that_clips_in_a_way_of_its_own(asked, mechanism):
+    rows, targets = np.ones((N, D)), np.ones(N)
+    left = Units.from_arrays(rows, targets, row_bound=1.0)
+    rows[3], targets[3] = (0.7, -0.7, 0.0), -1.0
+    right = Units.from_arrays(rows, targets, row_bound=1.0)
+    if isinstance(asked, TighterNorms):
+        right = dataclasses.replace(left, private_targets=targets)
+    audit = Audit(left, right, Ledger(Budget(9.0, 1e-6), "replace-one", composition="zcdp"))
+    audit.release(asked, mechanism)
+    assert 0.4 < audit.moves[0][1] <= 1.0
+
+
+@query
+class Peaks(Own):
+    """Every entry is at most 1, so a contribution is as long as sqrt(d)."""
+
+    radius_norm: ClassVar[str] = "linf"
+
+    def radius(self):
+        return 1.0
+
+    def clip_unit(self, private_vector):
+        return jnp.clip(private_vector, -1.0, 1.0)
+
+
+@query
+class PeaksOnly(Peaks):
+    """Released in the norm that is bounded."""
+
+    norm: ClassVar[str] = "linf"
+
+
+def test_a_radius_in_a_norm_that_does_not_bound_the_one_of_the_sensitivity_is_refused():
+    where = curator()
+    with pytest.raises(ValueError, match="linf norm, which does not bound the l2 norm"):
+        where.release(Peaks(), NOISE)
+    assert where.ledger.spent == 0.0
+    assert stated_sensitivity(PeaksOnly(), PUBLIC, EveryUnit()) == pytest.approx(2.0 / N)
+
+
+@query
+class OneNumber(Own):
+    """It states one number, and contributes d."""
+
+    def shape(self, public):
+        return ()
+
+    def radius(self):
+        return 1.0
+
+
+def test_a_query_that_states_another_shape_than_it_has_is_refused_before_it_is_charged():
+    plan = Repeated(Poisson(0.5).event(NOISE.event()), 2)
+    where = curator(plan=plan)
+    with pytest.raises(ValueError, match=r"states the shape \(\), but its value has shape \(3,\)"):
+        where.iterate(lambda w, release: w + release(OneNumber(), NOISE, Poisson(0.5)), jnp.zeros(D), 2)
+    with pytest.raises(ValueError, match="noise is drawn in the shape that is stated"):
+        where.release(OneNumber(), NOISE, Poisson(0.5))
+    assert len(where.transcript) == 0
+    assert where.ledger.spent_epsilon() == 0.0
+
+
+@query
+class FlatForm(ClippedGradient):
+    """Its row form computes another array than its contributions are."""
+
+    def row_form(self, public):
+        return dataclasses.replace(super().row_form(public), shape=(public.d, 1))
+
+
+def test_a_row_form_of_another_shape_than_the_contributions_is_refused():
+    with pytest.raises(ValueError, match="both must compute the same"):
+        curator().release(FlatForm(**LOGISTIC), NOISE)

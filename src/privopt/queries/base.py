@@ -223,7 +223,8 @@ class MeanQuery(Query):
         below factor * radius / N is refused without an argument. That `finish` is 1-Lipschitz is taken on trust. See
         `queries.safeguards`.
     Attributes:
-        radius_norm: the norm of a contribution that `radius` bounds; empty for `norm`. See `safeguards.into_radius`.
+        radius_norm: the norm of a contribution that `radius` bounds; empty for `norm`, which it must bound unless
+            `finish` changes the norm. See `safeguards.into_radius`.
         sensitivity_argument: why a sensitivity below factor * radius / N is enough, in a sentence; empty where it is
             not below. It serves the class that declares it, and no subclass that computes something else.
     """

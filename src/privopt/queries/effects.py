@@ -26,7 +26,7 @@ def require_pure(query: Query, public: Public) -> None:
     The library's own queries with the library's own losses have none, and are not traced.
 
     Raises:
-        ValueError: a record would leave the program other than through the sum.
+        ValueError: a record would leave the program other than through the sum, or the value is not of its shape.
         TypeError: the class was not decorated by `query`.
     """
     if isinstance(query, MeanQuery):
@@ -76,7 +76,18 @@ def _trace(query: MeanQuery, public: Public) -> None:
     with double_precision():
         traced = jax.make_jaxpr(partial(_contribution, public=public))(query)
     _require_no_effects(traced, query.name)
+    _require_shape(query, traced.out_avals[-1].shape, public)
     _traced.add(key)
+
+
+def _require_shape(query: MeanQuery, computed: tuple[int, ...], public: Public) -> None:
+    """Refuse a value of another shape than the query states: noise of that shape would be shared by its entries."""
+    stated = tuple(query.shape(public))
+    if computed != stated:
+        raise ValueError(
+            f"{query.name} states the shape {stated}, but its value has shape {computed}: noise is drawn in the shape "
+            "that is stated, one draw for each entry. Return the value's shape from `shape`."
+        )
 
 
 def _contribution(query: MeanQuery, *, public: Public) -> Any:
@@ -89,12 +100,17 @@ def _contribution(query: MeanQuery, *, public: Public) -> Any:
         vector = query.unit_contribution(
             jnp.zeros((records, public.d)), jnp.zeros(records), jnp.ones(records)
         )
+    clipped = query.clip_unit(query.without_bad(vector))
     form = query.row_form(public) if isinstance(query, RecordSum) else None
-    if form is not None:
-        rows = jnp.zeros((1, jnp.shape(form.points)[1]))
-        coefficients = form.coefficients(rows, jnp.zeros(1), jnp.zeros(1))
-        return coefficients, query.finish(query.clip_unit(query.without_bad(vector)))
-    return query.finish(query.clip_unit(query.without_bad(vector)))
+    if form is None:
+        return query.finish(clipped)
+    if jnp.shape(clipped) != tuple(form.shape):
+        raise ValueError(
+            f"{query.name} contributes arrays of shape {jnp.shape(clipped)}, but its row form ones of shape "
+            f"{tuple(form.shape)}: both must compute the same."
+        )
+    rows = jnp.zeros((1, jnp.shape(form.points)[1]))
+    return form.coefficients(rows, jnp.zeros(1), jnp.zeros(1)), query.finish(clipped)
 
 
 def _fields_of(query: Any) -> tuple[Field[Any], ...]:

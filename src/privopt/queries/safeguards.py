@@ -33,6 +33,8 @@ _COMPUTED_BY = (
     "radius_norm",
     "norm",
 )
+# The norms that bound another one of the same array.
+_BOUNDS = frozenset({("l1", "l2"), ("l1", "linf"), ("l2", "linf"), ("range", "linf")})
 _ROUNDING = 1e-12  # relative; of a formula of a few operations
 
 
@@ -40,7 +42,8 @@ def stated_sensitivity(query: MeanQuery, public: Public, sampling: Sampling) -> 
     """The sensitivity of a mean, refused if it is below what its radius allows and the class does not say why.
 
     Raises:
-        ValueError: it is below factor * radius / N, or not a number, and there is no `sensitivity_argument`.
+        ValueError: it is below factor * radius / N, or not a number, or the radius is one of another norm, and there
+            is no `sensitivity_argument`.
     """
     stated = query.sensitivity(public, sampling)
     if argues_its_sensitivity(type(query)):
@@ -52,7 +55,19 @@ def stated_sensitivity(query: MeanQuery, public: Public, sampling: Sampling) -> 
             f"may move by factor * radius / N = {float(least):.6g}. Leave `sensitivity` to MeanQuery, or say why less "
             "is enough in `sensitivity_argument`, in the class that states it or changes what it rests on."
         )
+    if not _radius_bounds(type(query)):
+        raise ValueError(
+            f"{query.name} bounds its contributions in the {_norm_of_radius(query)} norm, which does not bound the "
+            f"{query.norm} norm of its sensitivity: bound that one, or say in `sensitivity_argument` why it is enough."
+        )
     return stated
+
+
+@cache
+def _radius_bounds(kind: type[MeanQuery]) -> bool:
+    """Whether the radius bounds the norm of the sensitivity. A `finish` of its own may change the norm."""
+    bounded = kind.radius_norm or kind.norm
+    return bounded == kind.norm or kind.finish is not MeanQuery.finish or (bounded, kind.norm) in _BOUNDS
 
 
 @cache
@@ -61,7 +76,7 @@ def argues_its_sensitivity(kind: type[MeanQuery]) -> bool:
 
     An argument is about the class that makes it: it does not serve a subclass that computes something else.
     """
-    if kind.sensitivity is MeanQuery.sensitivity:
+    if kind.sensitivity is MeanQuery.sensitivity and _radius_bounds(kind):
         return True
     for one in kind.__mro__:
         if "sensitivity_argument" in vars(one):
@@ -85,7 +100,7 @@ def row_form_of(query: MeanQuery, public: Public) -> RowForm | None:
     form = None if owner is None else query.row_form(public)
     if form is None or owner is None or owner.__module__.startswith("privopt."):
         return form
-    if form.norm != _norm_of_radius(query) and (form.norm, _norm_of_radius(query)) != ("l2", "linf"):
+    if form.norm != _norm_of_radius(query) and (form.norm, _norm_of_radius(query)) not in _BOUNDS:
         return None
     return replace(form, radius=jnp.minimum(form.radius, query.radius()))
 
