@@ -376,12 +376,17 @@ FAR = np.full((1, D), 20.0)
     ],
 )
 def test_no_shortcut_of_the_engine_stands_for_a_class_that_clips_in_a_way_of_its_own(asked, mechanism):
-    rows, targets = np.ones((N, D)), np.ones(N)
-    left = Units.from_arrays(rows, targets, row_bound=1.0)
-    rows[3], targets[3] = (0.7, -0.7, 0.0), -1.0
-    right = Units.from_arrays(rows, targets, row_bound=1.0)
+    rows, targets, owners = np.ones((N, D)), np.ones(N), None
+    other_rows, other_targets = rows.copy(), targets.copy()
+    other_targets[3] = -1.0
     if isinstance(asked, TighterNorms):
-        right = dataclasses.replace(left, private_targets=targets)
+        owners = np.arange(N)  # records are summed by the row form in any case
+    else:
+        other_rows[3] = (0.7, -0.7, 0.0)
+    left, right = (
+        Units.from_arrays(*sides, row_bound=1.0, groups=owners, max_records_per_user=1)
+        for sides in ((rows, targets), (other_rows, other_targets))
+    )
     audit = Audit(left, right, Ledger(Budget(9.0, 1e-6), "replace-one", composition="zcdp"))
     audit.release(asked, mechanism)
     assert 0.4 < audit.moves[0][1] <= 1.0
@@ -389,8 +394,6 @@ def test_no_shortcut_of_the_engine_stands_for_a_class_that_clips_in_a_way_of_its
 
 @query
 class Peaks(Own):
-    """Every entry is at most 1, so a contribution is as long as sqrt(d)."""
-
     radius_norm: ClassVar[str] = "linf"
 
     def radius(self):
@@ -402,8 +405,6 @@ class Peaks(Own):
 
 @query
 class PeaksOnly(Peaks):
-    """Released in the norm that is bounded."""
-
     norm: ClassVar[str] = "linf"
 
 
@@ -417,8 +418,6 @@ def test_a_radius_in_a_norm_that_does_not_bound_the_one_of_the_sensitivity_is_re
 
 @query
 class OneNumber(Own):
-    """It states one number, and contributes d."""
-
     def shape(self, public):
         return ()
 
@@ -439,8 +438,6 @@ def test_a_query_that_states_another_shape_than_it_has_is_refused_before_it_is_c
 
 @query
 class FlatForm(ClippedGradient):
-    """Its row form computes another array than its contributions are."""
-
     def row_form(self, public):
         return dataclasses.replace(super().row_form(public), shape=(public.d, 1))
 

@@ -56,7 +56,7 @@ class Run:
         self.seeded = seeded or noise.seeded
         self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)
         self.transcript = Transcript(public.relation, seeded=self.seeded)
-        self._observer = observer
+        self._observer, self._account = observer, account
         self._engine: EngineName = engine
         if account is not None:
             account.spend(
@@ -70,7 +70,16 @@ class Run:
             )
 
     def curator(self, units: Units, ledger: Payer | None = None) -> LocalCurator:
-        """A curator of some units, on this run's ledger or a part of it."""
+        """A curator of some units, on this run's ledger or a part of it.
+
+        Privacy:
+            Units whose records were chosen from a seed mark the whole run and the account that paid for it.
+        """
+        if units.seeded and not self.seeded:
+            self.seeded = True
+            self.ledger.mark_seeded()
+            if self._account is not None:
+                self._account.mark_seeded()
         return LocalCurator(
             units,
             self.ledger if ledger is None else ledger,

@@ -15,7 +15,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.entries import Charge
 from privopt.ledger.events import Event
 from privopt.ledger.filters import Composition, Cost, filter_epsilon
-from privopt.ledger.ledger import Ledger
+from privopt.ledger.ledger import SEEDED, Ledger
 from privopt.public import Relation
 
 
@@ -123,7 +123,11 @@ class Account:
                 self._ledger.charge(name, event)
             self._unit = self._unit if unit is None else unit
             if seeded:
-                self._ledger.mark_seeded()
+                self.mark_seeded()
+
+    def mark_seeded(self) -> None:
+        """Say that something paid here rests on a seed."""
+        self._ledger.mark_seeded()
 
     def affords(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether `spend` would accept this fit."""
@@ -145,7 +149,8 @@ class Account:
 
     def __str__(self) -> str:
         kind = {"gaussian": "Gaussian", "zcdp": "zCDP", "basic": "basic"}[self.composition]
-        lines = [
+        lines = [SEEDED] if self._ledger.seeded else []
+        lines += [
             f"account: {self.budget}, {self.relation.value}, {kind} composition; "
             f"epsilon = {self.remaining_epsilon():.3g} is left for one more fit"
         ]
