@@ -2,6 +2,9 @@ import numpy as np
 import pytest
 
 from privopt.data.blocks import Block, block_assignment, share_units
+from privopt.data.units import Units
+from privopt.engine.in_process import InProcessEngine
+from privopt.ledger.sampling import FixedSize
 from privopt.public import Public, Relation
 
 FIXED = Public(n=11, d=2)
@@ -47,3 +50,9 @@ def test_parts_share_units_unless_they_lie_in_different_blocks_of_one_cut():
     assert share_units((left,), (left, other))
     assert share_units((left,), (left,))
     assert share_units((left,), (other,))  # two cuts of the same units
+
+
+def test_a_fixed_sample_of_everybody_is_everybody_also_in_a_block_that_drew_more_than_its_size():
+    units = Units.from_arrays(np.ones((25, 2)), row_bound=2.0, n=40, relation="add-or-remove-one")
+    engine = InProcessEngine(units.subset(np.arange(25), 20))
+    assert len(engine.draw(FixedSize(20, 20), np.random.default_rng(0))) == 25

@@ -2,6 +2,7 @@
 
 import datetime
 import decimal
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from scipy import sparse
 
 from privopt.data import cells
 from privopt.data.rows import take_rows
@@ -220,3 +222,21 @@ def test_an_odd_cell_of_an_arrow_table_is_no_level_and_a_user_of_its_own(private
         assert features[1].tolist() == [0, 0]
         assert features[0].tolist() == features[2].tolist()
         assert user_keys(table, "person").tolist() == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"targets": np.ones(22)},
+        {"groups": np.arange(22)},
+        {"features": np.ones(23)},
+        {"features": np.ones((23, 0))},
+        {"features": sparse.csr_array((23, 0))},
+        {"features": sparse.coo_array(np.ones(23))},
+    ],
+)
+def test_a_message_about_arrays_that_do_not_fit_does_not_say_how_many_rows_there_are(wrong: Any) -> None:
+    given: Any = {"features": np.ones((23, 2)), "row_bound": 2.0, "n": 40, "relation": "add-or-remove-one"}
+    with pytest.raises(ValueError, match="must have") as refused:
+        Units.from_arrays(**(given | wrong))
+    assert not set(re.findall(r"\d+", str(refused.value))) & {"22", "23"}

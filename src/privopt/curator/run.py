@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from privopt.curator.base import Observer
 from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
-from privopt.data.blocks import block_assignment
+from privopt.data.blocks import Block, block_assignment
 from privopt.data.units import Units
 from privopt.engine.protocol import EngineName
 from privopt.ledger.account import Account
@@ -114,9 +114,10 @@ class Run:
         cut = block_assignment(
             units.public, sizes, self.noise.units_generator, private_count=units.private_count
         )
+        number = self.transcript.next_cut()
         return [
-            Part(self, ledger, private_positions, size)
-            for ledger, (private_positions, size) in zip(ledgers, cut, strict=True)
+            Part(self, ledger, private_positions, size, Block(number, index, len(cut)))
+            for index, (ledger, (private_positions, size)) in enumerate(zip(ledgers, cut, strict=True))
         ]
 
 
@@ -128,6 +129,7 @@ class Part:
     ledger: Payer
     private_positions: NDArray[np.int64]
     size: int
+    block: Block
 
     def curator(self, units: Units, stage: tuple[str, Event] | None = None) -> LocalCurator:
         """A curator of this part of `units`.
@@ -137,4 +139,6 @@ class Part:
             stage: name and event of a stage that uses a piece of the part's ledger; None for all of it.
         """
         ledger = self.ledger if stage is None else self.ledger.sub_ledger(stage[0], plan=stage[1])
-        return self.run.curator(units.subset(self.private_positions, self.size), ledger)
+        curator = self.run.curator(units.subset(self.private_positions, self.size), ledger)
+        curator.lineage = (self.block,)
+        return curator

@@ -114,7 +114,7 @@ def user_codes(private_keys: Any, rows: int) -> Codes:
     shape = np.shape(private_keys) if declared else (len(private_keys),)
     if shape != (rows,):
         raise ArgumentError(
-            f"groups must have shape ({rows},), one user key for each row of features, got {shape}."
+            "groups must have shape (rows,), one user key for each row of features: give as many keys as rows."
         )
     dtype = getattr(private_keys, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype.kind in "biufmM":

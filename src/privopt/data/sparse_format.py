@@ -34,11 +34,11 @@ def checked_csr(features: Any) -> "sparse.csr_array":
     """
     if features.ndim != 2:
         raise ArgumentError(
-            f"features must have shape (rows, d), got {features.shape}: give one row for each record."
+            f"features must have shape (rows, d), got {features.ndim} dimensions: give one row for each record."
         )
     if features.shape[1] < 1 or features.shape[1] > _MOST_COLUMNS:
         raise ArgumentError(
-            f"features must have at least one column and at most {_MOST_COLUMNS}, got shape {features.shape}."
+            f"features must have at least one column and at most {_MOST_COLUMNS}, got {features.shape[1]}."
         )
     with np.errstate(all="ignore"):  # a warning must not depend on the data
         return _canonical(_as_csr(features))

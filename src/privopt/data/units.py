@@ -265,10 +265,10 @@ def _check_features(features: Any) -> Any:
         return features
     if features.ndim != 2:
         raise ValueError(
-            f"features must have shape (rows, d), got {features.shape}: give one row for each record."
+            f"features must have shape (rows, d), got {features.ndim} dimensions: give one row for each record."
         )
     if features.shape[1] < 1:
-        raise ValueError(f"features must have at least one column, got shape {features.shape}.")
+        raise ValueError("features must have at least one column, got none: give one for each feature.")
     return features
 
 
@@ -331,7 +331,7 @@ def _check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None
     array = cells.targets(targets, labels=classes is not None)
     if array.shape != (rows,):
         raise ValueError(
-            f"targets must have shape ({rows},), one for each row of features, got {array.shape}."
+            "targets must have shape (rows,), one for each row of features: give as many targets as rows."
         )
     if classes is not None and array.dtype.kind != "O":
         kind = np.asarray(list(classes)).dtype.kind

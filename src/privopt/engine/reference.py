@@ -69,6 +69,10 @@ class ReferenceEngine:
         if isinstance(sampling, EveryUnit):
             return np.arange(private_count)
         if isinstance(sampling, FixedSize):
+            if (
+                sampling.batch == self.units.public.n
+            ):  # priced as everybody, of whom a drawn block may have more
+                return np.arange(private_count)
             among = max(self.units.public.n, private_count)
             private_draw = generator.choice(among, sampling.batch, replace=False, shuffle=False)
             return np.sort(self.units.private_held(private_draw)).astype(np.int64)
