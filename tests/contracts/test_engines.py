@@ -12,6 +12,7 @@ from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery
 from privopt.solve import minimize
@@ -62,7 +63,7 @@ def test_a_view_and_other_units_are_computed_on_by_an_engine_of_the_same_kind():
 @pytest.mark.parametrize("case", SAMPLED.values(), ids=SAMPLED)
 def test_a_run_on_the_plain_engine_is_that_on_the_fast_one_and_replays(case):
     units = as_units(*toy_arrays(case), "replace-one")
-    solver = case.solver.configure(case.problem, units.public, BUDGET)
+    solver = case.solver.configure(Instance(case.problem, units.public, BUDGET))
     results = {}
     for engine in ("fast", "reference"):
         ledger = Ledger(BUDGET, "replace-one", plan=solver.event(units.public))

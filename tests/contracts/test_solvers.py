@@ -149,10 +149,10 @@ def plain_descent(solver, problem, units):
         step = u - solver.step_size * (gradient + _ridge(problem) * u)
         previous, x = x, _project(problem, _soft(step, solver.step_size * _lasso(problem)))
         visited.append(x)
-    if solver.average == "last":
+    if solver.returns == "last":
         return x
     weights = (np.arange(solver.steps) + 1.0) ** 2
-    if solver.average == "tail":
+    if solver.returns == "tail":
         weights = (np.arange(solver.steps) >= solver.steps - -(-solver.steps // 2)).astype(float)
     return np.average(visited, axis=0, weights=weights)
 

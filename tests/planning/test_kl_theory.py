@@ -8,6 +8,7 @@ import pytest
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning import descent_defaults
+from privopt.planning.instance import Instance
 from privopt.planning.kl_theory import (
     KLRates,
     growth_rate,
@@ -17,7 +18,9 @@ from privopt.planning.kl_theory import (
     sharp_lower_bound,
     smooth_rate,
 )
+from privopt.problems import losses
 from privopt.problems.growth import KL
+from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 
 RHO = 0.5 * gaussian_mu(1.0, 1e-6) ** 2
@@ -42,7 +45,7 @@ def test_rho_of_a_budget(epsilon, delta, rho):
 
 def test_the_reference_values_of_horizon_and_rate():
     public = Public(n=20_000, d=10)
-    noise = descent_defaults.noise_of_one(public, Budget(1.0, 1e-6), 1.0)
+    noise = descent_defaults.noise_of_one(Instance(Problem(losses.logistic), public, Budget(1.0, 1e-6)), 1.0)
     assert noise == pytest.approx(2.0 / (20_000 * math.sqrt(2.0 * RHO)), rel=1e-12)
     assert horizon(20.0, 10, noise) == pytest.approx(7485.24975036, rel=1e-9)
     assert horizon(20.0, 10, 0.0) == math.inf
