@@ -1,6 +1,6 @@
 """The benchmarks, from the command line.
 
-    python -m benchmarks [all | accuracy | prediction | steps | paper | lasso | kl | speed | planned | table] ...
+    python -m benchmarks [all | accuracy | prediction | steps | paper | lasso | kl | speed | eager | planned | table]
 
 Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
 docs/benchmarks.md and docs/benchmarks-kl.md. Without a command everything is measured and the tables are renewed.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import kl, kl_data, kl_methods, lasso, methods, paper, planned, speed, steps, tables
+from benchmarks import eager, kl, kl_data, kl_methods, lasso, methods, paper, planned, speed, steps, tables
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
             "lasso",
             "kl",
             "speed",
+            "eager",
             "planned",
             "table",
         ],
@@ -150,6 +151,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "kl": measure_kl,
     "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),
+    "eager": lambda options, _: eager.measure(repeats=options.seeds or 5, quick=options.quick),
     "planned": lambda options, _: planned.measure(repeats=options.seeds or 5, quick=options.quick),
 }
 

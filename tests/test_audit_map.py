@@ -43,7 +43,7 @@ def test_plain_descent_on_the_plain_engine_rests_on_few_lines_of_the_core(plain)
 
 def test_it_names_what_a_reader_expects_and_no_kernel(plain):
     named = {function for reading in plain["files"] for function in reading["functions"]}
-    assert {"ClippedGradient.sensitivity", "Ledger.charge", "Curator.release", "Gaussian.release"} <= named
+    assert {"ClippedGradient.sensitivity", "Ledger.charge", "Curator.release", "Gaussian.event"} <= named
     assert not [reading["file"] for reading in plain["files"] if "kernel" in reading["file"]]
 
 

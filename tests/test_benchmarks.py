@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import kl, kl_data, kl_methods, methods, planned, tables
+from benchmarks import eager, kl, kl_data, kl_methods, methods, planned, tables
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task, measure
 from benchmarks.encoded import encode, open_encoded
 from benchmarks.results import append, read
+
+from privopt.planning.instance import Instance
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +127,15 @@ def test_the_bars_of_the_kl_comparison_are_means_of_ratios() -> None:
     assert kl.worse_rows(records) == [["adult", "0.5", "1.20"]]
     page = "<!-- table: kl -->\n<!-- end of table -->\n"
     assert "| adult | auto |  | 1.2e+03 | 1e+02 | 4e+02 |  |" in tables.render(records, page)
+
+
+def test_an_eager_step_is_timed_from_release_to_release() -> None:
+    units = eager.small_units()
+    for solver, problem in eager.solvers(4)[:1]:
+        configured = solver.configure(Instance(problem, units.public, eager.BUDGET))
+        seconds = eager.step_seconds(configured, problem, units, seed=0)
+        assert len(seconds) == 3
+        assert min(seconds) > 0.0
 
 
 def test_planned_seconds_are_put_beside_measured_ones() -> None:

@@ -1,11 +1,13 @@
 """The documentation tells the truth: its Python runs, its links lead somewhere, its pages are listed.
 
 All ```python blocks of a file run in order, in one namespace, in an empty folder. A block that only
-illustrates is preceded by the comment `<!-- skip -->` (or `<!-- skip: reason -->`) on the line above its fence.
+illustrates is preceded by the comment `<!-- skip -->` (or `<!-- skip: reason -->`) on the line above its fence. A
+line `--8<-- "path"` or `--8<-- "path:section"` stands for that file, as on the site.
 """
 
 import re
 import sys
+import textwrap
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<language>[\w+-]*).*$")
 SKIP = re.compile(r"^\s*<!-- skip(:.*)? -->\s*$")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
+SNIPPET = re.compile(r'^--8<-- "(?P<path>[^":]+)(?::(?P<section>\w+))?"$', re.MULTILINE)
 HEADING = re.compile(r"^#{1,6} +(?P<title>.*)$")
 
 
@@ -49,9 +52,20 @@ def blocks_of(markdown: str) -> Iterator[Block]:
         while number < len(lines) and lines[number].strip() != opening["fence"]:
             number += 1
         assert number < len(lines), f"the block that opens on line {start} never closes"
-        text = "\n".join(line[indent:] for line in lines[start:number])
+        text = SNIPPET.sub(snippet, "\n".join(line[indent:] for line in lines[start:number]))
         yield Block(opening["language"], text, start, SKIP.match(above) is not None)
         number += 1
+
+
+def snippet(line: re.Match[str]) -> str:
+    """The file that a line of a page stands for, or the section of it between its markers."""
+    text = (ROOT / line["path"]).read_text(encoding="utf-8")
+    if line["section"] is None:
+        return text
+    start, end = (rf"^ *# --8<-- \[{edge}:{line['section']}\]\n" for edge in ("start", "end"))
+    sections = re.findall(f"{start}(.*?){end}", text, re.MULTILINE | re.DOTALL)
+    assert len(sections) == 1, f"{line['path']} has {len(sections)} sections named {line['section']!r}"
+    return textwrap.dedent(sections[0])
 
 
 def prose_of(markdown: str) -> str:
@@ -83,6 +97,18 @@ def test_the_reader_of_blocks_finds_languages_skips_and_lines() -> None:
     assert [block.skipped for block in found] == [False, True, False]
     assert [block.line for block in found] == [2, 6, 9]
     assert found[2].text == "y = 2"
+
+
+def test_a_block_may_show_a_file_or_a_section_of_it() -> None:
+    page = '```python\n--8<-- "examples/{}"\n```\n'
+    whole, part = (
+        next(blocks_of(page.format(name))).text for name in ("sampled_descent.py", "sampled_descent.py:step")
+    )
+    assert whole == (ROOT / "examples" / "sampled_descent.py").read_text(encoding="utf-8")
+    assert part.startswith("@dataclass")
+    assert part in whole
+    with pytest.raises(AssertionError, match="has 0 sections named 'nothing'"):
+        list(blocks_of(page.format("sampled_descent.py:nothing")))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from examples.plain_descent import PlainDescent
+from examples.sampled_descent import SampledDescent
+from examples.streamed_descent import StreamedDescent
 
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
@@ -307,6 +310,20 @@ EVERY_CASE = (
         "dp spider, own loss, ball",
         DPSpider(steps=5, period=5, clip=0.4, curvature=2.0, anchor_share=0.3),
         Problem(losses.RecordLoss(own_loss), constraint=L2Ball(0.5)),
+    ),
+    Case("example, plain descent", PlainDescent(steps=6, step_size=1.0), _LOGISTIC),
+    Case(
+        "example, plain descent, own loss",
+        PlainDescent(steps=6, step_size=1.0),
+        Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case("example, sampled descent", SampledDescent(steps=6, rate=0.5, noise_multiplier=8.0), _LOGISTIC),
+    Case("example, streamed descent", StreamedDescent(steps=5), _LOGISTIC, still=None),
+    Case(
+        "example, streamed descent, l1",
+        StreamedDescent(steps=4),
+        Problem(losses.huber(0.5), L1(0.02)),
+        still=None,
     ),
     Case(
         "adaptive gradient descent, whitened",

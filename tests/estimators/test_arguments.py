@@ -104,7 +104,7 @@ def test_features_that_are_no_matrix_are_refused_without_a_cell_of_them(name: st
         assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("alpha", [0.1, "private"])
+@pytest.mark.parametrize("alpha", [0.1, pytest.param("private", marks=pytest.mark.audit)])
 def test_memory_of_a_fit_is_that_of_the_rows_whatever_n(alpha: Any) -> None:
     X, y = toy_data()
 

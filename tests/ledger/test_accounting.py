@@ -273,7 +273,7 @@ def test_several_statistics_of_one_sample_are_one_event_where_that_is_proved() -
     joint = SampledEvent(Poisson(0.05), Sequence((GaussianEvent(2.0), GaussianEvent(2.0))))
     single = SampledEvent(Poisson(0.05), GaussianEvent(math.sqrt(2)))
     assert epsilon(joint, 1e-6, ADD, near=1) == pytest.approx(epsilon(single, 1e-6, ADD, near=1), rel=1e-9)
-    with pytest.raises(NotPriceable, match="one per sample under replace-one"):
+    with pytest.raises(NotPriceable, match="one release per sample under replace-one"):
         epsilon(joint, 1e-6, REPLACE)
 
 

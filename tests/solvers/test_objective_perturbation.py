@@ -442,7 +442,7 @@ def test_other_pairings_are_refused():
         curator.release(query, query.mechanism(1.0, replace(units.public, n=80)))
     with pytest.raises(ValueError, match="cannot be released by Gaussian"):
         curator.release(query, Gaussian(1.0))
-    with pytest.raises(ValueError, match="ClippedGradient is no minimiser"):
+    with pytest.raises(ValueError, match="ClippedGradient is not a minimisation"):
         curator.release(ClippedGradient(loss=losses.logistic, at=jnp.zeros(3), clip=1.0), mechanism)
     assert len(curator.transcript) == 0
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
-from privopt.precision import require_double_precision
+from privopt.precision import as_jax, require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.queries.safeguards import stated_sensitivity
@@ -75,13 +74,14 @@ class Curator(abc.ABC):
         """
         require_double_precision()
         loops.require_fit(query, mechanism, sampling, self.public)
-        event = sampling.event(mechanism.event())
+        price = mechanism.event()
+        event = sampling.event(price)
         sensitivity = self._sensitivity(query, sampling)
-        checked_sensitivity(sensitivity, noisy=mechanism.event() != NonPrivateEvent())
+        checked_sensitivity(sensitivity, noisy=price != NonPrivateEvent())
         self.ledger.charge(query.name, event)
         released = self._answer(query, mechanism, sampling, sensitivity)
         self._record(query.name, mechanism, event, sampling, [sensitivity], np.asarray(released)[None])
-        return jnp.asarray(released)
+        return as_jax(released)
 
     def iterate(self, step: loops.Step, state: Any, times: int) -> Any:
         """Run `state = step(state, release)` `times` times, priced as a whole before the first.
@@ -304,7 +304,7 @@ class Curator(abc.ABC):
                 released[position].append(np.asarray(answer))
                 sensitivities[position].append(float(sensitivity))
                 position += 1
-                return jnp.asarray(answer)
+                return as_jax(answer)
 
             state = step(state, release)
             self._observe(slots[0].name if slots else "step", 1)

@@ -138,7 +138,11 @@ class LocalCurator(Curator):
         """The value before noise; a function of the noise for an `ArgminQuery`."""
         if isinstance(query, MeanQuery):
             private_sum = self._engine.clipped_sum(query, private_draw)
-            return query.finish(jnp.asarray(private_sum) / expected_units(sampling, self.public.n))
+            # By the reciprocal, as a compiled loop divides by a constant: the same number to the last bit.
+            with np.errstate(all="ignore"):  # a warning must not depend on the data
+                private_mean = private_sum * (1.0 / expected_units(sampling, self.public.n))
+            finishes = type(query).finish is not MeanQuery.finish
+            return query.finish(jnp.asarray(private_mean)) if finishes else private_mean
         if isinstance(query, StatisticOfHeld):
             if query.held not in self._private_held:
                 raise ValueError(

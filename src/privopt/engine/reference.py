@@ -146,4 +146,5 @@ def with_typed_leaves(query: MeanQuery) -> MeanQuery:
     def typed(leaf: Any) -> Any:
         return np.asarray(leaf) if isinstance(leaf, float | jax.Array) else leaf
 
-    return jax.tree.map(typed, query)
+    leaves, structure = jax.tree.flatten(query)
+    return jax.tree.unflatten(structure, map(typed, leaves))

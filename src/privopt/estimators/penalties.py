@@ -7,15 +7,12 @@ from typing import Any, Literal, final
 import numpy as np
 
 from privopt.estimators import arguments
-from privopt.ledger.amounts import Budget
 from privopt.planning import descent_defaults
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.planning.whitening import default_ridge
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
-from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Regulariser, Ridge
-from privopt.public import Public
 
 Penalty = Literal["l2", "l1", "elasticnet", "group"]
 PENALTIES = ("l2", "l1", "elasticnet", "group", None)
@@ -252,9 +249,7 @@ def _column(member: Any, width: int, position: dict[str, int]) -> int:
     return int(member)
 
 
-def default_strength(
-    penalty: PenaltyArguments, problem: Problem, public: Public, budget: Budget | None
-) -> float:
+def default_strength(penalty: PenaltyArguments, instance: Instance) -> float:
     """For a ridge `default_ridge`, at most 1 / n; else the noise level of a gradient, `factor C / (n mu)`.
 
     The latter is the standard deviation of an entry of one clipped mean gradient bought with the whole budget: a
@@ -264,13 +259,10 @@ def default_strength(
 
     Args:
         penalty: what the estimator was given.
-        problem: the loss.
-        public: sizes and bounds.
-        budget: of the fit; None, or an infinite one, for 1 / n.
+        instance: the loss, sizes and bounds, and the budget of the fit; 1 / n for an infinite one.
     """
-    if budget is None or not budget.is_private:
-        return 1.0 / public.n
-    instance = Instance(problem, public, budget)
+    if not instance.is_private:
+        return 1.0 / instance.public.n
     if not penalty.is_sparse:
         return default_ridge(instance)
     return descent_defaults.noise_of_one(instance, descent_defaults.default_clip(instance))

@@ -12,6 +12,8 @@ from privopt.estimators.penalties import default_strength
 from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths
 from privopt.estimators.specification import ROUNDED_UP, Records, Shape, Specification
 from privopt.estimators.targets import Target
+from privopt.ledger.amounts import Budget
+from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
 
@@ -67,7 +69,8 @@ class Setup:
             problem=Problem(target.loss),
         )
         one_record = replace(setup.public, unit="record", records_per_unit=1)
-        default = default_strength(given.penalty, setup.problem, one_record, shape.budget)
+        budget = Budget(math.inf, 0.0) if shape.budget is None else shape.budget
+        default = default_strength(given.penalty, Instance(setup.problem, one_record, budget))
         width, intercept = shape.width, given.fit_intercept
         regulariser = given.penalty.regulariser(
             width=width, default=default, intercept=intercept, kind=given.kind, names=shape.names

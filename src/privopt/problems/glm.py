@@ -16,6 +16,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import jax
@@ -85,46 +86,51 @@ class GLMLoss(abc.ABC):
     def facts(self) -> LossFacts:
         """All constants of this loss at once."""
 
+    @cached_property
+    def _constants(self) -> LossFacts:
+        """`facts`, made once: some are asked for at every step of a run."""
+        return self.facts
+
     @property
     def name(self) -> str:
         """See `LossFacts`."""
-        return self.facts.name
+        return self._constants.name
 
     @property
     def outputs(self) -> int:
         """See `LossFacts`."""
-        return self.facts.outputs
+        return self._constants.outputs
 
     @property
     def lipschitz(self) -> float:
         """See `LossFacts`."""
-        return self.facts.lipschitz
+        return self._constants.lipschitz
 
     @property
     def curvature(self) -> float:
         """See `LossFacts`."""
-        return self.facts.curvature
+        return self._constants.curvature
 
     @property
     def monotone(self) -> bool:
         """See `LossFacts`."""
-        return self.facts.monotone
+        return self._constants.monotone
 
     @property
     def value_at_zero(self) -> float | None:
         """See `LossFacts`."""
-        return self.facts.value_at_zero
+        return self._constants.value_at_zero
 
     @property
     def kernel_code(self) -> int | None:
         """See `LossFacts`; a plain integer, as the compiled kernels want it."""
-        code = self.facts.kernel_code
+        code = self._constants.kernel_code
         return None if code is None else int(code)
 
     @property
     def kernel_parameters(self) -> tuple[float, float]:
         """See `LossFacts`."""
-        return self.facts.kernel_parameters
+        return self._constants.kernel_parameters
 
     @property
     def balances(self) -> bool:

@@ -30,7 +30,7 @@ def require_pure(query: Query, public: Public) -> None:
         TypeError: the class was not decorated by `query`.
     """
     if isinstance(query, MeanQuery):
-        statics = tuple(getattr(query, one.name) for one in _fields_of(query) if one.metadata.get("static"))
+        statics = tuple(getattr(query, name) for name in _static_names(type(query)))
         if not _is_ours(type(query), statics):
             _trace(query, public)
 
@@ -111,6 +111,11 @@ def _contribution(query: MeanQuery, *, public: Public) -> Any:
         )
     rows = jnp.zeros((1, jnp.shape(form.points)[1]))
     return form.coefficients(rows, jnp.zeros(1), jnp.zeros(1)), query.finish(clipped)
+
+
+@cache
+def _static_names(kind: type) -> tuple[str, ...]:
+    return tuple(one.name for one in _fields_of(kind) if one.metadata.get("static"))
 
 
 def _fields_of(query: Any) -> tuple[Field[Any], ...]:

@@ -68,7 +68,7 @@ class ClippedGradient(RecordSum):
         xp: Any = jnp if isinstance(self.at, Tracer) else np
         at = xp.asarray(self.at, float)
         with np.errstate(over="ignore"):
-            prediction_bound = public.row_bound * xp.sqrt(xp.sum(at * at))
+            prediction_bound = public.row_bound * xp.sqrt((at * at).sum())
         if public.relation is Relation.REPLACE_ONE and not self.balanced:
             bound = diameter_bound(loss, prediction_bound)
         else:
