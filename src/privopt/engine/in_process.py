@@ -23,6 +23,7 @@ from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery, RecordSum, RowForm
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.safeguards import row_form_of
+from privopt.queries.second_moment import WeightedSecondMoment
 
 
 class InProcessEngine:
@@ -49,7 +50,7 @@ class InProcessEngine:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
             public, query = self.units.public, with_typed_leaves(checked(query))
-            if supports_second_moment(self.units, query):
+            if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
                 return second_moment_sum(self.units, query, private_draw)
             if type(query) is GradientNorms:  # a subclass may compute something else
                 groups = [with_typed_leaves(group) for group in query.groups(public)]

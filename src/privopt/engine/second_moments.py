@@ -1,7 +1,7 @@
 """The sum of `w a a^T` over units: products of float64 blocks of rows in place of one matrix a record."""
 
 import math
-from typing import Any, TypeGuard
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,7 +12,7 @@ from scipy import sparse
 from privopt.data.rows import Positions, dense_product, take_rows
 from privopt.data.units import Units
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
-from privopt.queries.base import MeanQuery, shrunk_radius
+from privopt.queries.base import shrunk_radius
 from privopt.queries.safeguards import clips_by_itself
 from privopt.queries.second_moment import WeightedSecondMoment
 
@@ -21,15 +21,14 @@ _PRODUCTS = 2048  # products that are added before their sum is set aside
 _SPARSE_COLUMNS = 128  # CSR rows with fewer columns are multiplied as dense blocks
 
 
-def supports_second_moment(units: Units, query: MeanQuery) -> TypeGuard[WeightedSecondMoment]:
+def supports_second_moment(units: Units, query: WeightedSecondMoment) -> bool:
     """Whether `second_moment_sum` computes the query: it clips records, not averages of users.
 
     Privacy:
         Not a subclass that contributes or clips in a way of its own, which its sensitivity may rest on.
     """
     return (
-        isinstance(query, WeightedSecondMoment)
-        and type(query).record_contribution is WeightedSecondMoment.record_contribution
+        type(query).record_contribution is WeightedSecondMoment.record_contribution
         and clips_by_itself(type(query))
         and (units.private_offsets is None or query.never_clips(units.public))
     )
