@@ -1,6 +1,6 @@
 """Accelerated mirror descent on a bounded convex body, whose error follows the body's Gaussian width.
 
-Minimises F(x) + ridge over a body B, F = (1/n) sum_i f(x, z_i) convex and smooth. With the l1 ball the error hardly
+Minimises F(x) + ridge over a body B, F = (1/n) sum_i f(x, xi_i) convex and smooth. With the l1 ball the error hardly
 grows with the number of parameters.
 Source: Wang, Ye, Xu 2017, Algorithm 3, corrected.
 """

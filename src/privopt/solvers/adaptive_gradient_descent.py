@@ -1,6 +1,6 @@
 """Adaptive private gradient descent: each step's noise follows the norm of the gradient, which the releases show.
 
-Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, z_i), convex or not. See `norm_tracking`.
+Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i), convex or not. See `norm_tracking`.
 Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 3, rebuilt.
 """
 

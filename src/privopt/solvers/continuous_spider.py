@@ -1,6 +1,6 @@
 """Continuous Spider: gradient descent on a running estimate of the gradient that every release improves.
 
-Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, z_i). A step releases one vector, a mixture of the
+Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i). A step releases one vector, a mixture of the
 gradient and of its change since the last point, whose sensitivity shrinks with the distance; nothing that was released
 is thrown away, so that the last estimate is about as accurate as one gradient bought with the whole budget.
 Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 1, whose phases are dissolved here.

@@ -1,6 +1,6 @@
 """DP-Spider: noisy gradients now and then, noisy differences in between, for a point where the gradient is small.
 
-Solves min_w F(w) + r(w) over a constraint set to a small gradient, F = (1/n) sum_i f(w, z_i), convex or not.
+Solves min_w F(w) + r(w) over a constraint set to a small gradient, F = (1/n) sum_i f(w, xi_i), convex or not.
 Source: Arora, Bassily, Gonzalez, Guzman, Menart, Ullah 2023, Algorithm 1 and Theorem 1.
 """
 

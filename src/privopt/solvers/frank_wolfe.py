@@ -1,6 +1,6 @@
 """Private Frank-Wolfe on the l1 ball: each step moves towards a vertex that was chosen privately.
 
-Minimises F(w) + ridge over ||w||_1 <= R, F = (1/n) sum_i f(w, z_i) convex and smooth. T steps give at most T non-zero
+Minimises F(w) + ridge over ||w||_1 <= R, F = (1/n) sum_i f(w, xi_i) convex and smooth. T steps give at most T non-zero
 parameters, and what privacy costs grows with the logarithm of their number only.
 Source: Talwar, Thakurta, Zhang 2015.
 """

@@ -1,6 +1,6 @@
 """Full-batch private gradient descent, with fixed momentum, proximal steps and averaging.
 
-Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, z_i).
+Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i).
 Source: Wang, Ye, Xu 2017, Algorithm 4; Bassily, Smith, Thakurta 2014 for the privacy argument.
 """
 

@@ -1,7 +1,7 @@
 """KL Spider: phases of recursive gradient estimates, planned so that a bound on the excess is known before the run.
 
-Minimises F(w) + r(w) over a constraint set, F = (1/n) sum_i f(w, z_i), r smooth, for objectives whose gradient is large
-where their excess is; convexity is not needed.
+Minimises F(w) + r(w) over a constraint set, F = (1/n) sum_i f(w, xi_i), r smooth, for objectives whose gradient is
+large where their excess is; convexity is not needed.
 Source: Menart, Ullah, Arora, Bassily, Guzman 2023, Algorithm 1.
 """
 
