@@ -64,7 +64,7 @@ tests: $(VENV)/installed-dev  ## pytest only: tests, doctests, code blocks (ARGS
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
 
 # ---- what takes longer -----------------------------------------------------------------------------------------------
-audit: $(VENV)/installed-dev  ## the slow statistics: attacks, tails, long properties
+audit: $(VENV)/installed-dev $(VENV)/installed-docs  ## the slow statistics: attacks, tails, long properties
 	$(BIN)/python -m pytest -m audit -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
 
 thorough: $(VENV)/installed-dev  ## the tests with hypothesis' thorough profile
