@@ -6,9 +6,13 @@ Nothing here is read off the data. A solver plans from these numbers alone.
 import enum
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
+
+Weighting: TypeAlias = Literal["user", "sqrt", "record"]
+DEFAULT_RECORDS = 100  # of a user that are used, where nothing is said
+DEFAULT_WEIGHTING: Weighting = "sqrt"
 
 
 class Relation(enum.Enum):
@@ -53,7 +57,10 @@ class Public:
         relation: the neighbouring relation.
         row_bound: largest l2 norm of a feature row, the intercept included; rows are clipped to it.
         unit: "record", or "user" when a unit owns several records.
-        records_per_unit: public cap on the records one unit may keep.
+        records_per_unit: M, the public cap on the records one unit may keep.
+        weighting: of users: what the average of a user with k records weighs, "user" 1, "sqrt" sqrt(k / M) or "record"
+            k / M. It says which objective is minimised.
+        typical_records: a public guess of how many records a typical user keeps, between 1 and M. Utility only.
         sparse: whether the rows are stored as CSR.
         outputs: columns of the parameters (classes of a softmax model), 1 for a vector.
         drawn: whether the units are a block that was drawn from data under add-or-remove-one: then there may be more
@@ -66,6 +73,8 @@ class Public:
     row_bound: float = 1.0
     unit: str = "record"
     records_per_unit: int = 1
+    weighting: Weighting = "user"
+    typical_records: float = 1.0
     sparse: bool = False
     outputs: int = 1
     drawn: bool = False
@@ -90,7 +99,68 @@ class Public:
             raise ValueError(f"unit must be 'record' or 'user', got {self.unit!r}.")
         if self.records_per_unit < 1:
             raise ValueError(f"records_per_unit must be at least 1, got {self.records_per_unit}.")
+        check_weighting(self.weighting)
+        check_typical_records(self.typical_records, self.records_per_unit)
+
+    @property
+    def by_user(self) -> bool:
+        """Whether a unit is a user: everything somebody contributed, which may be many records or none."""
+        return self.unit == "user"
+
+    @property
+    def typical_weight(self) -> float:
+        """What a typical unit's average weighs: 1 where a unit is a record. A public guess."""
+        share = self.typical_records / self.records_per_unit
+        return {"user": 1.0, "sqrt": math.sqrt(share), "record": share}[self.weighting]
 
     def block(self, size: int) -> "Public":
         """What is public about a random block of the units, of public size `size`."""
         return replace(self, n=size, drawn=self.relation is Relation.ADD_OR_REMOVE_ONE)
+
+
+def of_users(cap: Any, weighting: Any, typical: Any = None) -> dict[str, Any]:
+    """The entries of `Public` that say that a unit is a user.
+
+    Args:
+        cap: M, the largest number of records of a user that are used, at least 1.
+        weighting: what the average of a user's records weighs.
+        typical: public guess of how many records a typical user keeps; None for the root of the cap.
+    Raises:
+        TypeError, ValueError: one of them is not usable.
+    """
+    if not isinstance(cap, int | np.integer) or isinstance(cap, bool) or cap < 1:
+        raise ValueError(f"max_records_per_user must be an integer of at least 1, got {cap!r}.")
+    check_weighting(weighting)
+    typical = math.sqrt(cap) if typical is None else typical
+    check_typical_records(typical, int(cap))
+    return {
+        "unit": "user",
+        "records_per_unit": int(cap),
+        "weighting": weighting,
+        "typical_records": float(typical),
+    }
+
+
+def check_weighting(weighting: Any) -> None:
+    """Refuse a weighting of users that is none.
+
+    Raises:
+        ValueError: there is no such weighting.
+    """
+    if weighting not in ("user", "sqrt", "record"):
+        raise ValueError(f"user_weighting must be 'user', 'sqrt' or 'record', got {weighting!r}.")
+
+
+def check_typical_records(typical: Any, cap: int) -> None:
+    """Refuse a typical number of records that no user can have.
+
+    Raises:
+        TypeError, ValueError: it is no number between 1 and the cap.
+    """
+    if isinstance(typical, bool) or not isinstance(typical, int | float | np.number):
+        raise TypeError(f"typical_records must be a number, got {typical!r}.")
+    if not 1 <= typical <= cap:
+        raise ValueError(
+            f"typical_records must lie between 1 and the cap of {cap:,} records a user, got {typical!r}: it is a "
+            "public guess of how many records a typical user keeps."
+        )

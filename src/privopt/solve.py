@@ -18,7 +18,7 @@ from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
-from privopt.public import Public, Relation
+from privopt.public import DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 from privopt.queries.effects import require_pure_loss
 from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_loss, flat_start, posed_problem
@@ -96,7 +96,9 @@ def plan(
     delta: float,
     relation: Relation | str = Relation.REPLACE_ONE,
     row_bound: float = 1.0,
-    records_per_unit: int = 1,
+    max_records_per_user: int | None = None,
+    user_weighting: Weighting = DEFAULT_WEIGHTING,
+    typical_records: float | None = None,
     solver: Solver | str | None = None,
     start: Any = None,
 ) -> Plans:
@@ -110,7 +112,10 @@ def plan(
         delta: privacy budget.
         relation: the neighbouring relation.
         row_bound: largest l2 norm of a feature row.
-        records_per_unit: public cap on the records of a user; 1 when a record is the unit.
+        max_records_per_user: public cap on the records of a user that are used; then the privacy unit is a user, even
+            at a cap of 1. Default: a record is the unit.
+        user_weighting: of users, see `Units.from_arrays`.
+        typical_records: of users, likewise.
         solver: only this one; default: every solver that can solve the problem.
         start: parameters of the right structure; required for a function, ignored otherwise.
     Returns:
@@ -125,9 +130,12 @@ def plan(
         d=d,
         relation=Relation.parse(relation),
         row_bound=row_bound,
-        unit="user" if records_per_unit > 1 else "record",
-        records_per_unit=records_per_unit,
         outputs=problem.loss.outputs,
+        **(
+            {}
+            if max_records_per_user is None
+            else of_users(max_records_per_user, user_weighting, typical_records)
+        ),
     )
     check_loss(problem, public)
     instance = Instance(problem, public, budget)

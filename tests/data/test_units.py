@@ -19,9 +19,11 @@ from scipy import sparse
 from privopt.data.rows import MappedRows, take_rows
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.reference import ReferenceEngine
 from privopt.ledger.sampling import FixedSize, Poisson, Sampling
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.second_moment import SecondMoment
 
 RELATIONS = ["replace-one", "add-or-remove-one"]
 
@@ -439,3 +441,34 @@ def test_sparse_rows_are_never_made_dense() -> None:
         check=False,
     )
     assert done.stdout.strip() == "fits", done.stderr[-2000:]
+
+
+def test_a_query_may_weigh_users_in_its_own_way() -> None:
+    units = Units.from_arrays(
+        np.ones((4, 1)), row_bound=1.0, groups=[0, 0, 0, 1], max_records_per_user=4, n=3, typical_records=3
+    )
+    assert units.public.typical_weight == math.sqrt(0.75)
+    np.testing.assert_allclose(units.private_weights, np.sqrt([0.75, 0.25]))
+    assert units.weighted_as(None) is units
+    np.testing.assert_array_equal(units.weighted_as("user").private_weights, [1.0, 1.0])
+    np.testing.assert_allclose(units.weighted_as("record").private_weights, [0.75, 0.25])
+    for engine in (
+        InProcessEngine(units),
+        ReferenceEngine(units),
+    ):  # the second moment counts users, not records
+        np.testing.assert_allclose(engine.clipped_sum(SecondMoment(row_bound=1.0)), [2.0])
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ("many", TypeError, "must be a number"),
+        (0, ValueError, "between 1 and the cap of 4"),
+        (5, ValueError, "cap of 4"),
+    ],
+)
+def test_the_typical_number_of_records_is_one_a_user_can_have(given: Any, error: Any, words: str) -> None:
+    with pytest.raises(error, match=words):
+        Units.from_arrays(
+            np.ones((2, 1)), row_bound=1.0, groups=[0, 1], max_records_per_user=4, typical_records=given
+        )

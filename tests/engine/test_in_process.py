@@ -295,7 +295,9 @@ class RecordCount(UnitSum):
     def shape(self, public: Any) -> tuple[int, ...]:
         return (2,)
 
-    def unit_contribution(self, private_features: Any, private_targets: Any, private_mask: Any) -> Any:
+    def unit_contribution(
+        self, private_features: Any, private_targets: Any, private_mask: Any, private_weight: Any
+    ) -> Any:
         return jnp.stack([jnp.sum(private_mask), jnp.sum(private_targets * private_mask) / 0.5])
 
 

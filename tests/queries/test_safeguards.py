@@ -105,7 +105,7 @@ class UnclippedUnit(UnitSum):
     def shape(self, public):
         return (public.d,)
 
-    def unit_contribution(self, private_features, private_targets, private_mask):
+    def unit_contribution(self, private_features, private_targets, private_mask, private_weight):
         return 1e200 * jnp.sum(private_features, axis=0)
 
     def clip_unit(self, private_vector):

@@ -31,10 +31,17 @@ from privopt.data.rows import (
     whole_tiles,
 )
 from privopt.data.storage import finite_rows, gather_rows, store_rows
-from privopt.data.users import Weighting, check_user_records, choose_records, offsets, user_weights, within
+from privopt.data.users import choose_records, offsets, user_weights, within
 from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import NoiseSource
-from privopt.public import Public, Relation
+from privopt.public import (
+    DEFAULT_RECORDS,
+    DEFAULT_WEIGHTING,
+    Public,
+    Relation,
+    Weighting,
+    of_users,
+)
 
 _LARGEST_BOUND = 1e30  # float32 ends at 3e38
 MOST_ABSENT = 2  # under replace-one, n is at most this many times the number of rows
@@ -91,8 +98,9 @@ class Units:
         row_bound: float | None = None,
         n: int | None = None,
         groups: Any = None,
-        max_records_per_user: int = 100,
-        user_weighting: Weighting = "sqrt",
+        max_records_per_user: int = DEFAULT_RECORDS,
+        user_weighting: Weighting = DEFAULT_WEIGHTING,
+        typical_records: float | None = None,
         classes: Sequence[Any] | NDArray[Any] | None = None,
         target_bounds: tuple[float, float] | None = None,
         intercept: float | None = None,
@@ -115,6 +123,7 @@ class Units:
                 whose key is missing (None, NaN, NaT, an empty text) belongs to nobody and counts as zero.
             max_records_per_user: public cap M; a user keeps a uniformly random choice of at most M usable records.
             user_weighting: weight of a user's average of k records: "user" 1, "sqrt" sqrt(k / M), "record" k / M.
+            typical_records: public guess of the records that a typical user keeps; default sqrt(M). Utility only.
             classes: the public labels. Two are mapped to -1 and +1, more to 0, 1, 2, ...
             target_bounds: public (low, high); numbers outside are moved to the nearer end.
             intercept: public value of a constant last column to append; None for no such column.
@@ -140,7 +149,7 @@ class Units:
         intercept = _check_intercept(intercept, dtype)
         _check_target_domain(classes, target_bounds)
         targets = _check_targets(targets, rows, classes)
-        check_user_records(max_records_per_user, user_weighting)
+        users = of_users(max_records_per_user, user_weighting, typical_records)
         codes = None if groups is None else cells.user_codes(groups, rows)
         units = rows if codes is None else int(codes.max(initial=-1)) + 1
         public = Public(
@@ -148,10 +157,9 @@ class Units:
             d=width + (intercept is not None),
             relation=relation,
             row_bound=row_bound if intercept is None else bound_with(row_bound, intercept),
-            unit="record" if codes is None else "user",
-            records_per_unit=1 if codes is None else max_records_per_user,
             sparse=sparse.issparse(features),
             outputs=len(classes) if classes is not None and len(classes) > 2 else 1,
+            **({} if codes is None else users),
         )
         private_targets, private_usable = _map_targets(targets, rows, classes, target_bounds)
         if codes is None:
@@ -190,6 +198,18 @@ class Units:
             return positions
         private_counts = np.diff(self.private_offsets)[positions]
         return np.repeat(self.private_offsets[positions], private_counts) + within(private_counts)
+
+    def weighted_as(self, weighting: Weighting | None) -> "Units":
+        """The same units with users' averages weighted in another way; None for the weighting of the data."""
+        if self.private_offsets is None or weighting in (None, self.public.weighting):
+            return self
+        private_counts = np.diff(self.private_offsets)
+        private_weights = user_weights(private_counts, self.public.records_per_unit, weighting)
+        return dataclasses.replace(
+            self,
+            public=dataclasses.replace(self.public, weighting=weighting),
+            private_weights=private_weights,
+        )
 
     def subset(self, positions: NDArray[np.int64], size: int) -> "Units":
         """The units at some positions, chosen without looking at them; `size` is their public number n."""

@@ -1,11 +1,9 @@
 """Which records a user keeps, how they are laid out, and what a user's average weighs."""
 
-from typing import Any, Literal, TypeAlias
-
 import numpy as np
 from numpy.typing import NDArray
 
-Weighting: TypeAlias = Literal["user", "sqrt", "record"]
+from privopt.public import Weighting
 
 
 def choose_records(
@@ -27,18 +25,6 @@ def choose_records(
     private_rows = np.sort(private_rows[private_rank < cap])
     private_rows = private_rows[np.argsort(codes[private_rows], kind="stable")]
     return private_rows, offsets(np.bincount(codes[private_rows], minlength=users))
-
-
-def check_user_records(cap: Any, weighting: Any) -> None:
-    """Refuse a cap on a user's records, or a weighting of users, that is none.
-
-    Raises:
-        ValueError: one of them is not usable.
-    """
-    if not isinstance(cap, int | np.integer) or isinstance(cap, bool) or cap < 1:
-        raise ValueError(f"max_records_per_user must be an integer of at least 1, got {cap!r}.")
-    if weighting not in ("user", "sqrt", "record"):
-        raise ValueError(f"user_weighting must be 'user', 'sqrt' or 'record', got {weighting!r}.")
 
 
 def user_weights(private_counts: NDArray[np.int64], cap: int, weighting: Weighting) -> NDArray[np.float64]:

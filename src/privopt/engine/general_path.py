@@ -74,7 +74,10 @@ def unit_contributions(
     else:
         assert isinstance(query, UnitSum)
         private_vectors = jax.vmap(query.unit_contribution)(
-            private_features, chunk.private_targets, chunk.private_mask.astype(jnp.float64)
+            private_features,
+            chunk.private_targets,
+            chunk.private_mask.astype(jnp.float64),
+            chunk.private_weights,
         )
     private_there = jnp.any(chunk.private_mask, axis=1)
     private_good = jax.vmap(query.without_bad)(_keep(private_vectors, private_there))

@@ -51,7 +51,7 @@ class InProcessEngine:
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
             public, query = self.units.public, with_typed_leaves(checked(query))
             if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
-                return second_moment_sum(self.units, query, private_draw)
+                return second_moment_sum(self.units.weighted_as(query.weighting), query, private_draw)
             if type(query) is GradientNorms:  # a subclass may compute something else
                 groups = [with_typed_leaves(group) for group in query.groups(public)]
                 return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
@@ -66,8 +66,9 @@ class InProcessEngine:
             return self._plain.chunked_sum(query, private_draw, by_rows=False)
         if fast_path.supports(self.units, form):
             private_inverses = self._inverse_norms(form.norm)
+            private_units = self.units.weighted_as(query.weighting)
             return fast_path.kernel_sum(
-                self.units, form, private_inverses, private_draw, self._threads, self._carried
+                private_units, form, private_inverses, private_draw, self._threads, self._carried
             )
         if public.unit == "user":
             return self._plain.chunked_sum(query, private_draw, by_rows=form.averages)

@@ -110,7 +110,7 @@ class ReferenceEngine:
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None
     ) -> Iterator[tuple[UnitChunk, int]]:
         """Chunks of whole units, padded to one shape, with how many units each really holds."""
-        units = self.units
+        units = self.units.weighted_as(query.weighting)
         count = units.private_count if private_draw is None else len(private_draw)
         length = chunk_length(query, units.public, count)
         records = units.public.records_per_unit

@@ -15,7 +15,6 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
-from privopt.data.users import Weighting
 from privopt.estimators import arguments
 from privopt.estimators.penalties import Penalty
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
@@ -28,7 +27,7 @@ from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
-from privopt.public import Relation
+from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
 from privopt.report.report import PrivacyReport
 from privopt.solve import minimize
 from privopt.solve_arguments import check_observer
@@ -80,6 +79,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         random_state: None draws secret noise. A seed makes the fit reproducible and *not private*.
         max_records_per_user: public cap on the records of a user that are used, with `groups`.
         user_weighting: "user", "sqrt" or "record": how a user's weight grows with their number of records.
+        typical_records: a public guess of how many records a typical user keeps; default the root of the cap.
     Attributes:
         coef_, intercept_: released parameters.
         n_features_in_, feature_names_in_, n_iter_: number and names of the features, number of gradient steps.
@@ -111,8 +111,9 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     solver: Solver | str = "auto"
     account: Account | None = None
     random_state: int | None = None
-    max_records_per_user: int = 100
-    user_weighting: Weighting = "sqrt"
+    max_records_per_user: int = DEFAULT_RECORDS
+    user_weighting: Weighting = DEFAULT_WEIGHTING
+    typical_records: float | None = None
 
     coef_: NDArray[np.float64] = field(init=False)
     intercept_: Any = field(init=False)

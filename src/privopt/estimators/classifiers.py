@@ -78,7 +78,7 @@ class LogisticRegression(PrivateClassifier):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         classes: see `PrivateClassifier`.
     Privacy:
@@ -122,7 +122,7 @@ class LinearSVC(PrivateClassifier):
     Args:
         width: half the length of margins over which the hinge is made smooth; positive.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         classes: see `PrivateClassifier`; two labels.
     Privacy:

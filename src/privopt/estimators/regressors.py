@@ -50,7 +50,7 @@ class LinearRegression(PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -74,7 +74,7 @@ class Ridge(PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -98,7 +98,7 @@ class HuberRegressor(PrivateRegressor):
         threshold: the residual, in the target's units, at which the loss turns from square to linear; by default a
             tenth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -133,7 +133,7 @@ class QuantileRegressor(PrivateRegressor):
         smoothing: half the length, in the target's units, over which the corner is made smooth; 0 for none; by default
             a twentieth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -172,7 +172,7 @@ class PoissonRegressor(PrivateRegressor):
     Args:
         max_rate: largest rate the model predicts; by default the upper target bound.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
         target_bounds: see `PrivateRegressor`; the lower one is at least 0.
     Privacy:

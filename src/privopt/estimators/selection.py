@@ -46,6 +46,7 @@ FIXED = frozenset(
         "relation",
         "scale_share",
         "target_bounds",
+        "typical_records",
         "user_weighting",
     }
 )

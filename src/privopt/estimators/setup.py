@@ -68,7 +68,9 @@ class Setup:
             alpha=None,
             problem=Problem(target.loss),
         )
-        one_record = replace(setup.public, unit="record", records_per_unit=1)
+        one_record = replace(
+            setup.public, unit="record", records_per_unit=1, weighting="user", typical_records=1.0
+        )
         budget = Budget(math.inf, 0.0) if shape.budget is None else shape.budget
         default = default_strength(given.penalty, Instance(setup.problem, one_record, budget))
         width, intercept = shape.width, given.fit_intercept
@@ -93,9 +95,8 @@ class Setup:
             d=self.features.width + (self.intercept is not None),
             relation=self.specification.relation,
             row_bound=self._longest_row(),
-            unit="user" if by_user else "record",
-            records_per_unit=self.specification.max_records_per_user if by_user else 1,
             outputs=self.problem.loss.outputs,
+            **(self.specification.users() if by_user else {}),
         )
 
     def _longest_row(self) -> float:
@@ -132,6 +133,7 @@ class Setup:
             groups=records.groups,
             max_records_per_user=given.max_records_per_user,
             user_weighting=given.user_weighting,
+            typical_records=given.typical_records,
             classes=self.target.labels,
             target_bounds=None if scaling is None else scaling.ends,
             intercept=intercept,

@@ -12,13 +12,12 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from privopt.data import cells
-from privopt.data.users import Weighting, check_user_records
 from privopt.estimators import arguments
 from privopt.estimators.penalties import PenaltyArguments
 from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.public import Relation
+from privopt.public import Relation, Weighting, of_users
 
 UNIT = "unit"
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
@@ -83,7 +82,7 @@ class Specification:
         n: the number of units, None for that of the data.
         row_bound: the largest length of a scaled row, "unit", or None for the usual one.
         fit_intercept: whether there is a constant.
-        max_records_per_user, user_weighting: of users.
+        max_records_per_user, user_weighting, typical_records: of users.
     """
 
     kind: str
@@ -97,6 +96,7 @@ class Specification:
     fit_intercept: bool
     max_records_per_user: int
     user_weighting: Weighting
+    typical_records: float | None
 
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any]) -> "Specification":
@@ -110,10 +110,18 @@ class Specification:
         """Check what nothing else would look at, or look at only where it matters."""
         arguments.check_switch("fit_intercept", self.fit_intercept)
         arguments.fraction("scale_share", self.scale_share, "the share of the budget for estimating bounds")
-        check_user_records(self.max_records_per_user, self.user_weighting)
+        self.users()
         n: Any = self.n
         if n is not None and (isinstance(n, bool) or not isinstance(n, int | np.integer)):
             raise TypeError(f"n must be an integer or None, got {n!r}: it is the public number of units.")
+
+    def users(self) -> dict[str, Any]:
+        """The entries of `Public` that say that a unit is a user.
+
+        Raises:
+            TypeError, ValueError: the cap, the weighting or the typical number is not usable.
+        """
+        return of_users(self.max_records_per_user, self.user_weighting, self.typical_records)
 
     def public_count(self, rows: int | None) -> int | None:
         """The number of units that advice may name: n, or under replace-one that of the rows.

@@ -192,7 +192,9 @@ def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
         delta=budget.delta,
         relation=public.relation,
         row_bound=public.row_bound,
-        records_per_unit=public.records_per_unit,
+        max_records_per_user=public.records_per_unit if public.by_user else None,
+        user_weighting=public.weighting,
+        typical_records=public.typical_records if public.by_user else None,
         solver=solver,
     ).default
 

@@ -24,7 +24,7 @@ from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.problems.norms import scale_of
-from privopt.public import Public, Relation
+from privopt.public import Public, Relation, Weighting
 
 Scalar = Any  # a Python float, or a traced zero-dimensional float64 array inside a compiled loop
 Norm = Literal["l2", "linf"]
@@ -227,10 +227,13 @@ class MeanQuery(Query):
             `finish` changes the norm. See `safeguards.into_radius`.
         sensitivity_argument: why a sensitivity below factor * radius / N is enough, in a sentence; empty where it is
             not below. It serves the class that declares it, and no subclass that computes something else.
+        weighting: what a user's average weighs in this query; None for the weighting of the data. A public choice: the
+            clip bounds a user's vector whatever its weight.
     """
 
     radius_norm: ClassVar[str] = ""
     sensitivity_argument: ClassVar[str] = ""
+    weighting: ClassVar[Weighting | None] = None
 
     @abc.abstractmethod
     def radius(self) -> Scalar:
@@ -276,8 +279,16 @@ class UnitSum(MeanQuery):
         private_features: Float[Array, "M d"],
         private_targets: Float[Array, " M"],
         private_mask: Float[Array, " M"],
+        private_weight: Scalar,
     ) -> Array:
-        """What one unit contributes, before clipping; absent records have mask 0 and zero rows."""
+        """What one unit contributes, before clipping.
+
+        Args:
+            private_features: its rows; those of absent records are zero.
+            private_targets: likewise.
+            private_mask: 1 for a record, 0 for none.
+            private_weight: what the weighting gives the unit, in [0, 1]; it is applied here or not at all.
+        """
 
 
 def acute_factor(public: Public, sampling: Sampling) -> float:

@@ -98,7 +98,7 @@ def _contribution(query: MeanQuery, *, public: Public) -> Any:
     else:
         assert isinstance(query, UnitSum)
         vector = query.unit_contribution(
-            jnp.zeros((records, public.d)), jnp.zeros(records), jnp.ones(records)
+            jnp.zeros((records, public.d)), jnp.zeros(records), jnp.ones(records), jnp.ones(())
         )
     clipped = query.clip_unit(query.without_bad(vector))
     form = query.row_form(public) if isinstance(query, RecordSum) else None

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
-from privopt.public import Public
+from privopt.public import Public, Weighting
 from privopt.queries.base import RecordSum, Scalar, acute_factor, query
 
 
@@ -43,7 +43,7 @@ class WeightedSecondMoment(RecordSum):
 
 @query
 class SecondMoment(WeightedSecondMoment):
-    """Mean over units of `a a^T`, a user's being the weighted average over their records; see `pack` for the vector.
+    """Mean over units of `a a^T`, a user's being the average over their records of weight 1; see `pack` for the vector.
 
     Attributes:
         row_bound: R, largest l2 norm of a row; a contribution beyond R^2 is scaled to it. Rows of a curator with
@@ -65,6 +65,8 @@ class SecondMoment(WeightedSecondMoment):
         "Two positive semidefinite matrices make no obtuse angle: replacing one by another moves the sum by sqrt(2) "
         "radii."
     )
+
+    weighting: ClassVar[Weighting | None] = "user"
 
     row_bound: Scalar
 
