@@ -17,6 +17,7 @@ from privopt.problems.regularisers import Ridge
 from privopt.queries.base import Query
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.hessian import NewtonDirection
@@ -26,6 +27,7 @@ from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
+from privopt.queries.total_weight import TotalWeight
 from privopt.queries.vertex_scores import VertexScores
 
 D = 4
@@ -68,6 +70,18 @@ EVERY_QUERY: dict[str, Query] = {
     "gradient, own loss, tiny clip": ClippedGradient(loss=OWN, at=AT, clip=3e-16),
     "gradient, no kernel": ClippedGradient(loss=PLAIN, at=AT, clip=0.4),
     "gradient norm": GradientNorm(loss=SQUARED, at=AT, clip=0.4),
+    "gradient and count": GradientAndCount(loss=SQUARED, at=AT, clip=0.4, height=0.1),
+    "gradient and count, mapped": GradientAndCount(
+        loss=losses.logistic, at=AT, clip=0.4, height=0.1, row_map=np.eye(D)[:, :3] * 2.0, centre=AT[:3]
+    ),
+    "gradient and count, no kernel": GradientAndCount(
+        loss=PLAIN, at=AT, clip=0.4, height=0.2, centre=0.1 * AT
+    ),
+    "gradient and count, softmax": GradientAndCount(
+        loss=SOFTMAX, at=WIDE, clip=0.4, height=0.1, row_map=2.0 * np.eye(D)
+    ),
+    "gradient and count, own loss": GradientAndCount(loss=OWN, at=AT, clip=3e-16, height=1e-16),
+    "total weight": TotalWeight(),
     "difference": ClippedGradientDifference(loss=SQUARED, at=AT, anchor=BEFORE, slope_clip=0.3),
     "difference, clipped gradients": ClippedGradientDifference(
         loss=SQUARED, at=AT, anchor=BEFORE, slope_clip=0.3, gradient_clip=0.5

@@ -162,10 +162,10 @@ def _pass(form: RowForm) -> _Pass:
         kind=kernel.kind,
         points=np.ascontiguousarray(np.asarray(form.points, np.float64).T),
         outputs=form.outputs,
-        formula=(int(kernel.code), first, second, _shrunk_radius(kernel.balanced)),
-        radius=_shrunk_radius(form.radius),
-        inner=_shrunk_radius(kernel.inner),
-        change=_shrunk_radius(kernel.change),
+        formula=(int(kernel.code), first, second, shrunk(kernel.balanced)),
+        radius=shrunk(form.radius),
+        inner=shrunk(kernel.inner),
+        change=shrunk(kernel.change),
         gain=float(kernel.gain),
     )
 
@@ -185,18 +185,18 @@ def _stored_sum(
     if units.private_offsets is not None and units.private_weights is not None:
         owners = (units.private_offsets, units.private_weights)
     private_block = _Block(
-        _kernel_rows(units.private_features), units.private_targets, private_inverse_norms, owners, memory
+        kernel_rows(units.private_features), units.private_targets, private_inverse_norms, owners, memory
     )
     # CSR: a nominal 64 stored entries a row. The number of lanes never depends on private values.
     entries = work.outputs * (64 if sparse.issparse(units.private_features) else width)
-    lanes = _lanes(count, work.outputs * width, entries)
+    lanes = lane_ends(count, work.outputs * width, entries)
     totals = np.empty((len(lanes) - 1, work.outputs, width))
 
     def run(first: int, last: int) -> None:
         work.run(private_block, index, lanes, first, last, totals)
 
-    _run_lanes(run, len(lanes) - 1, threads)
-    return _in_order(totals)
+    run_lanes(run, len(lanes) - 1, threads)
+    return in_order(totals)
 
 
 def _mapped_sum(
@@ -221,7 +221,7 @@ def _mapped_sum(
             owners = (offsets(np.diff(units.private_offsets)[positions]), units.private_weights[positions])
         part = memory.of_rows(private_where)
         private_block = _Block(
-            _kernel_rows(take_rows(units.private_features, private_where)),
+            kernel_rows(take_rows(units.private_features, private_where)),
             units.private_targets[private_where],
             private_inverse_norms[private_where],
             owners,
@@ -233,28 +233,28 @@ def _mapped_sum(
     return total.total()
 
 
-def _shrunk_radius(radius: Any) -> float:
+def shrunk(radius: Any) -> float:
     """`queries.base.shrunk_radius` as a number."""
     stated = float(radius)
     cut = stated if math.isinf(stated) else min(stated, LARGEST_RADIUS)
     return cut * (1.0 - ROUNDING_MARGIN) if stated >= SMALLEST_RADIUS else 0.0
 
 
-def _kernel_rows(private_features: Any) -> tuple[NDArray[Any], ...]:
+def kernel_rows(private_features: Any) -> tuple[NDArray[Any], ...]:
     """Rows as the kernels take them."""
     if isinstance(private_features, np.ndarray):
         return (private_features, private_features.reshape(-1))
     return (private_features.data, private_features.indices, private_features.indptr)
 
 
-def _lanes(count: int, width: int, entries_per_unit: int) -> NDArray[np.int64]:
+def lane_ends(count: int, width: int, entries_per_unit: int) -> NDArray[np.int64]:
     """Ends of the fixed lanes that positions are split into; they depend on public sizes and the draw only."""
     by_work = count * entries_per_unit // _LANE_WORK
     lanes = max(1, min(_MOST_LANES, by_work, _LANE_ENTRIES // width))
     return np.arange(lanes + 1) * count // lanes
 
 
-def _run_lanes(run: Callable[[int, int], None], lanes: int, threads: int) -> None:
+def run_lanes(run: Callable[[int, int], None], lanes: int, threads: int) -> None:
     """Run the lanes, on several threads if that is worth it."""
     threads = min(threads, lanes)
     if threads <= 1:
@@ -267,7 +267,7 @@ def _run_lanes(run: Callable[[int, int], None], lanes: int, threads: int) -> Non
         future.result()
 
 
-def _in_order(totals: NDArray[np.float64]) -> NDArray[np.float64]:
+def in_order(totals: NDArray[np.float64]) -> NDArray[np.float64]:
     """Add the lanes one after the other."""
     total = totals[0].copy()
     for lane in totals[1:]:

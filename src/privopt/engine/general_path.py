@@ -82,7 +82,7 @@ def unit_contributions(
     private_there = jnp.any(chunk.private_mask, axis=1)
     private_good = jax.vmap(query.without_bad)(_keep(private_vectors, private_there))
     private_clipped = into_radius(query, jax.vmap(query.clip_unit)(private_good))
-    return _keep(private_clipped, _finite(private_clipped))
+    return _keep(private_clipped, _finite(private_clipped) & private_there)
 
 
 @partial(jax.jit, static_argnames=("public",))

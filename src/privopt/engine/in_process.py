@@ -18,9 +18,11 @@ from privopt.engine.general_path import (
 from privopt.engine.reference import ReferenceEngine, checked, with_typed_leaves
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
+from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.queries.base import MeanQuery, RecordSum, RowForm
+from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.safeguards import row_form_of
 from privopt.queries.second_moment import WeightedSecondMoment
@@ -55,6 +57,8 @@ class InProcessEngine:
             if type(query) is GradientNorms:  # a subclass may compute something else
                 groups = [with_typed_leaves(group) for group in query.groups(public)]
                 return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
+            if isinstance(query, GradientAndCount) and supports_gradient_and_count(self.units, query):
+                return gradient_and_count_sum(self.units, query, private_draw, self._threads)
             return self._summed(query, private_draw)
 
     def _summed(self, query: MeanQuery, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:

@@ -1,0 +1,108 @@
+"""The clipped gradient and the count in one release: formula, engines, centre, row map, and the spec's figures."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from tests.support.engine_rows import LOSSES as ENGINE_LOSSES
+from tests.support.engine_rows import close, units_for
+from tests.support.query_neighbours import CASES, LOSSES, PUBLIC, as_units, pairs, points
+
+from privopt.data.units import Units
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.reference import ReferenceEngine
+from privopt.engine.rounding import rounding_bound
+from privopt.problems import losses
+from privopt.public import Relation
+from privopt.queries.gradient_and_count import GradientAndCount, share_inside
+from privopt.queries.total_weight import TotalWeight
+
+MAP = np.random.default_rng(3).normal(size=(6, 4))
+
+
+def six_users() -> Units:
+    """The example of six users with five records each."""
+    i = np.arange(30)
+    features = np.stack([np.ones(30), np.sin(i + 1), np.cos(2 * i)], axis=1)
+    labels = np.where((i**2 + i // 7) % 3 == 0, 1, 0)
+    return Units.from_arrays(
+        features,
+        labels,
+        classes=[0, 1],
+        row_bound=10.0,
+        groups=i // 5,
+        user_weighting="user",
+        max_records_per_user=5,
+        storage="float64",
+    )
+
+
+@pytest.mark.parametrize("engine", [InProcessEngine, ReferenceEngine])
+def test_six_users_give_the_figures_of_the_specification(engine: Any) -> None:
+    at = np.array([0.1, -0.2, 0.3])
+    around_zero = GradientAndCount(loss=losses.logistic, at=at, clip=0.3, height=0.1)
+    mean = engine(six_users()).clipped_sum(around_zero) / 6
+    np.testing.assert_allclose(mean[:3], [0.1266786289, -0.0549479704, 0.0148665182], rtol=1e-8)
+    assert float(share_inside(mean[3], 0.1)) == pytest.approx(1 / 6)
+    centre = np.array([0.1, 0.0, -0.1])
+    moved = GradientAndCount(loss=losses.logistic, at=at, clip=0.2, height=0.1, centre=centre)
+    mean = engine(six_users()).clipped_sum(moved) / 6
+    np.testing.assert_allclose(centre + mean[:3], [0.1366678411, -0.0321803026, -0.0505304795], rtol=1e-8)
+
+
+@pytest.mark.parametrize("layout", ["dense", "sparse", "users", "sparse users"])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "quantile", "softmax"])
+@pytest.mark.parametrize("form", ["plain", "centred", "mapped", "both"])
+def test_the_fast_pass_sums_what_the_reference_sums(layout: str, loss: str, form: str) -> None:
+    units = units_for(ENGINE_LOSSES[loss], layout)
+    outputs = ENGINE_LOSSES[loss].outputs
+    at = np.linspace(-0.5, 0.5, 6 * outputs).reshape((6, outputs) if outputs > 1 else 6)
+    row_map = MAP if form in ("mapped", "both") else None
+    width = (4 if row_map is not None else 6) * outputs
+    centre = np.linspace(-0.1, 0.2, width) if form in ("centred", "both") else None
+    query = GradientAndCount(
+        loss=ENGINE_LOSSES[loss], at=at, clip=0.35, height=0.08, row_map=row_map, centre=centre
+    )
+    for draw in (None, np.arange(0, units.private_count, 3)):
+        expected = ReferenceEngine(units).clipped_sum(query, draw)
+        for threads in (1, 2):
+            close(InProcessEngine(units, threads=threads).clipped_sum(query, draw), expected)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if "users" in case[1]])
+@given(pair=pairs(6, PUBLIC), at=points)
+def test_one_unit_moves_gradient_and_count_by_at_most_the_sensitivity(
+    case: tuple[str, str], pair: Any, at: Any
+) -> None:
+    loss = LOSSES[case[0]]
+    query = GradientAndCount(loss=loss, at=at, clip=0.4, height=0.1, centre=np.array([3.0, -1.0, 0.5]))
+    left, right = (as_units(side, pair, case[1]) for side in pair.sides())
+    moved = np.linalg.norm(
+        InProcessEngine(left).clipped_sum(query) - InProcessEngine(right).clipped_sum(query)
+    )
+    n, relation = left.public.n, Relation.parse(pair.relation)
+    assert moved <= n * query.sensitivity(left.public) + 2 * rounding_bound(query.radius(), n)
+    weights = [float(InProcessEngine(side).clipped_sum(TotalWeight())) for side in (left, right)]
+    assert abs(weights[0] - weights[1]) <= n * TotalWeight().sensitivity(left.public) * (1 + 1e-12)
+    assert n * TotalWeight().sensitivity(left.public) == 1.0
+    assert n * query.sensitivity(left.public) == pytest.approx(relation.factor * np.hypot(0.4, 0.1))
+
+
+def test_adding_the_centre_for_each_user_would_not_be_private() -> None:
+    """Under add-or-remove-one a user who comes moves the sum by c at most; with the centre in it, by c + |v0|."""
+    options: dict[str, Any] = {
+        "row_bound": 1.0,
+        "n": 4,
+        "relation": "add-or-remove-one",
+        "max_records_per_user": 1,
+        "user_weighting": "user",
+    }
+    rows, targets = np.eye(2), np.ones(2)
+    few, many = (Units.from_arrays(rows[:k], targets[:k], groups=np.arange(k), **options) for k in (1, 2))
+    centre = np.array([5.0, 0.0])
+    query = GradientAndCount(loss=losses.squared, at=np.zeros(2), clip=1.0, height=0.1, centre=centre)
+    sums = [InProcessEngine(units).clipped_sum(query) for units in (few, many)]
+    assert np.linalg.norm(sums[1] - sums[0]) <= 4 * query.sensitivity(few.public)
+    naive = [total[:2] + k * centre for k, total in zip((1, 2), sums, strict=True)]
+    assert np.linalg.norm(naive[1] - naive[0]) > 4 * query.sensitivity(few.public)
