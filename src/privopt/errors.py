@@ -3,6 +3,7 @@
     PrivoptError
     ├── ArgumentError       an argument has a value that cannot be used; also a ValueError
     ├── ArgumentTypeError   an argument has a type that cannot be used; also a TypeError
+    ├── BudgetTooSmall      too few users for the budget: all would be noise; nothing was read
     ├── BudgetExceeded      a release would cost more than is left; nothing was read
     ├── PlanMismatch        a release that the declared plan does not hold; nothing was read
     ├── NotPriceable        no accountant can price this event under this relation
@@ -24,6 +25,10 @@ class ArgumentError(PrivoptError, ValueError):
 
 class ArgumentTypeError(PrivoptError, TypeError):
     """An argument is of a type that cannot be used."""
+
+
+class BudgetTooSmall(PrivoptError, ValueError):
+    """With so few users, this budget would buy nothing but noise. No data has been read."""
 
 
 class BudgetExceeded(PrivoptError):
