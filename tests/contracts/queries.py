@@ -12,8 +12,9 @@ import numpy as np
 
 import privopt
 from privopt.problems import losses
+from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import Ridge
+from privopt.problems.regularisers import L1, Ridge
 from privopt.queries.base import Query
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
@@ -22,6 +23,7 @@ from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
+from privopt.queries.local_pass import LocalPass
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
@@ -127,6 +129,19 @@ EVERY_QUERY: dict[str, Query] = {
         clip=0.2,
         model="hessian",
     ),
+    "local pass": LocalPass(loss=losses.logistic, at=AT, step_size=0.5, clip=0.2, shuffle=2),
+    "local pass, squared, average, ball": LocalPass(
+        loss=SQUARED, at=AT, step_size=0.3, clip=0.4, constraint=L2Ball(1.3), returns="average"
+    ),
+    "local pass, squared, ridge, far": LocalPass(
+        loss=SQUARED, at=FAR, step_size=0.1, clip=1e-9, regulariser=Ridge(0.2, (1.0, 1.0, 1.0, 0.0))
+    ),
+    "local pass, l1, reach": LocalPass(
+        loss=losses.huber(0.5), at=AT, step_size=0.3, clip=0.4, regulariser=L1(0.02), reach=0.3
+    ),
+    "local pass, no kernel": LocalPass(loss=PLAIN, at=AT, step_size=0.3, clip=0.4, shuffle=0),
+    "local pass, softmax": LocalPass(loss=SOFTMAX, at=WIDE, step_size=0.5, clip=0.2, shuffle=1),
+    "local pass, own loss": LocalPass(loss=OWN, at=AT, step_size=0.1, clip=0.4, constraint=L2Ball(1.3)),
     "magnitudes of columns": ColumnMagnitudes(levels=6, columns=D),
     "scores of models": HoldoutScores(score=Accuracy(), models=np.stack([AT, BEFORE, FAR])[:, :, None]),
     "scores of models, losses": HoldoutScores(
