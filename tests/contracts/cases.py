@@ -11,6 +11,7 @@ from examples.streamed_descent import StreamedDescent
 
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, LpBall
 from privopt.problems.growth import KL
@@ -24,6 +25,7 @@ from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.group_privacy import GroupPrivacy
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.mirror_descent import MirrorDescent
@@ -33,6 +35,7 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
+from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.whitening import Whitening
 
 N, D = 40, 5
@@ -43,7 +46,8 @@ BUDGET = Budget(2.0, 1e-5)
 class Case:
     """A solver on a problem, with everything that could be derived given.
 
-    `still` are the fields with which it does nothing; None where it always releases something. `tags` are what tests of
+    `still` are the fields with which it does nothing; None where it always releases something. `by_user` makes two
+    records a user. `tags` are what tests of
     a few cases select them by.
     """
 
@@ -52,6 +56,7 @@ class Case:
     problem: Problem
     relations: tuple[str, ...] = ("replace-one", "add-or-remove-one")
     still: Mapping[str, Any] | None = field(default_factory=lambda: {"steps": 0})
+    by_user: bool = False
     tags: frozenset[str] = frozenset()
 
 
@@ -64,6 +69,7 @@ def own_loss(params, features, target):
 
 _LOGISTIC = Problem(losses.logistic, Ridge(0.1))
 _FULL = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6}
+_USERS = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "quantile": 0.7, "steps": 6}
 _SAMPLED = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6, "rate": 0.5, "noise_multiplier": 8.0}
 _EPOCHS = {"epochs": 2, "inner_steps": 3, "rate": 0.5, "clip": 0.4, "step_size": 1.0, "fall_back": False}
 _EPOCHS_PRICED = {"noise_multiplier": 8.0, "momentum": 0.5, "tail": 0.5, **_EPOCHS}
@@ -107,6 +113,41 @@ EVERY_CASE = (
         Problem(losses.RecordLoss(own_loss)),
         tags=frozenset({_TYPICAL}),
     ),
+    Case(
+        "user gradient descent",
+        UserGradientDescent(**_USERS),
+        _LOGISTIC,
+        by_user=True,
+        tags=frozenset({_TYPICAL}),
+    ),
+    Case("user gradient descent, derived", UserGradientDescent(steps=8), _LOGISTIC, by_user=True),
+    Case(
+        "user gradient descent, own loss, ball, around the last mean",
+        UserGradientDescent(centre="last", fading=True, **_USERS),
+        Problem(losses.RecordLoss(own_loss), NoRegulariser(), L2Ball(0.5)),
+        by_user=True,
+    ),
+    Case(
+        "user gradient descent, softmax",
+        UserGradientDescent(**_USERS),
+        Problem(losses.softmax(3)),
+        by_user=True,
+    ),
+    Case(
+        "user gradient descent, sampled, l1",
+        UserGradientDescent(rate=0.5, noise_multiplier=8.0, **_USERS),
+        Problem(losses.huber(0.5), L1(0.02)),
+        by_user=True,
+    ),
+    Case(
+        "user gradient descent, whitened",
+        Whitening(inner=UserGradientDescent()),
+        _LOGISTIC,
+        still=None,
+        by_user=True,
+    ),
+    Case("user gradient descent on records", UserGradientDescent(**_USERS), _LOGISTIC),
+    Case("group privacy", GroupPrivacy(inner=GradientDescent(steps=5)), _LOGISTIC, still=None, by_user=True),
     Case("stochastic gradient descent", StochasticGradientDescent(**_SAMPLED), _LOGISTIC),
     Case(
         "stochastic gradient descent, elastic net",
@@ -360,6 +401,23 @@ def toy_arrays(case: Case, seed: int = 0):
     return features, np.tanh(scores)
 
 
-def as_units(features, targets, relation: str) -> Units:
-    """The toy data behind a row bound of 1."""
-    return Units.from_arrays(features, targets, relation=relation, row_bound=1.0, n=N)
+def as_units(features, targets, relation: str, *, by_user: bool = False) -> Units:
+    """The toy data behind a row bound of 1; two records a user, whose choice is the same every time, where asked."""
+    if not by_user:
+        return Units.from_arrays(features, targets, relation=relation, row_bound=1.0, n=N)
+    return Units.from_arrays(
+        features, targets, relation=relation, row_bound=1.0, n=N // 2, groups=np.arange(len(features)) // 2,
+        max_records_per_user=3, noise=NoiseSource(7),
+    )  # fmt: skip
+
+
+def neighbours(case: Case, relation: str, features, targets, last):
+    """Two data sets that differ in their last unit: its last record is another one, or the unit is gone."""
+    other = features.copy()
+    other[-1] = last
+    if relation == "replace-one":
+        sides = (features, targets), (other, targets)
+    else:
+        kept = -2 if case.by_user else -1
+        sides = (other, targets), (other[:kept], targets[:kept])
+    return [as_units(*side, relation, by_user=case.by_user) for side in sides]

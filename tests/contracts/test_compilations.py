@@ -28,7 +28,7 @@ def compiled() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize(("case", "relation"), **tagged("typical"))
 def test_a_fit_with_another_budget_compiles_at_most_two_programs(case, relation, compiled):
-    units = as_units(*toy_arrays(case), relation)
+    units = as_units(*toy_arrays(case), relation, by_user=case.by_user)
     minimize(case.problem, units, budget=Budget(20.0, 1e-4), solver=case.solver, random_state=1)
     compiled.clear()
     minimize(case.problem, units, budget=Budget(30.0, 1e-4), solver=case.solver, random_state=2)

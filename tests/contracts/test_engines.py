@@ -63,7 +63,7 @@ def test_a_view_and_other_units_are_computed_on_by_an_engine_of_the_same_kind():
 
 @pytest.mark.parametrize("case", SAMPLED.values(), ids=SAMPLED)
 def test_a_run_on_the_plain_engine_is_that_on_the_fast_one_and_replays(case):
-    units = as_units(*toy_arrays(case), "replace-one")
+    units = as_units(*toy_arrays(case), "replace-one", by_user=case.by_user)
     solver = case.solver.configure(Instance(case.problem, units.public, BUDGET))
     results = {}
     for engine in ("fast", "reference"):
@@ -77,7 +77,7 @@ def test_a_run_on_the_plain_engine_is_that_on_the_fast_one_and_replays(case):
 
 def test_minimize_takes_the_plain_engine_and_refuses_another():
     case = EVERY_CASE[0]
-    units = as_units(*toy_arrays(case), "replace-one")
+    units = as_units(*toy_arrays(case), "replace-one", by_user=case.by_user)
     options = {"budget": BUDGET, "solver": "gradient-descent", "random_state": 0}
     fast = minimize(case.problem, units, **options)
     plain = minimize(case.problem, units, engine="reference", **options)

@@ -63,7 +63,7 @@ def assert_no_canary(thing):
 
 @pytest.mark.parametrize(("case", "relation"), **tagged("typical"))
 def test_nothing_that_comes_out_holds_a_private_number(case, relation):
-    units = as_units(*marked_arrays(case), relation)
+    units = as_units(*marked_arrays(case), relation, by_user=case.by_user)
     assert np.float32(CANARY).tobytes() in np.asarray(units.private_features).tobytes()
     said = []
     curator, result = solve(case, relation, units, observer=lambda *what: said.append(what))
@@ -93,7 +93,7 @@ def test_nothing_that_comes_out_holds_a_private_number(case, relation):
 
 def test_a_result_and_its_report_hold_no_private_number():
     case = case_named("gradient descent")
-    units = as_units(*marked_arrays(case), "replace-one")
+    units = as_units(*marked_arrays(case), "replace-one", by_user=case.by_user)
     result = minimize(case.problem, units, budget=BUDGET, solver=case.solver)
     assert_no_canary(pickle.dumps(result))
     assert_no_canary(str(result.plan))
@@ -114,7 +114,7 @@ def test_the_transcript_without_values_does_not_depend_on_the_data():
 
 def test_handles_and_streams_hold_no_data():
     case = case_named("gradient descent")
-    units = as_units(*marked_arrays(case), "replace-one")
+    units = as_units(*marked_arrays(case), "replace-one", by_user=case.by_user)
     with double_precision():
         curator = LocalCurator(units, Ledger(BUDGET, "replace-one", composition="zcdp"), noise=NoiseSource(1))
         query = ClippedGradient(loss=losses.squared, at=jnp.ones(D), clip=1.0)
@@ -143,7 +143,9 @@ def test_hostile_values_raise_no_warning(case):
             features, targets = toy_arrays(case)
             targets = targets.astype(float)
             features[feature_place], targets[target_place] = value, value
-            _, result = solve(case, "replace-one", as_units(features, targets, "replace-one"))
+            _, result = solve(
+                case, "replace-one", as_units(features, targets, "replace-one", by_user=case.by_user)
+            )
             assert np.all(np.isfinite(result.params))
 
 
@@ -230,7 +232,7 @@ def test_a_plan_that_its_own_budget_refuses_is_not_charged_to_the_account():
     with pytest.raises(BudgetExceeded, match="the plan costs"):
         minimize(
             case.problem,
-            as_units(*toy_arrays(case), "replace-one"),
+            as_units(*toy_arrays(case), "replace-one", by_user=case.by_user),
             budget=replace(BUDGET, epsilon=0.1),
             solver=loud,
             account=account,

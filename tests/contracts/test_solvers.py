@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.contracts.cases import BUDGET, CASES, IDS, D, N, as_units, tagged, those, toy_arrays
+from tests.contracts.cases import BUDGET, CASES, IDS, D, N, as_units, neighbours, tagged, those, toy_arrays
 
 from privopt.curator.audit import Audit
 from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
+from privopt.errors import BudgetTooSmall
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
@@ -42,7 +43,7 @@ def run(case, relation, curator_type=LocalCurator, *units, seed=3, **options):
 @pytest.fixture(scope="module", params=CASES, ids=IDS)
 def solved(request):
     case, relation = request.param
-    units = as_units(*toy_arrays(case), relation)
+    units = as_units(*toy_arrays(case), relation, by_user=case.by_user)
     _curator, solver, result = run(case, relation, LocalCurator, units)
     return case, relation, units.public, solver, result
 
@@ -75,12 +76,7 @@ def priced(event):
 @pytest.mark.parametrize(("case", "relation"), CASES, ids=IDS)
 def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind):
     features, targets = toy_arrays(case)
-    other = features.copy()
-    other[-1] = NEIGHBOURS[kind](features[3])
-    if relation == "replace-one":
-        left, right = as_units(features, targets, relation), as_units(other, targets, relation)
-    else:
-        left, right = as_units(other, targets, relation), as_units(other[:-1], targets[:-1], relation)
+    left, right = neighbours(case, relation, features, targets, NEIGHBOURS[kind](features[3]))
     audit, _, _ = run(case, relation, Audit, left, right)
     assert len(audit.moves) >= 1
     assert max(ratio for _, ratio in audit.moves) <= 1.0
@@ -90,7 +86,8 @@ def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind
 @pytest.mark.parametrize(("case", "relation"), CASES, ids=IDS)
 def test_hopeless_data_raises_nothing_and_gives_finite_parameters(case, relation, value):
     _, targets = toy_arrays(case)
-    _, _, result = run(case, relation, LocalCurator, as_units(np.full((N, D), value), targets, relation))
+    units = as_units(np.full((N, D), value), targets, relation, by_user=case.by_user)
+    _, _, result = run(case, relation, LocalCurator, units)
     assert np.all(np.isfinite(result.params))
     assert isinstance(result.status, Status)
 
@@ -99,9 +96,14 @@ def test_hopeless_data_raises_nothing_and_gives_finite_parameters(case, relation
 def test_a_hopeless_budget_warns_and_still_gives_finite_parameters(case, relation):
     """n mu < 1: less than one unit's worth of signal."""
     hopeless = Budget(0.02, 1e-5)
-    units = as_units(*toy_arrays(case), relation)
+    units = as_units(*toy_arrays(case), relation, by_user=case.by_user)
     assert N * gaussian_mu(hopeless.epsilon, hopeless.delta) < 1.0
-    solver = case.solver.configure(Instance(case.problem, units.public, hopeless))
+    instance = Instance(case.problem, units.public, hopeless)
+    if case.by_user and not (case.solver.is_set("steps") and case.solver.is_set("clip")):
+        with pytest.raises(BudgetTooSmall, match="users are too few"):
+            case.solver.configure(instance)
+        return
+    solver = case.solver.configure(instance)
     ledger = Ledger(hopeless, relation, plan=solver.event(units.public))
     result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(3)), case.problem)
     assert np.all(np.isfinite(result.params))
@@ -110,7 +112,7 @@ def test_a_hopeless_budget_warns_and_still_gives_finite_parameters(case, relatio
 
 @pytest.mark.parametrize(("case", "relation"), **those(lambda case: case.still is not None))
 def test_zero_steps_return_the_start_and_spend_nothing(case, relation):
-    units = as_units(*toy_arrays(case), relation)
+    units = as_units(*toy_arrays(case), relation, by_user=case.by_user)
     still = replace(case, solver=replace(case.solver, noise_multiplier=1.0, **case.still))
     _, _solver, result = run(still, relation, LocalCurator, units)
     assert len(result.transcript) == 0
@@ -122,7 +124,7 @@ def test_zero_steps_return_the_start_and_spend_nothing(case, relation):
     **those(lambda case: case.still is not None and case.solver.noise_multiplier is None),
 )
 def test_zero_steps_can_be_planned(case, relation):
-    units = as_units(*toy_arrays(case), relation)
+    units = as_units(*toy_arrays(case), relation, by_user=case.by_user)
     still = replace(case.solver, **case.still).configure(Instance(case.problem, units.public, BUDGET))
     assert still.releases() == 0
     result = still.solve(

@@ -26,6 +26,7 @@ from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.safeguards import row_form_of
 from privopt.queries.second_moment import WeightedSecondMoment
+from privopt.queries.total_weight import TotalWeight
 
 
 class InProcessEngine:
@@ -59,7 +60,16 @@ class InProcessEngine:
                 return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
             if isinstance(query, GradientAndCount) and supports_gradient_and_count(self.units, query):
                 return gradient_and_count_sum(self.units, query, private_draw, self._threads)
+            if type(query) is TotalWeight:
+                return self._total_weight(private_draw)
             return self._summed(query, private_draw)
+
+    def _total_weight(self, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
+        """The sum of the weights of the units that have records: pairwise, so well within the rounding bound."""
+        private_weights = self.units.private_weights
+        if private_weights is None:
+            private_weights = self.units.private_present.astype(np.float64)
+        return np.asarray(np.sum(private_weights if private_draw is None else private_weights[private_draw]))
 
     def _summed(self, query: MeanQuery, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """By the fastest of the paths that compute the query."""

@@ -4,6 +4,8 @@ The constants were fitted on one core of a 2024 server, compilation left out. `p
 planned against measured seconds, which should be within a factor of 3.
 """
 
+import math
+
 from privopt.public import Public
 
 ROW_SECONDS = 1.2e-8  # a record's scalar work (one exponential) in the compiled kernel
@@ -59,4 +61,4 @@ def data_bytes(public: Public) -> int:
 
 
 def _records(public: Public) -> int:
-    return public.n * public.records_per_unit
+    return math.ceil(public.n * public.typical_records)

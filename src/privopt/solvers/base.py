@@ -162,11 +162,7 @@ class Solver(abc.ABC):
         curator.announce("change of coordinates")
         view = curator.view(coordinates.matrix, coordinates.longest_row(curator.public.row_bound))
         outcome = inner.run(view, coordinates.problem(problem), coordinates.inward(start))
-        findings = {
-            name: replace(finding, meaning=f"{finding.meaning} (in the coordinates it ran in)")
-            for name, finding in outcome.findings.items()
-        }
-        return outcome._replace(params=coordinates.outward(outcome.params), findings=findings)
+        return in_original(outcome, coordinates)
 
     def configure(self, instance: Instance) -> Self:
         """Derive what was left open and calibrate the noise to the budget.
@@ -245,6 +241,15 @@ class Solver(abc.ABC):
             raise ValueError(f"start must have shape {shape}, got {first.shape}.")
         outcome = self.run(curator, problem, problem.constraint.project(first))
         return Result(outcome.params, outcome.status, curator.transcript, findings=outcome.findings)
+
+
+def in_original(outcome: Outcome, coordinates: Coordinates) -> Outcome:
+    """What was found in other coordinates, with the parameters in the original ones."""
+    findings = {
+        name: replace(finding, meaning=f"{finding.meaning} (in the coordinates it ran in)")
+        for name, finding in outcome.findings.items()
+    }
+    return outcome._replace(params=coordinates.outward(outcome.params), findings=findings)
 
 
 def settings(solver: Solver) -> Mapping[str, float | int | str]:

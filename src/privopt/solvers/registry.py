@@ -17,6 +17,7 @@ from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.group_privacy import GroupPrivacy
 from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.mirror_descent import MirrorDescent
@@ -26,12 +27,15 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
+from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.whitening import Whitening
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "whitening": Whitening,
     "gradient-descent": GradientDescent,
     "stochastic-gradient-descent": StochasticGradientDescent,
+    "user-gradient-descent": UserGradientDescent,
+    "group-privacy": GroupPrivacy,
     "svrg": SVRG,
     "svrg-plus-plus": SVRG.plus_plus,
     "objective-perturbation": ObjectivePerturbation,

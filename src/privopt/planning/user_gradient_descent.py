@@ -1,0 +1,124 @@
+"""Constants of user-level gradient descent from public numbers.
+
+With n users, p parameters, rows of norm at most R, budget mu (Gaussian DP), m the typical number of records of a user
+and s = 2 (replace-one) or 1 (add-or-remove-one):
+
+    noise of one mean   N0 = s sqrt(p) / (n mu): what the whole budget leaves on one mean, over the clip
+    first clip          C_0 = L0 max(1/20, m^-1/2 / 2), L0 the longest gradient of a record worth keeping: users'
+                        averages of m records differ by about L0 m^-1/2, and people differ however much they contribute
+    quantile            q = 0.99 - 15 N0, between 0.3 and 0.99: where there is little noise the bias of a small clip
+                        shows; with few records a user and N0 <= 0.004 there is no adaptation, and C_0 = L0
+    travel              A = D / (N0 C_0): how far steps may add up before noise costs more than bias, D how far the
+                        optimum is
+    steps               T = A (1 - theta) L / 1.5, between 10 and 200; L the curvature of the mean loss
+    step size           eta = min(1.5 / L, A (1 - theta) / T); momentum theta = 1/2
+
+All of it concerns utility only.
+
+Source:
+    A, T and eta balance D^2 / (2 e A) + 0.41 (N0 c)^2 A, the bias and the noise of averaged gradient descent (ours).
+"""
+
+import math
+from typing import Any
+
+from privopt.planning import descent_defaults
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.users import expected_excess, faint_users, one_shot_noise
+
+CLIP_RATE = 0.4
+HEIGHT = 0.23  # of the count over the clip: 5 % of the budget
+WEIGHT_SHARE = 0.01
+MOMENTUM = 0.5
+FEWEST_STEPS, MOST_STEPS = 10, 200
+DISTANCE = 3.0  # D times R: predictions of the optimum
+LEAST_SPREAD = 0.05  # of users' means over a record's
+PLENTY = 0.004  # N0 up to which few records a user are not clipped
+FEW_RECORDS = 5.0
+
+
+def clips_tightly(instance: Instance) -> bool:
+    """Whether users' gradients are clipped at their spread: not where there is next to no noise to save."""
+    few = instance.public.typical_records <= FEW_RECORDS
+    return instance.is_private and not (few and one_shot_noise(instance) <= PLENTY)
+
+
+def first_clip(instance: Instance) -> float:
+    """C_0; infinite with the noise off."""
+    if not instance.is_private:
+        return math.inf
+    longest = descent_defaults.default_clip(instance)
+    if not clips_tightly(instance):
+        return longest
+    return longest * max(LEAST_SPREAD, 0.5 / math.sqrt(instance.public.typical_records))
+
+
+def quantile(instance: Instance) -> float:
+    """q."""
+    if not clips_tightly(instance):
+        return 1.0
+    return min(max(0.99 - 15.0 * one_shot_noise(instance), 0.3), 0.99)
+
+
+def travel(solver: Any, instance: Instance) -> float:
+    """A; infinite with the noise off."""
+    noise = one_shot_noise(instance)
+    return DISTANCE / instance.public.row_bound / (noise * solver.clip) if noise > 0 else math.inf
+
+
+def smoothness(instance: Instance) -> float:
+    """L, a guess of the curvature of the mean objective."""
+    return descent_defaults.smoothness(instance) + instance.penalty_smoothness
+
+
+def steps(solver: Any, instance: Instance) -> int:
+    """T."""
+    wanted = travel(solver, instance) * (1.0 - solver.momentum) * smoothness(instance) / 1.5
+    if math.isinf(wanted):
+        return descent_defaults.NOISELESS_STEPS
+    return min(max(math.ceil(wanted), FEWEST_STEPS), MOST_STEPS)
+
+
+def step_size(solver: Any, instance: Instance) -> float:
+    """eta."""
+    longest = 1.5 / smoothness(instance)
+    by_travel = travel(solver, instance) * (1.0 - solver.momentum) / max(solver.steps, 1)
+    return min(longest, by_travel)
+
+
+DEFAULTS = {
+    "clip": lambda solver, instance: first_clip(instance),
+    "quantile": lambda solver, instance: quantile(instance),
+    "momentum": lambda solver, instance: MOMENTUM,
+    "fading": lambda solver, instance: math.isinf(instance.problem.loss.curvature),
+    "weighted": lambda solver, instance: instance.public.by_user and instance.public.weighting != "user",
+    "steps": steps,
+    "step_size": step_size,
+}
+
+
+def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
+    """Clip, step size and momentum of other coordinates."""
+    return {
+        "clip": coordinates.clip,
+        "step_size": 1.0 / (coordinates.smoothness + coordinates.ridge_smoothness),
+        "momentum": coordinates.momentum,
+    }
+
+
+def forecast(solver: Any, instance: Instance) -> Forecast:
+    """0.55 D N0 C: bias and noise of averaged descent together, at its best length."""
+    if not instance.is_private:
+        return Forecast(
+            excess=None if instance.has_own_loss else 0.0, meaning="the noise is off", notices=(NOISE_IS_OFF,)
+        )
+    notices = large_delta(instance) + (faint_users(instance) if instance.public.by_user else ())
+    if instance.has_own_loss:
+        return Forecast(meaning="no formula for a user-written loss", notices=notices)
+    del solver
+    return Forecast(
+        excess=expected_excess(instance), meaning="often off by a factor of 2 to 3", notices=notices
+    )
