@@ -117,7 +117,7 @@ class UserGradientDescent(StepwiseSolver):
         Raises:
             BudgetTooSmall: so few users that the noise of one mean drowns them.
         """
-        if instance.public.by_user and not (self.is_set("steps") and self.is_set("clip")):
+        if instance.public.by_user and not self.is_set("noise_multiplier"):
             require_workable(instance)
         return super().filled(instance)
 
