@@ -168,7 +168,7 @@ def test_a_view_maps_the_rows_and_keeps_the_ledger():
 def test_handles_print_as_private():
     curator = open_curator()
     assert repr(curator.hold(gradient())) == "<private>"
-    assert repr(Held(3)) == repr(Stream(curator, None, 0)) == "<private>"
+    assert repr(Held(points=3, replaced=True)) == repr(Stream(curator, None, 0)) == "<private>"
 
 
 def test_single_precision_is_refused():

@@ -17,11 +17,11 @@ from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
-from scipy import stats
 
 from privopt.curator.base import Curator
-from privopt.ledger.events import DeltaEvent, Event, Sequence
+from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.public import Public, Relation
 from privopt.queries.base import RecordSum, StatisticOfHeld, query, static
 from privopt.result import Result, Status
@@ -68,7 +68,8 @@ class Concentration(StatisticOfHeld):
         del public
         return ()
 
-    def value(self, private_vectors):
+    def value(self, private_vectors, private_present):
+        del private_present
         return jnp.sum(soft_weights(private_vectors, self.within))
 
 
@@ -96,7 +97,8 @@ class InlierMean(StatisticOfHeld):
     def shape(self, public: Public) -> tuple[int, ...]:
         return (public.d,)
 
-    def value(self, private_vectors):
+    def value(self, private_vectors, private_present):
+        del private_present
         private_weights = soft_weights(private_vectors, self.within)
         private_total = jnp.sum(private_weights)
         return private_weights @ private_vectors / jnp.where(private_total > 0, private_total, 1.0)
@@ -115,26 +117,6 @@ def soft_weights(private_vectors: Float[Array, "K d"], within: float) -> Float[A
 def _require_fixed_number(public: Public) -> None:
     if public.relation is not Relation.REPLACE_ONE:
         raise ValueError("the weights depend on the number of units: use replace-one, which fixes it.")
-
-
-@dataclass(frozen=True)
-class GaussianTest(Gaussian):
-    """A Gaussian release on which a later sensitivity rests.
-
-    Privacy:
-        Let the run end in a special outcome where the test passes although the later sensitivity does not hold: that
-        run composes as stated, and differs from the real one with probability `bad_event_delta` at most.
-    """
-
-    bad_event_delta: float = 0.0
-
-    def event(self) -> Event:
-        return Sequence((super().event(), DeltaEvent(self.bad_event_delta)))
-
-    def threshold(self, least: float, sensitivity: float) -> float:
-        """A value below `least` is released at or above this with probability `bad_event_delta` at most."""
-        scale = self.noise_multiplier * sensitivity
-        return least + (scale * float(stats.norm.isf(self.bad_event_delta)) if scale > 0 else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,6 @@ from tests.reference.promises import (
 )
 from tests.reference.soft_friendly_mean import (
     Concentration,
-    GaussianTest,
     InlierMean,
     SoftFriendlyMean,
     UnitVector,
@@ -30,6 +29,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, Sequence
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 from privopt.queries.base import StatisticOfHeld, query, static
@@ -136,10 +136,13 @@ def test_brute_force_on_small_instances_finds_no_larger_move(units):
     both = np.concatenate([line, cloud])
     left, right = both[:, :-1], both[:, 1:]  # all but the last, all but the first
     public = Public(n=units, d=1)
-    weight = Concentration(held=Held(0), within=1.0)
-    mean = InlierMean(held=Held(0), within=1.0, least_weight=1.0)
+    weight = Concentration(held=Held(points=units, replaced=True), within=1.0)
+    mean = InlierMean(held=Held(points=units, replaced=True), within=1.0, least_weight=1.0)
     weights, means = (
-        [np.asarray(jax.jit(jax.vmap(statistic.value))(jnp.asarray(side))) for side in (left, right)]
+        [
+            np.asarray(jax.jit(jax.vmap(statistic.value))(jnp.asarray(side), jnp.ones(side.shape[:2], bool)))
+            for side in (left, right)
+        ]
         for statistic in (weight, mean)
     )
     moved = np.abs(weights[0] - weights[1])
@@ -152,7 +155,9 @@ def test_brute_force_on_small_instances_finds_no_larger_move(units):
 
 def test_add_or_remove_one_is_refused():
     with pytest.raises(ValueError, match="use replace-one"):
-        Concentration(held=Held(0), within=1.0).sensitivity(Public(n=5, d=2, relation="add-or-remove-one"))
+        Concentration(held=Held(points=5, replaced=False), within=1.0).sensitivity(
+            Public(n=5, d=2, relation="add-or-remove-one")
+        )
 
 
 def test_held_vectors_are_used_where_they_are_held():
@@ -179,7 +184,7 @@ def test_a_statistic_of_all_units_is_not_charged_as_a_sample():
         def shape(self, public):
             return ()
 
-        def value(self, private_vectors):
+        def value(self, private_vectors, private_present):
             return private_vectors[0, 0]
 
     curator = LocalCurator(as_units(points()), Ledger(Budget(1.0, 1e-5), "replace-one"))

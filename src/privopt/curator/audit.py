@@ -51,10 +51,13 @@ class Audit(Curator):
         self._understate = understate
         self.moves: list[tuple[str, float]] = []
 
-    def hold(self, query: MeanQuery) -> Held:
-        """See `Curator.hold`."""
-        handle = self._left.hold(query)
-        self._right.hold(query, under=handle)
+    def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
+        """See `Curator.hold`; the same groups, and the same order of points, on both sides."""
+        handle = self._handle(groups)
+        positions = max(side.private_positions for side in (self._left, self._right))
+        private_draw = self._left.draw_points(groups, positions)
+        for side in (self._left, self._right):
+            side.hold_as(handle, query, private_draw)
         return handle
 
     def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:

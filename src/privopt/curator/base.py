@@ -17,6 +17,7 @@ from privopt.curator import loops
 from privopt.curator.handles import Held, OpenStream, Stream, StreamRequest
 from privopt.curator.transcript import FilterMark, Release, Transcript
 from privopt.data.blocks import Block, Lineage, block_sizes, share_units
+from privopt.data.groups import check_groups
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
@@ -25,7 +26,7 @@ from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
 from privopt.precision import as_jax, require_double_precision
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.queries.safeguards import stated_sensitivity
 
@@ -188,8 +189,24 @@ class Curator(abc.ABC):
         entered.append(source.lineage)
 
     @abc.abstractmethod
-    def hold(self, query: MeanQuery) -> Held:
-        """Compute each unit's clipped contribution and keep it. Free: nothing is released."""
+    def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
+        """Compute each unit's clipped contribution and keep it. Free: nothing is released.
+
+        Args:
+            query: what is kept. A unit without records, or whose contribution is not finite, has the point 0.
+            groups: C: one contribution for each of C random groups of units instead, see `data.groups`. A group is
+                one unit with the records of all of its own; one without any has the point 0.
+        Returns:
+            The handle that a `StatisticOfHeld` names them by. The points are kept in a secret random order.
+        Raises:
+            ValueError: there are no such groups.
+        """
+
+    def _handle(self, groups: int | None) -> Held:
+        """A handle to points of this curator's data."""
+        if groups is not None:
+            return Held(points=check_groups(self.public, groups), replaced=True)
+        return Held(points=self.public.n, replaced=self.public.relation is Relation.REPLACE_ONE)
 
     def allot(
         self, name: str, *, share: float | None = None, rho: float | None = None, plan: Event | None = None

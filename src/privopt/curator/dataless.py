@@ -16,10 +16,10 @@ from privopt.queries.base import MeanQuery
 class Dataless(Curator):
     """A curator without data: children share its answers."""
 
-    def hold(self, query: MeanQuery) -> Held:
+    def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
         """A handle to nothing."""
         del query
-        return Held(0)
+        return self._handle(groups)
 
     def _same_units(self, ledger: Payer) -> Curator:
         return self._child(self.public, ledger)

@@ -20,10 +20,23 @@ class KeepsStreams(Protocol):
 
 
 class Held:
-    """Per-unit vectors that the curator keeps. A handle: it can be named in a query, and holds nothing."""
+    """Points that the curator keeps, one vector a unit or a group of units. It names them in a query and has none.
 
-    def __init__(self, key: int) -> None:
-        self.key = key
+    Attributes:
+        points: K, the public number of points: of groups, or of units (nominal under add-or-remove-one, where an
+            absent unit has no point).
+        replaced: whether a neighbouring data set *replaces* one point. So it is under replace-one, and for groups
+            under both relations; otherwise a point is added or removed.
+    """
+
+    def __init__(self, *, points: int, replaced: bool) -> None:
+        self.points = points
+        self.replaced = replaced
+
+    @property
+    def factor(self) -> int:
+        """How many clipped points one unit can move a sum of them by."""
+        return 2 if self.replaced else 1
 
     def __repr__(self) -> str:
         return "<private>"

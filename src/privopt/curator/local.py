@@ -20,6 +20,7 @@ from privopt.curator.base import Curator, Observer
 from privopt.curator.handles import Held, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
+from privopt.data.groups import GroupDraw, draw_groups
 from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.engine.protocol import Engine, EngineName
@@ -36,6 +37,8 @@ from privopt.queries.base import (
     StatisticOfHeld,
 )
 from privopt.queries.effects import require_pure
+
+PointDraw = NDArray[np.int64] | GroupDraw  # the secret order of units' points, or the groups
 
 __all__ = ["Curator", "Held", "LocalCurator", "Observer", "Stream"]
 
@@ -78,19 +81,38 @@ class LocalCurator(Curator):
         self.private_units = units
         self._engine = engine_on(units, engine) if isinstance(engine, str) else engine
         transcript.eager = not self._engine.compiles
-        self._private_held: dict[Held, NDArray[np.float64]] = {}
+        self._private_held: dict[Held, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
 
-    def hold(self, query: MeanQuery, *, under: Held | None = None) -> Held:
-        """Compute each unit's clipped contribution and keep it. Free: nothing is released.
-
-        Args:
-            query: what is kept.
-            under: the handle that names it; default: a new one.
-        """
-        require_pure(query, self.public)
-        handle = Held(len(self._private_held)) if under is None else under
-        self._private_held[handle] = self._engine.gather(query)
+    def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
+        """See `Curator.hold`."""
+        handle = self._handle(groups)
+        self.hold_as(handle, query, self.draw_points(groups, self.private_positions))
         return handle
+
+    @property
+    def private_positions(self) -> int:
+        """How many points units have, absent ones included: n, or more in a drawn block."""
+        return max(self.public.n, self.private_units.private_count)
+
+    def draw_points(self, groups: int | None, positions: int) -> PointDraw:
+        """The groups of the units at some positions; without groups, the order that their points are kept in."""
+        if groups is None:
+            return self._noise.units_generator.permutation(positions)
+        return draw_groups(self.public, groups, self._noise.units_generator, private_count=positions)
+
+    def hold_as(self, handle: Held, query: MeanQuery, private_draw: PointDraw) -> None:
+        """Keep the points under a handle, as they were drawn for as many positions as this curator has, or more."""
+        require_pure(query, self.public)
+        if isinstance(private_draw, GroupDraw):
+            private_points = self._engine.gather_groups(query, private_draw)
+            self._private_held[handle] = (private_points, np.ones(len(private_points), np.bool_))
+            return
+        private_order = private_draw[private_draw < self.private_positions]
+        private_present = self._engine.presence()
+        self._private_held[handle] = (
+            self._engine.gather(query)[private_order],
+            private_present[private_order],
+        )
 
     def same_units(self, ledger: Payer) -> "LocalCurator":
         """A curator of the same units with another ledger."""
@@ -148,7 +170,8 @@ class LocalCurator(Curator):
                 raise ValueError(
                     f"{query.name} asks for vectors that another curator holds: ask the curator that holds them."
                 )
-            return query.value(jnp.asarray(self._private_held[query.held]))
+            private_vectors, private_present = self._private_held[query.held]
+            return query.value(jnp.asarray(private_vectors), jnp.asarray(private_present))
         if isinstance(query, ArgminQuery):
             private_units = self._engine.units
             return partial(

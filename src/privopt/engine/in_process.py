@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.groups import GroupDraw
 from privopt.data.rows import dense_product, row_peaks, take_rows
 from privopt.data.units import Units
 from privopt.engine import fast_path
@@ -98,6 +99,14 @@ class InProcessEngine:
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`."""
         return self._plain.gather(query)
+
+    def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
+        """See `Engine.gather_groups`."""
+        return self._plain.gather_groups(query, private_draw)
+
+    def presence(self) -> NDArray[np.bool_]:
+        """See `Engine.presence`."""
+        return self._plain.presence()
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
         """See `Engine.draw`."""

@@ -5,6 +5,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.groups import GroupDraw
 from privopt.data.units import Units
 from privopt.engine.compiled_loops import TracedRows
 from privopt.ledger.sampling import Sampling
@@ -40,6 +41,14 @@ class Engine(Protocol):
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit."""
+        ...
+
+    def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
+        """Each group's clipped contribution as a flat vector, (C, k), see `data.groups`; zero for an empty group."""
+        ...
+
+    def presence(self) -> NDArray[np.bool_]:
+        """Which rows of `gather` are points: all, or those of units with a record where units come and go."""
         ...
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:

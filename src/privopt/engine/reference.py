@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.groups import GroupDraw, GroupedUnits
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.data.users import within
@@ -19,7 +20,10 @@ from privopt.engine.general_path import UnitChunk, chunk_contributions, chunk_le
 from privopt.engine.rounding import BlockedSum
 from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.precision import double_precision
+from privopt.public import Relation
 from privopt.queries.base import MeanQuery, RecordSum, UnitSum
+
+_GROUPED_ROWS = 2**17  # of the groups that are built at a time, padding included
 
 
 class ReferenceEngine:
@@ -55,6 +59,35 @@ class ReferenceEngine:
             absent = max(0, self.units.public.n - self.units.private_count)
             private_parts.append(np.zeros((absent, private_parts[0].shape[1])))
             return np.concatenate(private_parts)
+
+    def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
+        """Each group's clipped contribution as a flat vector, (C, k), see `data.groups`; zero for an empty group."""
+        private_groups = GroupedUnits(self.units, private_draw)
+        length = max(1, _GROUPED_ROWS // private_groups.public.records_per_unit)
+        private_parts: list[NDArray[np.float64]] = []
+        for start in range(0, private_draw.count, length):
+            stop = min(start + length, private_draw.count)
+            private_part = ReferenceEngine(private_groups.part(start, stop)).gather(query)
+            private_parts.append(private_part[: stop - start])
+        return np.concatenate(private_parts)
+
+    def presence(self) -> NDArray[np.bool_]:
+        """Which rows of `gather` are points.
+
+        Privacy:
+            Under replace-one all n are, so that their number is public: a unit without records is the point 0. Under
+            add-or-remove-one those of the units with a record that counts: adding or removing a unit then adds or
+            removes its point, or changes nothing.
+        """
+        units = self.units
+        if units.public.relation is Relation.REPLACE_ONE:
+            return np.ones(units.public.n, np.bool_)
+        private_present = np.zeros(max(units.public.n, units.private_count), np.bool_)
+        private_there = (
+            units.private_present if units.private_offsets is None else np.diff(units.private_offsets) > 0
+        )
+        private_present[: units.private_count] = private_there
+        return private_present
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
         """Draw the positions of the units that take part, in order. Independent of what the units hold.

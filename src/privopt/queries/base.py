@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, TypeVar, dataclass_transform
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.problems.norms import scale_of
@@ -305,13 +305,24 @@ def acute_factor(public: Public, sampling: Sampling) -> float:
 
 
 class StatisticOfHeld(Query):
-    """A statistic of vectors held by the curator (`LocalCurator.hold`); the class argues its sensitivity."""
+    """A statistic of points held by the curator (`Curator.hold`); the class argues its sensitivity.
+
+    Public about them are `held.points`, K, and `held.replaced`, which says whether a neighbouring data set replaces one
+    point or adds or removes one.
+    """
 
     held: Any
 
     @abc.abstractmethod
-    def value(self, private_vectors: Float[Array, "n k"]) -> Array:
-        """The statistic, from one row per unit."""
+    def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:
+        """The statistic, from the rows that are points.
+
+        Args:
+            private_vectors: one row a point, in a secret random order, and rows of zeros.
+            private_present: which rows are points. Where points are replaced all K are; else at most K, and in a random
+                block of the units perhaps more. A statistic that counts a row that is none has the sensitivity of
+                replaced points: a unit that comes or goes replaces a row of zeros.
+        """
 
 
 class RecordsQuery(Query):

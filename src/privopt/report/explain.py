@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from privopt.ledger.events import DeltaEvent, leaf_counts
 from privopt.planning.plan import Finding
 from privopt.public import Relation
 from privopt.report import words
@@ -232,7 +233,30 @@ def technical(report: ReportFacts) -> list[Point]:
                 f"ε = {words.pretty(report.budget.epsilon)}, δ = {words.pretty(report.budget.delta, 3)}",
             )
         )
+    points += _tests(report)
     return [*points, Point("Noise", noise_source(report)), Point("Ending", report.status)]
+
+
+def _tests(report: ReportFacts) -> list[Point]:
+    """What the part of delta that private tests take stands for."""
+    found: dict[float, int] = {}
+    for group in report.releases:
+        for event, count in group.events:
+            for leaf, times in leaf_counts(event)[0].items():
+                if isinstance(leaf, DeltaEvent) and leaf.delta > 0:
+                    found[leaf.delta] = found.get(leaf.delta, 0) + count * times
+    if not found:
+        return []
+    share = words.pretty(sum(delta * count for delta, count in found.items()), 3)
+    return [
+        Point(
+            "Private tests",
+            f"{words.several(sum(found.values()), 'answer')} decided whether something else might be published, whose "
+            f"noise is large enough only where such a test is rightly passed. {share} of δ is the probability that "
+            "the noise lets a test pass where it must not: it is added to δ as it is, and nothing else is promised "
+            "for that case.",
+        )
+    ]
 
 
 def noise_source(report: ReportFacts) -> str:
