@@ -1,9 +1,6 @@
 """One odd cell counts as missing: it raises nothing, warns of nothing and changes no other record."""
 
-import datetime
-import decimal
 import re
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,6 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from scipy import sparse
+from tests.support.odd_cells import FORMS, ODD, every_form, every_odd_cell
 
 from privopt.data import cells
 from privopt.data.rows import take_rows
@@ -18,55 +16,6 @@ from privopt.data.units import Units
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.regressors import Ridge
 from privopt.tables import Schema, TabularEncoder, read_target, user_keys
-
-
-class Raising:
-    """A value that fails whatever is asked of it."""
-
-    def __eq__(self, other: object) -> bool:
-        raise RuntimeError("hush")
-
-    def __hash__(self) -> int:
-        return hash(1)  # so that a look-up of 1 has to compare
-
-    def __bool__(self) -> bool:
-        raise RuntimeError("hush")
-
-    def __float__(self) -> float:
-        raise RuntimeError("hush")
-
-    def __str__(self) -> str:
-        raise RuntimeError("hush")
-
-
-ODD: dict[str, Any] = {
-    "an integer beyond all floats": 10**400,
-    "an integer of too many digits": 10**5000,
-    "a complex number": 1 + 2j,
-    "a complex scalar of numpy": np.complex128(1 + 2j),
-    "a long double beyond all floats": np.longdouble("1e4000"),
-    "an object that fails": Raising(),
-    "a type": int,
-    "a date far away": np.datetime64("999999-01-01"),
-    "a date": datetime.date(2020, 1, 1),
-    "a signalling NaN": decimal.Decimal("sNaN"),
-    "nothing": None,
-    "pandas.NA": pd.NA,
-    "no time": pd.NaT,
-    "a list": [1, [2]],
-    "an array": np.zeros((2, 2), complex),
-    "a set": {1, 2},
-    "a surrogate": "\ud800",
-    "bytes": b"\xff",
-}
-FORMS: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "array": lambda values: np.fromiter(values, dtype=object),
-    "series": lambda values: pd.Series(values, dtype=object),
-}
-every_odd_cell = pytest.mark.parametrize("odd", ODD)
-every_form = pytest.mark.parametrize("form", FORMS)
 
 
 def rows_of(units: Units) -> np.ndarray:
@@ -100,19 +49,6 @@ def test_an_odd_entry_of_a_list_of_rows_makes_the_record_zero(odd: str) -> None:
     units = Units.from_arrays(rows, row_bound=2.0)
     assert rows_of(units).tolist() == [[0.5, 1], [0, 0], [0.5, 0.25]]
     assert units.private_present.tolist() == [True, False, True]
-
-
-@every_form
-@pytest.mark.parametrize("odd", [name for name in ODD if name not in ("a date", "a date far away", "bytes")])
-def test_an_odd_user_key_belongs_to_nobody_or_to_a_user_of_its_own(form: str, odd: str) -> None:
-    codes = cells.user_codes(FORMS[form](["x", 1, ODD[odd], "x", 1.0]), 5)
-    assert codes[[0, 1, 3, 4]].tolist() in ([0, 1, 0, 1], [0, 1, 0, 1])
-    assert codes[2] in (-1, 2)
-
-
-@pytest.mark.parametrize("odd", ["an object that fails", "a list", "nothing", "pandas.NA", "no time"])
-def test_a_key_that_cannot_be_compared_is_missing(odd: str) -> None:
-    assert cells.user_codes([1, ODD[odd], 1], 3).tolist() == [0, -1, 0]
 
 
 def test_declared_types_decide_and_missing_numbers_are_nan() -> None:

@@ -370,7 +370,7 @@ def test_printing_shows_no_data() -> None:
         ({"classes": [0, 1], "target_bounds": (0, 1)}, ValueError, "not both"),
         ({"target_bounds": (1, 0)}, ValueError, "low < high"),
         ({"groups": [0, 1, 2]}, ValueError, "one user key"),
-        ({"groups": np.zeros((4, 1))}, ValueError, "one user key"),
+        ({"groups": np.zeros((4, 0))}, ValueError, "one user key"),
         ({"groups": [np.nan] * 4}, ValueError, "key is missing .* belongs to nobody"),
         ({"groups": ["a", "", None, pd.NA]}, ValueError, "name 1 users"),
         ({"groups": [0, 1, 2, 3], "max_records_per_user": 0}, ValueError, "at least 1"),

@@ -1,14 +1,12 @@
-"""Cells that declare no type, read one by one: numbers, labels, and the keys of users. PRIVATE.
+"""Cells that declare no type, read one by one: numbers and labels. PRIVATE.
 
 The type of an array or of a column is the caller's declaration and may be refused. A list and an array of Python
 objects declare none, so what one record holds must neither raise, nor warn, nor change how another record is read. Each
 of their cells is read by itself, and one that cannot be read counts as missing.
 """
 
-import datetime
 import decimal
 import math
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -24,9 +22,6 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating, decimal.Decimal)
-# What can name a user: values that compare by what they are, whatever stands beside them.
-TIMES = (datetime.date, datetime.time, datetime.timedelta)
-KEYS = (str, bytes, int, float, decimal.Decimal, *TIMES, uuid.UUID, np.generic)
 
 
 def number(private_cell: Any) -> float:
@@ -102,43 +97,6 @@ def label_codes(private_labels: NDArray[Any], classes: Sequence[Any]) -> Codes:
     return np.where(known[order][place] == private_labels, order[place], -1)
 
 
-def user_codes(private_keys: Any, rows: int) -> Codes:
-    """Number the user keys 0, 1, ... in order of appearance; -1 where a key is missing.
-
-    Missing are None, NaN, NaT, pandas.NA, an empty text, and whatever cannot be compared.
-
-    Raises:
-        ArgumentError: there is not one key for each of `rows` rows.
-    """
-    declared = _declares_type(private_keys)
-    shape = np.shape(private_keys) if declared else (len(private_keys),)
-    if shape != (rows,):
-        raise ArgumentError(
-            "groups must have shape (rows,), one user key for each row of features: give as many keys as rows."
-        )
-    dtype = getattr(private_keys, "dtype", None)
-    if isinstance(dtype, np.dtype) and dtype.kind in "biufmM":
-        return pd.factorize(np.asarray(private_keys))[0].astype(np.int64)
-    private_cells = np.asarray(private_keys, dtype=object) if declared else private_keys
-    position: dict[Any, int] = {}
-    return np.fromiter((_user(position, private_cell) for private_cell in private_cells), np.int64)
-
-
-def user_count(public_users: int) -> int:
-    """How many users the keys name, where that is public.
-
-    Raises:
-        ArgumentError: fewer than 2.
-    """
-    if public_users < 2:
-        raise ArgumentError(
-            f"the user keys name {public_users} users, and a private mean needs at least 2: give one key for each row "
-            "of features, the same one for all rows of a user. A row whose key is missing (None, NaN or an empty text) "
-            "belongs to nobody and counts as nothing."
-        )
-    return public_users
-
-
 def _declares_type(values: Any) -> bool:
     """Whether an array, a series or the like says of which type its cells are."""
     return hasattr(values, "dtype") or hasattr(values, "__array__")
@@ -186,13 +144,4 @@ def _code(position: Mapping[Any, int], private_label: Any) -> int:
     try:
         return position.get(private_label, -1)
     except Exception:  # it cannot be hashed or compared, so it is no class
-        return -1
-
-
-def _user(position: dict[Any, int], private_key: Any) -> int:
-    try:
-        if not isinstance(private_key, KEYS) or private_key != private_key or private_key in ("", b""):
-            return -1
-        return position.setdefault(private_key, len(position))
-    except Exception:  # a signalling NaN and the like
         return -1

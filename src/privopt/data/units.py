@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data import cells
+from privopt.data import cells, user_keys
 from privopt.data.rows import (
     LEAST_PEAK,
     MAPPED_NORM_SLACK,
@@ -119,8 +119,10 @@ class Units:
                 to the number of rows or of distinct users; the rows' number is public there, and n at most twice that.
                 Under add-or-remove-one it is required: a nominal number that means divide by, chosen without looking.
                 Nothing shows how many fewer units there are; more are refused, so let no data set exceed it.
-            groups: (rows,) user keys; then the privacy unit is a user, all of whose records change together. A record
-                whose key is missing (None, NaN, NaT, an empty text) belongs to nobody and counts as zero.
+            groups: (rows,) user keys, or (rows, k) where k columns together name a user; then the privacy unit is a
+                user, all of whose records change together. Any value that can be hashed is a key, see
+                `data.user_keys`. A record whose key is missing (None, NaN, NaT, an empty text, in any of the columns)
+                belongs to nobody and counts as nothing.
             max_records_per_user: public cap M; a user keeps a uniformly random choice of at most M usable records.
             user_weighting: weight of a user's average of k records: "user" 1, "sqrt" sqrt(k / M), "record" k / M.
             typical_records: public guess of the records that a typical user keeps; default sqrt(M). Utility only.
@@ -150,7 +152,7 @@ class Units:
         _check_target_domain(classes, target_bounds)
         targets = _check_targets(targets, rows, classes)
         users = of_users(max_records_per_user, user_weighting, typical_records)
-        codes = None if groups is None else cells.user_codes(groups, rows)
+        codes = None if groups is None else user_keys.user_codes(groups, rows)
         units = rows if codes is None else int(codes.max(initial=-1)) + 1
         public = Public(
             n=_check_units(n, units, relation, by_user=codes is not None),
@@ -371,7 +373,7 @@ def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> in
                 f"n is missing: under add-or-remove-one the number of {what} is private. Give a public "
                 "number that no data set exceeds, or use relation='replace-one', which takes it as public."
             )
-        return cells.user_count(units) if by_user else units
+        return user_keys.user_count(units) if by_user else units
     if isinstance(n, bool) or not isinstance(n, int | np.integer):
         raise TypeError(f"n must be an integer, got {type(n).__name__}.")
     if relation is Relation.REPLACE_ONE and not by_user and not n / MOST_ABSENT <= units <= n:

@@ -136,7 +136,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         Args:
             X: (rows, d) numbers, dense or sparse (kept sparse).
             y: (rows,) labels or numbers.
-            groups: (rows,) user keys; then all records of a user are protected together.
+            groups: (rows,) user keys, or (rows, k) where k columns together name a user; then all records of a user
+                are protected together.
             observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage
                 that may take a while, such as "rows".
         Raises:

@@ -115,7 +115,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         Args:
             X: (rows, d) numbers, dense or sparse.
             y: (rows,) labels or numbers.
-            groups: (rows,) user keys; then users are split, scored and protected as wholes.
+            groups: (rows,) user keys, or (rows, k) where k columns together name a user; then users are split, scored
+                and protected as wholes.
         Raises:
             ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; nothing was released.

@@ -11,7 +11,7 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from privopt.data import cells
+from privopt.data import cells, user_keys
 from privopt.estimators import arguments
 from privopt.estimators.penalties import PenaltyArguments
 from privopt.estimators.scaling import FeatureScaling
@@ -31,7 +31,7 @@ class Records:
     Attributes:
         private_features: (rows, d).
         private_targets: (rows,).
-        groups: (rows,) user keys, None where a record is a unit.
+        groups: (rows,) numbers of the users, NaN for nobody; None where a record is a unit.
         noise: the fit's secret randomness.
     """
 
@@ -164,6 +164,8 @@ class Specification:
             raise ValueError(
                 "a private fit needs at least 2 units, got n_samples = 1: a mean over one hides nobody."
             )
+        if groups is not None:
+            groups = user_keys.as_keys(user_keys.user_codes(groups, len(private_targets)))
         return Records(
             private_features=private_features, private_targets=private_targets, groups=groups, noise=noise
         )
@@ -174,7 +176,7 @@ class Specification:
         if n is None and records.groups is None:
             n = rows
         elif n is None:
-            n = cells.user_count(int(cells.user_codes(records.groups, rows).max(initial=-1)) + 1)
+            n = user_keys.user_count(int(np.nanmax(records.groups, initial=-1.0)) + 1)
         return Shape(
             width=records.private_features.shape[1],
             n=n,

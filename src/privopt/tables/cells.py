@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from privopt.data import cells
+from privopt.data import user_keys as keys
 from privopt.tables.errors import TableError
 from privopt.tables.schema import ColumnSpec
 
@@ -149,35 +150,44 @@ def lists(private_column: Any, name: str) -> Iterator[tuple[NDArray[np.int64], N
             yield lengths, numbers(flat, name)
 
 
-def user_keys(table: Any, column: str) -> Floats:
-    """One number for each distinct value of the column that says whose record a row is, as `groups` of a fit.
+def user_keys(table: Any, columns: str | Sequence[str]) -> Floats:
+    """One number for each user, from the column or columns that say whose record a row is, as `groups` of a fit.
 
-    NaN where the value is missing or an empty text: such a record belongs to nobody, and a fit counts it as nothing.
+    Several columns name a user together. NaN where a value is missing or an empty text: such a record belongs to
+    nobody, and a fit counts it as nothing. Which values are equal: `data.user_keys`.
 
     Raises:
-        TableError: the column is stored as lists or other nested values.
+        TableError: no column is named, or one is stored as lists or other nested values.
     """
-    private_column = read_columns(table, [ColumnSpec(name=column, kind="id")])[0][column]
+    names = [columns] if isinstance(columns, str) else list(columns)
+    if not names:
+        raise TableError("No column was named that says whose record a row is.")
+    private_columns, _ = read_columns(table, [ColumnSpec(name=name, kind="id") for name in names])
+    return keys.as_keys(keys.joined([_user_codes(private_columns[name], name) for name in names]))
+
+
+def _user_codes(private_column: Any, name: str) -> Codes:
+    """One code for each different value of a column, -1 where it is missing."""
     if isinstance(private_column, np.ndarray):
-        return _keys(cells.user_codes([_first_text(cell) for cell in private_column], len(private_column)))
+        return keys.user_codes(private_column, len(private_column))
     kind = private_column.type
     if pa.types.is_nested(kind):
-        raise TableError(f"Column {column!r} is stored as {kind}: it cannot tell users apart.")
+        raise TableError(f"Column {name!r} is stored as {kind}: it cannot tell users apart.")
     if pa.types.is_null(kind):
-        return np.full(len(private_column), np.nan)
+        return np.full(len(private_column), -1, np.int64)
     if pa.types.is_dictionary(kind):
         private_column, kind = private_column.cast(kind.value_type), kind.value_type
     if pa.types.is_floating(kind):
         private_values = private_column.to_numpy(zero_copy_only=False)
-        return _keys(cells.user_codes(private_values, len(private_values)))
+        return keys.user_codes(private_values, len(private_values))
 
-    def keys_of(private_values: Any) -> Floats:
-        private_keys = np.arange(len(private_values), dtype=np.float64)
-        if _is_text(kind):
-            private_keys[pc.call_function("binary_length", [private_values]).to_numpy(False) == 0] = np.nan
-        return private_keys
+    def codes_of(private_values: Any) -> Codes:
+        private_codes = np.arange(len(private_values))
+        if _is_text(kind) or _is_bytes(kind):
+            private_codes[pc.call_function("binary_length", [private_values]).to_numpy(False) == 0] = -1
+        return private_codes
 
-    return _by_distinct_value(_encoded(private_column).unify_dictionaries(), keys_of, np.float64(np.nan))
+    return _by_distinct_value(_encoded(private_column).unify_dictionaries(), codes_of, np.int64(-1))
 
 
 def _is_pandas(table: Any) -> bool:
@@ -186,6 +196,10 @@ def _is_pandas(table: Any) -> bool:
 
 def _is_text(kind: Any) -> bool:
     return str(kind) in ("string", "large_string", "string_view")
+
+
+def _is_bytes(kind: Any) -> bool:
+    return str(kind) in ("binary", "large_binary", "binary_view")
 
 
 def _from_pandas(private_series: Any, *, as_lists: bool) -> Any:
@@ -259,19 +273,6 @@ def _scalar(private_value: Any) -> Any:
     """One value as a Python scalar; None for what has none."""
     try:
         return private_value.as_py()
-    except Exception:
-        return None
-
-
-def _keys(private_codes: Codes) -> Floats:
-    """Codes of users as keys; NaN for -1."""
-    return np.where(private_codes < 0, np.nan, private_codes)
-
-
-def _first_text(private_cell: Any) -> str | None:
-    """A cell as text; None for a missing one."""
-    try:
-        return next(_texts(private_cell), None)
     except Exception:
         return None
 

@@ -1,0 +1,220 @@
+"""Whose a record is: keys of users as numbers, one rule for arrays, lists, data frames and files. PRIVATE.
+
+Two records are one user's if their keys are equal, and what a key is depends on its own cells alone:
+
+    a number         by its value, of whatever type: 1, 1.0, Decimal("1.00") and NumPy's 1 are one key
+    a text           letter by letter, capitals and blanks included; a number is the text that writes it most shortly,
+                     so 1 and "1" are one key, while "1.0" and "01" are others
+    a truth value    "True" or "False"; a UUID the text that writes it
+    a time           an instant, of whatever type; a date is its midnight
+    a tuple, a list  the keys in it, in order: ("north", 7) is a row of two columns of keys
+    anything else    what it compares equal to among values of its own type, if it can be hashed
+
+Numbers and texts meet because a column of ids is often read as one in one place and as the other in the next, and
+whoever has two keys has two shares in the result. Missing are None, NaN, NaT, pandas.NA, an empty text, a tuple with
+something missing in it, and whatever cannot be hashed or compared.
+"""
+
+import datetime
+import decimal
+import math
+import uuid
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from privopt.errors import ArgumentError
+
+Codes = NDArray[np.int64]
+
+_DIGITS = 5000  # of a decimal number that is still written out
+_LONG = 10_000  # bits of an integer that Python would not write in decimal digits
+_TEXTS, _INTEGERS = {str, np.str_}, {int, np.int64, np.int32}
+
+
+def user_codes(private_keys: Any, rows: int) -> Codes:
+    """Number the user keys 0, 1, ... in order of appearance; -1 where a key is missing.
+
+    Args:
+        private_keys: (rows,) keys, or (rows, k) for keys of several columns: a user is then the tuple, and a record
+            that lacks one of them has no key.
+        rows: how many records there are.
+    Raises:
+        ArgumentError: there is not one key for each record.
+    """
+    if isinstance(private_keys, pd.DataFrame):
+        private_columns = [private_keys.iloc[:, place] for place in range(private_keys.shape[1])]
+        fits = bool(private_columns) and len(private_keys) == rows
+    elif hasattr(private_keys, "dtype") or hasattr(private_keys, "__array__"):
+        shape = np.shape(private_keys)
+        fits = shape == (rows,) or (len(shape) == 2 and shape[0] == rows and shape[1] > 0)
+        private_columns = _columns(private_keys) if fits and len(shape) == 2 else [private_keys]
+    else:
+        fits, private_columns = len(private_keys) == rows, [private_keys]
+    if not fits:
+        raise ArgumentError(
+            "groups must have shape (rows,), one user key for each row of features, or (rows, k) for keys of k "
+            "columns: give as many keys as rows."
+        )
+    return joined([_column_codes(private_column) for private_column in private_columns])
+
+
+def joined(private_columns: Sequence[Codes]) -> Codes:
+    """One code for each different row of codes, in order of appearance; -1 where one of them is -1."""
+    private_codes = private_columns[0]
+    for private_other in private_columns[1:]:
+        private_known = (private_codes >= 0) & (private_other >= 0)
+        # Both are below the number of rows, so that the product stays far below 2^63.
+        private_pairs = private_codes * (np.max(private_other, initial=0) + 1) + private_other
+        private_codes = np.full(len(private_pairs), -1, np.int64)
+        private_codes[private_known] = pd.factorize(private_pairs[private_known])[0]
+    return private_codes
+
+
+def as_keys(private_codes: Codes) -> NDArray[np.float64]:
+    """Codes as `groups` of a fit: NaN for -1."""
+    return np.where(private_codes < 0, np.nan, private_codes)
+
+
+def user_count(public_users: int) -> int:
+    """How many users the keys name, where that is public.
+
+    Raises:
+        ArgumentError: fewer than 2.
+    """
+    if public_users < 2:
+        raise ArgumentError(
+            f"the user keys name {public_users} users, and a private mean needs at least 2: give one key for each row "
+            "of features, the same one for all rows of a user. A row whose key is missing (None, NaN or an empty text) "
+            "belongs to nobody and counts as nothing."
+        )
+    return public_users
+
+
+def _columns(private_keys: Any) -> list[NDArray[Any]]:
+    """The columns of a table without names."""
+    private_table = np.asarray(private_keys)
+    return [private_table[:, place] for place in range(private_table.shape[1])]
+
+
+def _column_codes(private_keys: Any) -> Codes:
+    """The codes of one column."""
+    dtype = getattr(private_keys, "dtype", None)
+    if isinstance(dtype, np.dtype) and (dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8)):
+        private_numbers = np.asarray(private_keys)
+        if dtype.kind == "f":
+            private_numbers = private_numbers.astype(np.float64) + 0.0  # -0.0 is 0
+        return pd.factorize(private_numbers)[0].astype(np.int64)
+    if isinstance(dtype, np.dtype) and dtype.kind in "mM":
+        private_instants = np.asarray(private_keys)
+        private_ticks = private_instants.astype(np.int64)
+        private_codes, private_known = np.full(len(private_ticks), -1, np.int64), ~np.isnat(private_instants)
+        private_codes[private_known] = pd.factorize(private_ticks[private_known])[0]
+        return private_codes
+    declared = dtype is not None or hasattr(private_keys, "__array__")
+    private_cells = np.asarray(private_keys, dtype=object) if declared else private_keys
+    kinds = set(map(type, private_cells))
+    if kinds <= _TEXTS or kinds <= _INTEGERS:  # equal as keys exactly where equal to Python
+        return _alike(np.fromiter(private_cells, dtype=object, count=len(private_cells)))
+    position: dict[Hashable, int] = {}
+    return np.fromiter((_code(position, private_cell) for private_cell in private_cells), np.int64)
+
+
+def _alike(private_cells: NDArray[Any]) -> Codes:
+    """The codes of texts alone, or of integers alone."""
+    private_codes = np.full(len(private_cells), -1, np.int64)
+    private_known = private_cells != ""
+    private_codes[private_known] = pd.factorize(private_cells[private_known])[0]
+    return private_codes
+
+
+def _code(position: dict[Hashable, int], private_cell: Any) -> int:
+    try:
+        private_key = _key(private_cell)
+        return -1 if private_key is None else position.setdefault(private_key, len(position))
+    except Exception:  # it cannot be hashed or compared
+        return -1
+
+
+def _key(private_cell: Any) -> Hashable:
+    """A cell as a key that equals those of the same user; None for a missing one."""
+    match private_cell:
+        case str():
+            return str.__str__(private_cell) or None
+        case bool() | np.bool_():
+            return str(bool(private_cell))
+        case np.datetime64() | np.timedelta64() | datetime.date() | datetime.timedelta():
+            return _time(private_cell)  # to NumPy a span is an integer
+        case int() | np.integer():
+            return _written(int(private_cell))
+        case float() | np.floating():
+            return _real(private_cell)
+        case decimal.Decimal():
+            return _decimal(private_cell)
+        case bytes():
+            return ("bytes", private_cell) if private_cell else None
+        case uuid.UUID():
+            return str(private_cell)
+        case np.void():
+            return _key(private_cell.item())
+        case tuple() | list() | np.ndarray():
+            parts = tuple(_key(private_part) for private_part in private_cell)
+            return None if not parts or None in parts else ("tuple", *parts)
+        case _:
+            if private_cell is None or private_cell is pd.NA or private_cell != private_cell:
+                return None
+            return (type(private_cell), private_cell)
+
+
+def _real(private_number: Any) -> str | None:
+    """A float of any width as a key."""
+    if private_number != private_number:
+        return None
+    if abs(private_number) != math.inf and private_number == (whole := int(private_number)):
+        return _written(whole)
+    return str(private_number)
+
+
+def _decimal(private_number: decimal.Decimal) -> str | None:
+    """A decimal number as a key."""
+    if private_number.is_nan():
+        return None
+    if private_number.is_infinite():
+        return str(float(private_number))
+    if abs(private_number.adjusted()) > _DIGITS:
+        return str(private_number.normalize())
+    if private_number == (whole := int(private_number)):
+        return _written(whole)
+    return format(private_number.normalize(), "f")
+
+
+def _written(private_number: int) -> str:
+    return str(private_number) if private_number.bit_length() < _LONG else hex(private_number)
+
+
+def _time(private_time: Any) -> Hashable:
+    """A date, an instant or a span as a key."""
+    if private_time != private_time:
+        return None
+    match private_time:
+        case np.datetime64():
+            return ("time", _as_pandas(private_time, pd.Timestamp))
+        case np.timedelta64():
+            return ("span", _as_pandas(private_time, pd.Timedelta))
+        case datetime.datetime():
+            return ("time", private_time)
+        case datetime.date():
+            return ("time", datetime.datetime.combine(private_time, datetime.time()))
+        case _:
+            return ("span", private_time)
+
+
+def _as_pandas(private_time: Any, kind: Any) -> Any:
+    """What pandas makes of it; its text, where that is out of pandas' range."""
+    try:
+        return kind(private_time)
+    except (ValueError, OverflowError):
+        return str(private_time)
