@@ -164,7 +164,7 @@ def test_units_join_blocks_evenly(relation):
     for t in range(times):
         curator = LocalCurator(units, Unlimited(relation), noise=noise)
         for index, block in enumerate(curator.blocks(count)):
-            members = np.asarray(block.private_units.private_features).argmax(axis=1)
+            members = np.asarray(block.private_engine.units.private_features).argmax(axis=1)
             joined[t, members] = index + 1
     assert np.all(joined > 0)
     for index in range(1, count + 1):

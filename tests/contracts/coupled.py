@@ -89,13 +89,12 @@ class Recording(LocalCurator):
         super().__init__(*args, **options)
         self.seen = [] if seen is None else seen
 
-    def _child(self, private_units, engine, ledger):
+    def _child(self, private_engine, ledger):
         return type(self)(
-            private_units,
+            private_engine,
             ledger,
             noise=self._noise,
             transcript=self.transcript,
-            engine=engine,
             seen=self.seen,
             **self._rest(),
         )

@@ -141,7 +141,7 @@ class Peeks(ScheduledGradientDescent):
     at: str = "answer"
 
     def run(self, curator, problem, start):
-        positive = float(np.mean(curator.private_units.private_targets > 0.0))
+        positive = float(np.mean(curator.private_engine.units.private_targets > 0.0))
         if self.at == "answer":
             return Outcome(super().run(curator, problem, start).params + positive, Status.FINISHED)
         stops = replace(self, steps=max(1, round(self.steps * positive)))

@@ -102,7 +102,7 @@ def test_a_loop_whose_cost_depends_on_its_state_is_refused():
 
 def test_a_refused_release_reads_nothing_and_records_nothing(monkeypatch):
     curator = open_curator()
-    monkeypatch.setattr(curator._engine, "clipped_sum", lambda *_: pytest.fail("the data was read"))
+    monkeypatch.setattr(curator.private_engine, "clipped_sum", lambda *_: pytest.fail("the data was read"))
     with pytest.raises(BudgetExceeded, match="would cost"):
         curator.release(gradient(), Gaussian(0.01))
     assert len(curator.transcript) == 0
@@ -133,8 +133,8 @@ def test_an_allotment_spends_the_lenders_budget_and_no_more_than_its_share():
 def test_blocks_are_disjoint_and_only_the_dearest_is_charged(relation):
     curator = open_curator(units(relation))
     blocks = curator.blocks(3)
-    positions = np.concatenate([np.asarray(b.private_units.private_features) for b in blocks])
-    stored = np.asarray(curator.private_units.private_features)
+    positions = np.concatenate([np.asarray(b.private_engine.units.private_features) for b in blocks])
+    stored = np.asarray(curator.private_engine.units.private_features)
     assert np.array_equal(np.sort(positions, axis=0), np.sort(stored, axis=0))
     for block in blocks:
         assert block.public.n in (19, 20, 21)
@@ -154,7 +154,7 @@ def test_a_view_maps_the_rows_and_keeps_the_ledger():
     assert view.public.row_bound == 5.0
     plain = Gaussian(0.0)
     free = LocalCurator(
-        curator.private_units, Ledger(Budget(np.inf, 1e-6), "replace-one"), noise=NoiseSource(1)
+        curator.private_engine.units, Ledger(Budget(np.inf, 1e-6), "replace-one"), noise=NoiseSource(1)
     )
     at = jnp.asarray([0.4, -0.3])
     unclipped = {"loss": losses.logistic, "clip": jnp.inf}

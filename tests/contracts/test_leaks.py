@@ -70,7 +70,7 @@ def test_nothing_that_comes_out_holds_a_private_number(case, relation):
     for thing in (
         units,
         curator,
-        curator._engine,
+        curator.private_engine,
         curator._noise,
         curator.ledger,
         curator.transcript,
@@ -159,7 +159,9 @@ def test_a_point_or_a_row_map_out_of_range_raises_no_warning(factor):
         curator = LocalCurator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
         query = ClippedGradient(loss=losses.softmax(3), at=jnp.asarray(factor * signs), clip=0.5)
         assert np.all(np.isfinite(curator.release(query, Gaussian(50.0))))
-        assert np.all(np.isfinite(curator._engine._row_form_sum(query, query.row_form(curator.public), None)))
+        assert np.all(
+            np.isfinite(curator.private_engine._row_form_sum(query, query.row_form(curator.public), None))
+        )
         view = curator.view(factor * signs, 2.0)
         query = ClippedGradient(loss=losses.logistic, at=jnp.ones(3), clip=0.5)
         assert np.all(np.isfinite(view.release(query, Gaussian(50.0))))
@@ -204,7 +206,7 @@ def test_a_refused_call_reads_nothing_spends_nothing_and_records_nothing(wrong, 
     ledger = Ledger(BUDGET, "replace-one", composition="zcdp")
     curator = LocalCurator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
     for method in ("clipped_sum", "gather", "traced_arrays"):
-        monkeypatch.setattr(curator._engine, method, lambda *_: pytest.fail("the data was read"))
+        monkeypatch.setattr(curator.private_engine, method, lambda *_: pytest.fail("the data was read"))
     error, call = refusals()[wrong]
     with double_precision(), pytest.raises(error) as raised:
         call(curator)

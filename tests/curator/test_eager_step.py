@@ -62,7 +62,7 @@ def test_a_release_of_a_mean_runs_no_operation_of_jax_on_its_own(curator, compil
 def test_the_mean_is_the_one_that_a_compiled_program_divides(curator, kind):
     with double_precision():
         query = gradient(jnp.linspace(-1.0, 1.0, COLUMNS), kind)
-        private_sum = curator._engine.clipped_sum(query)
+        private_sum = curator.private_engine.clipped_sum(query)
         divided = query.finish(jax.jit(lambda total: total / float(ROWS))(private_sum))
         assert np.array_equal(curator.private_value(query, EveryUnit(), None), divided)
 

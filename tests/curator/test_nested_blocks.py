@@ -64,7 +64,7 @@ def leaves(parent, depth):
 
 def members(parent):
     """The present units' features of a curator."""
-    private_units = parent.private_units
+    private_units = parent.private_engine.units
     return sorted(set(np.ravel(private_units.private_features)[private_units.private_present].tolist()))
 
 
@@ -103,7 +103,7 @@ def test_a_block_of_a_block_keeps_its_public_size_which_is_exact_where_units_are
     for seed in range(20):
         for leaf in leaves(curator(units(relation, users=False), seed), 2):
             assert leaf.public.n == N // 4
-            spread.append(leaf.private_units.private_count - leaf.public.n)
+            spread.append(leaf.private_engine.units.private_count - leaf.public.n)
     assert any(spread) is (relation == "add-or-remove-one")
     assert abs(np.mean(spread)) < 1.0
 
@@ -151,7 +151,7 @@ def test_the_means_of_blocks_of_blocks_add_up_to_the_mean_of_all(relation):
 def test_a_block_that_nobody_was_drawn_into_answers_zero(users):
     data = units("add-or-remove-one", users=users, n=8)
     all_leaves = (leaf for seed in range(100) for leaf in leaves(curator(data, seed), 2))
-    empty = next(parent for parent in all_leaves if parent.private_units.private_count == 0)
+    empty = next(parent for parent in all_leaves if parent.private_engine.units.private_count == 0)
     for query in (
         ClippedGradient(loss=losses.squared, at=jnp.ones(1), clip=1.0),
         ClippedGradient(loss=losses.softmax(2), at=jnp.ones((1, 2)), clip=1.0),
@@ -159,5 +159,5 @@ def test_a_block_that_nobody_was_drawn_into_answers_zero(users):
         ColumnMagnitudes(columns=1, levels=2),
     ):
         assert np.all(np.asarray(empty.release(query, SILENT)) == 0)
-    assert [block.private_units.private_count for block in empty.blocks([2])] == [0]
+    assert [block.private_engine.units.private_count for block in empty.blocks([2])] == [0]
     assert empty.view(np.ones((1, 1)), 1.0).public.n == 2

@@ -116,6 +116,11 @@ class _TiledEngine(InProcessEngine):
     def __init__(self, units, n):
         super().__init__(units)
         self._copies = n / units.public.n
+        self._nominal = replace(units.public, n=n)
+
+    @property
+    def public(self):
+        return self._nominal
 
     def clipped_sum(self, query, private_draw=None):
         return self._copies * super().clipped_sum(query, private_draw)
@@ -125,14 +130,12 @@ class TiledCurator(LocalCurator):
     """A curator of n records that are copies of those in `units`; the answers are those of the whole."""
 
     def __init__(self, units, ledger, *, n, noise=None, transcript=None):
-        engine = _TiledEngine(units, n)
-        super().__init__(units, ledger, noise=noise, transcript=transcript, engine=engine)
-        self.public = replace(units.public, n=n)
+        super().__init__(_TiledEngine(units, n), ledger, noise=noise, transcript=transcript)
 
-    def _child(self, private_units, engine, ledger):
-        assert engine is self._engine, "one round of the records cannot be split or mapped."
+    def _child(self, private_engine, ledger):
+        assert private_engine is self.private_engine, "one round of the records cannot be split or mapped."
         return TiledCurator(
-            private_units, ledger, n=self.public.n, noise=self._noise, transcript=self.transcript
+            private_engine.units, ledger, n=self.public.n, noise=self._noise, transcript=self.transcript
         )
 
 

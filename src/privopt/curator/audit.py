@@ -70,7 +70,7 @@ class Audit(Curator):
     def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
         """The same positions on both sides, of whichever has more units."""
         sides = (self._left, self._right)
-        private_count = max(side.private_units.private_count for side in sides)
+        private_count = max(side.private_engine.private_count for side in sides)
         parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=private_count)
         return [
             self._pair(
@@ -95,9 +95,8 @@ class Audit(Curator):
 
     def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         """Positions of whichever side has more units."""
-        return max(self._left, self._right, key=lambda side: side.private_units.private_count).private_draw(
-            sampling
-        )
+        sides = (self._left, self._right)
+        return max(sides, key=lambda side: side.private_engine.private_count).private_draw(sampling)
 
     def _compare(
         self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None, sensitivity: float
@@ -125,12 +124,7 @@ class Audit(Curator):
         )
         noises = [
             np.asarray(
-                query.implied_noise(
-                    self.public,
-                    side.private_units.private_features,
-                    side.private_units.private_targets,
-                    jnp.asarray(released),
-                )
+                query.implied_noise(self.public, *side.private_engine.records(), jnp.asarray(released))
             )
             for side in (self._left, self._right)
         ]
@@ -157,7 +151,7 @@ class Audit(Curator):
 
 def _held(side: LocalCurator, private_draw: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
     """Those of the drawn positions at which this side has a unit."""
-    return None if private_draw is None else side.private_units.private_held(private_draw)
+    return None if private_draw is None else private_draw[private_draw < side.private_engine.private_count]
 
 
 def distance(left: NDArray[Any], right: NDArray[Any], norm: str) -> float:

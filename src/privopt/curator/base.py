@@ -75,6 +75,7 @@ class Curator(abc.ABC):
         """
         require_double_precision()
         loops.require_fit(query, mechanism, sampling, self.public)
+        self._require_answer(type(query))
         price = mechanism.event()
         event = sampling.event(price)
         sensitivity = self._sensitivity(query, sampling)
@@ -105,6 +106,8 @@ class Curator(abc.ABC):
         if times == 0:
             return state
         slots = loops.declared_releases(step, state, self.public)
+        for slot in slots:
+            self._require_answer(slot.kind)
         events = [slot.sampling.event(slot.mechanism.event()) for slot in slots]
         charges = [event if times == 1 else Repeated(event, times) for event in events]
         if len(charges) > 1 and not self.ledger.affords(EventSequence(tuple(charges))):
@@ -157,6 +160,7 @@ class Curator(abc.ABC):
         with stream:
             if query is not None:
                 loops.require_fit(query, mechanism, EveryUnit(), source.public)
+                source._require_answer(type(query))
                 sensitivity = source._sensitivity(query, EveryUnit())
                 noisy = mechanism.event() != NonPrivateEvent()
                 request = replace(request, sensitivity=checked_sensitivity(sensitivity, noisy=noisy))
@@ -343,8 +347,20 @@ class Curator(abc.ABC):
         if not isinstance(query, MeanQuery):
             return query.sensitivity(self.public, sampling)
         units = expected_units(sampling, self.public.n)
-        sensitivity = stated_sensitivity(query, self.public, sampling)
+        sensitivity = self._exact_sensitivity(query, sampling)
         return sensitivity + 2.0 * rounding_bound(query.radius(), self.public.n) / units
+
+    def _exact_sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
+        """How far one unit can move the mean, before rounding; refused where nobody argues for it."""
+        return stated_sensitivity(query, self.public, sampling)
+
+    def _require_answer(self, kind: type[Query]) -> None:
+        """Refuse queries of a class that nobody here can answer, from public facts.
+
+        Raises:
+            ValueError: nobody can.
+        """
+        del kind
 
     def _record(
         self,

@@ -47,40 +47,42 @@ class LocalCurator(Curator):
     """The curator that holds data, noise and ledger.
 
     Args:
-        units: the data.
+        data: the units, or an engine that computes on them wherever they are.
         ledger: the budget; built from a plan, or a filter (see `ledger.ledger`).
         noise: secret randomness; default: fresh, from the operating system.
         observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage that
             may take a while; sees nothing private.
         transcript: where releases are recorded; default: a new one.
-        engine: what computes on the units: "fast", or "reference", the plain path that the fast one is checked against.
+        engine: what computes on the units given: "fast", or "reference", the plain path that the fast one is checked
+            against.
     """
 
     def __init__(
         self,
-        units: Units,
+        data: Units | Engine,
         ledger: Payer,
         *,
         noise: NoiseSource | None = None,
         observer: Observer | None = None,
         transcript: Transcript | None = None,
-        engine: Engine | EngineName = "fast",
+        engine: EngineName = "fast",
     ) -> None:
-        if ledger.relation is not units.public.relation:
+        private_engine = engine_on(data, engine) if isinstance(data, Units) else data
+        public = private_engine.public
+        if ledger.relation is not public.relation:
             raise ValueError(
                 f"the ledger keeps {ledger.relation.value} privacy, but the units are described under "
-                f"{units.public.relation.value}: sensitivities and prices must be of one relation."
+                f"{public.relation.value}: sensitivities and prices must be of one relation."
             )
         self._noise = NoiseSource() if noise is None else noise
         if transcript is None:
-            transcript = Transcript(units.public.relation)
-        transcript.seeded = transcript.seeded or self._noise.seeded or units.seeded
+            transcript = Transcript(public.relation)
+        transcript.seeded = transcript.seeded or self._noise.seeded or private_engine.seeded
         if transcript.seeded:
             ledger.mark_seeded()
-        super().__init__(units.public, ledger, transcript, observer)
-        self.private_units = units
-        self._engine = engine_on(units, engine) if isinstance(engine, str) else engine
-        transcript.eager = not self._engine.compiles
+        super().__init__(public, ledger, transcript, observer)
+        self.private_engine = private_engine
+        transcript.eager = not private_engine.compiles
         self._private_held: dict[Held, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
 
     def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
@@ -92,7 +94,7 @@ class LocalCurator(Curator):
     @property
     def private_positions(self) -> int:
         """How many points units have, absent ones included: n, or more in a drawn block."""
-        return max(self.public.n, self.private_units.private_count)
+        return max(self.public.n, self.private_engine.private_count)
 
     def draw_points(self, groups: int | None, positions: int) -> PointDraw:
         """The groups of the units at some positions; without groups, the order that their points are kept in."""
@@ -104,31 +106,29 @@ class LocalCurator(Curator):
         """Keep the points under a handle, as they were drawn for as many positions as this curator has, or more."""
         require_pure(query, self.public)
         if isinstance(private_draw, GroupDraw):
-            private_points = self._engine.gather_groups(query, private_draw)
+            private_points = self.private_engine.gather_groups(query, private_draw)
             self._private_held[handle] = (private_points, np.ones(len(private_points), np.bool_))
             return
         private_order = private_draw[private_draw < self.private_positions]
-        private_present = self._engine.presence()
+        private_present = self.private_engine.presence()
         self._private_held[handle] = (
-            self._engine.gather(query)[private_order],
+            self.private_engine.gather(query)[private_order],
             private_present[private_order],
         )
 
     def same_units(self, ledger: Payer) -> "LocalCurator":
         """A curator of the same units with another ledger."""
-        curator = self._child(self.private_units, self._engine, ledger)
+        curator = self._child(self.private_engine, ledger)
         curator._private_held = self._private_held
         return curator
 
     def some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
         """A curator of the units at some positions, `size` of them as far as anybody may know."""
-        private_units = self.private_units.subset(private_positions, size)
-        return self._child(private_units, self._engine.on(private_units), ledger)
+        return self._child(self.private_engine.subset(private_positions, size), ledger)
 
     def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
         """A curator of the same units with mapped rows, see `Units.mapped`."""
-        engine = self._engine.view(row_map, row_bound)
-        curator = self._child(engine.units, engine, self.ledger)
+        curator = self._child(self.private_engine.view(row_map, row_bound), self.ledger)
         curator._private_held = self._private_held
         return curator
 
@@ -136,7 +136,7 @@ class LocalCurator(Curator):
         return self.same_units(ledger)
 
     def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
-        private_count = self.private_units.private_count
+        private_count = self.private_engine.private_count
         parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=private_count)
         return [
             self.some_units(private_positions, size, ledger)
@@ -146,20 +146,25 @@ class LocalCurator(Curator):
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
         return self.mapped_units(row_map, row_bound)
 
-    def _child(self, private_units: Units, engine: Engine, ledger: Payer) -> "LocalCurator":
+    def _child(self, private_engine: Engine, ledger: Payer) -> "LocalCurator":
         return LocalCurator(
-            private_units,
+            private_engine,
             ledger,
             noise=self._noise,
             observer=self._observer,
             transcript=self.transcript,
-            engine=engine,
         )
+
+    def _require_answer(self, kind: type[Query]) -> None:
+        self.private_engine.require(kind)
+
+    def _exact_sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
+        return self.private_engine.sensitivity(query, sampling)
 
     def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
         """The value before noise; a function of the noise for an `ArgminQuery`."""
         if isinstance(query, MeanQuery):
-            private_sum = self._engine.clipped_sum(query, private_draw)
+            private_sum = self.private_engine.clipped_sum(query, private_draw)
             # By the reciprocal, as a compiled loop divides by a constant: the same number to the last bit.
             with np.errstate(all="ignore"):  # a warning must not depend on the data
                 private_mean = private_sum * (1.0 / expected_units(sampling, self.public.n))
@@ -173,13 +178,9 @@ class LocalCurator(Curator):
             private_vectors, private_present = self._private_held[query.held]
             return query.value(jnp.asarray(private_vectors), jnp.asarray(private_present))
         if isinstance(query, ArgminQuery):
-            private_units = self._engine.units
-            return partial(
-                query.minimise, self.public, private_units.private_features, private_units.private_targets
-            )
+            return partial(query.minimise, self.public, *self.private_engine.records())
         if isinstance(query, RecordsQuery):
-            private_units = self._engine.units
-            return query.value(self.public, private_units.private_features, private_units.private_targets)
+            return query.value(self.public, *self.private_engine.records())
         raise TypeError(
             f"no engine computes a {type(query).__name__}: derive it from RecordSum, UnitSum, RecordsQuery, "
             "ArgminQuery or StatisticOfHeld."
@@ -188,7 +189,7 @@ class LocalCurator(Curator):
     def private_draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         if isinstance(sampling, EveryUnit):
             return None
-        return self._engine.draw(sampling, self._noise.units_generator)
+        return self.private_engine.draw(sampling, self._noise.units_generator)
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         private_value = self.private_value(query, sampling, self.private_draw(sampling))
@@ -215,7 +216,7 @@ class LocalCurator(Curator):
             times,
             slots,
             public=self.public,
-            private_arrays=self._engine.traced_arrays(),
-            draws=loops.SecretDraws(self._noise, self._engine),
+            private_arrays=self.private_engine.traced_arrays(),
+            draws=loops.SecretDraws(self._noise, self.private_engine),
             observe=self._observe,
         )

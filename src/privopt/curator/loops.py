@@ -180,7 +180,7 @@ class SecretDraws:
 
     def block(self, slots: list[Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
         """Draw a block step by step, in the order in which an eager loop would."""
-        private_count = self._engine.units.private_count
+        private_count = self._engine.private_count
         private_indices = [np.full((length, size), private_count, np.int32) for size in capacity]
         private_noise = [
             np.empty((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots

@@ -11,7 +11,7 @@ from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import Block, block_assignment
 from privopt.data.units import Units
-from privopt.engine.protocol import EngineName
+from privopt.engine.protocol import Engine, EngineName
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.dominating import dominating
@@ -34,7 +34,7 @@ class Run:
         account: pays for everything now, if there is one.
         observer: called with (name, count) after releases.
         seeded: whether something besides the noise came from a seed, such as the choice of users' records.
-        engine: what computes on the units, see `LocalCurator`.
+        engine: what computes on units, see `LocalCurator`.
     Raises:
         BudgetExceeded: the account, or the budget, cannot pay; no data has been read.
     """
@@ -69,19 +69,22 @@ class Run:
                 seeded=self.seeded,
             )
 
-    def curator(self, units: Units, ledger: Payer | None = None) -> LocalCurator:
+    def curator(self, data: Units | Engine, ledger: Payer | None = None) -> LocalCurator:
         """A curator of some units, on this run's ledger or a part of it.
 
+        Args:
+            data: the units, or an engine that computes on them wherever they are.
+            ledger: a part of the run's; default: the whole.
         Privacy:
             Units whose records were chosen from a seed mark the whole run and the account that paid for it.
         """
-        if units.seeded and not self.seeded:
+        if data.seeded and not self.seeded:
             self.seeded = True
             self.ledger.mark_seeded()
             if self._account is not None:
                 self._account.mark_seeded()
         return LocalCurator(
-            units,
+            data,
             self.ledger if ledger is None else ledger,
             noise=self.noise,
             transcript=self.transcript,

@@ -22,10 +22,11 @@ from privopt.engine.second_moments import second_moment_sum, supports_second_mom
 from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
-from privopt.queries.base import MeanQuery, RecordSum, RowForm
+from privopt.public import Public
+from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
-from privopt.queries.safeguards import row_form_of
+from privopt.queries.safeguards import row_form_of, stated_sensitivity
 from privopt.queries.second_moment import WeightedSecondMoment
 from privopt.queries.total_weight import TotalWeight
 
@@ -47,6 +48,29 @@ class InProcessEngine:
         self._private_norms = {"l2": units.private_norms}
         self._private_inverses: dict[str, NDArray[np.float64]] = {}
         self._carried = CarriedSlopes()
+
+    @property
+    def public(self) -> Public:
+        """See `Engine.public`."""
+        return self.units.public
+
+    @property
+    def seeded(self) -> bool:
+        """See `Engine.seeded`."""
+        return self.units.seeded
+
+    @property
+    def private_count(self) -> int:
+        """See `Engine.private_count`."""
+        return self.units.private_count
+
+    def require(self, kind: type[Query]) -> None:
+        """See `Engine.require`: it computes every query."""
+        del kind
+
+    def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
+        """See `Engine.sensitivity`."""
+        return stated_sensitivity(query, self.public, sampling)
 
     def clipped_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
@@ -112,6 +136,10 @@ class InProcessEngine:
         """See `Engine.draw`."""
         return self._plain.draw(sampling, generator)
 
+    def records(self) -> tuple[Any, NDArray[np.float64]]:
+        """See `Engine.records`."""
+        return self._plain.records()
+
     def traced_arrays(self) -> TracedRows:
         """See `engine.compiled_loops.traced_arrays`."""
         return traced_arrays(self.units)
@@ -120,9 +148,9 @@ class InProcessEngine:
         """See `Engine.view`."""
         return InProcessEngine(self.units.mapped(matrix, row_bound), threads=self._threads)
 
-    def on(self, private_units: Units) -> "InProcessEngine":
-        """See `Engine.on`."""
-        return InProcessEngine(private_units, threads=self._threads)
+    def subset(self, private_positions: NDArray[np.int64], size: int) -> "InProcessEngine":
+        """See `Engine.subset`."""
+        return InProcessEngine(self.units.subset(private_positions, size), threads=self._threads)
 
     def __repr__(self) -> str:
         return f"InProcessEngine({self.units!r})"

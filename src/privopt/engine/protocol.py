@@ -1,29 +1,60 @@
 """What a curator asks of an engine, whatever it computes with."""
 
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.groups import GroupDraw
-from privopt.data.units import Units
 from privopt.engine.compiled_loops import TracedRows
 from privopt.ledger.sampling import Sampling
-from privopt.queries.base import MeanQuery
+from privopt.public import Public
+from privopt.queries.base import MeanQuery, Query, Scalar
 
 EngineName = Literal["fast", "reference"]
 
 
 class Engine(Protocol):
-    """Computes on the units that it holds. Everything it returns is private.
+    """Computes on units, wherever they are. Everything it returns but `sensitivity` is private.
 
-    Attributes:
-        units: the data.
-        compiles: whether loops of cheap steps may be compiled over its rows; if not, they run step by step.
+    A curator asks for nothing else, so an engine need not hold the units: it may ask those who do.
     """
 
-    units: Units
-    compiles: bool
+    @property
+    def public(self) -> Public:
+        """What is public about the units."""
+        ...
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the choice of users' records came from a seed, see `Units.seeded`."""
+        ...
+
+    @property
+    def compiles(self) -> bool:
+        """Whether loops of cheap steps may be compiled over its rows; if not, they run step by step."""
+        ...
+
+    @property
+    def private_count(self) -> int:
+        """How many units are there: at positions 0, 1, ...; a unit at a later position is absent."""
+        ...
+
+    def require(self, kind: type[Query]) -> None:
+        """Refuse queries of a class that it cannot compute. Needs no data, and is asked before anything is charged.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        ...
+
+    def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
+        """How far one unit can move the exact mean of what `clipped_sum` adds up. Needs no data.
+
+        The query's own bound, refused as in `safeguards.stated_sensitivity`, where the engine computes what a unit
+        contributes. Where it is told, the bound must hold for whatever it may be told.
+        """
+        ...
 
     def clipped_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
@@ -55,6 +86,14 @@ class Engine(Protocol):
         """The positions of the units that take part, in order. Independent of what the units hold."""
         ...
 
+    def records(self) -> tuple[Any, NDArray[np.float64]]:
+        """The stored rows and targets, for a query that sees all of them at once.
+
+        Raises:
+            ValueError: it holds none.
+        """
+        ...
+
     def traced_arrays(self) -> TracedRows:
         """The rows as the arrays of a compiled loop, where `compiles`."""
         ...
@@ -63,6 +102,6 @@ class Engine(Protocol):
         """An engine of the same kind on the rows `B^T a`, clipped to `row_bound`; see `Units.mapped`."""
         ...
 
-    def on(self, private_units: Units) -> "Engine":
-        """An engine of the same kind on other units."""
+    def subset(self, private_positions: NDArray[np.int64], size: int) -> "Engine":
+        """An engine of the same kind on the units at some positions, `size` of them as far as anybody may know."""
         ...

@@ -20,8 +20,9 @@ from privopt.engine.general_path import UnitChunk, chunk_contributions, chunk_le
 from privopt.engine.rounding import BlockedSum
 from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.precision import double_precision
-from privopt.public import Relation
-from privopt.queries.base import MeanQuery, RecordSum, UnitSum
+from privopt.public import Public, Relation
+from privopt.queries.base import MeanQuery, Query, RecordSum, Scalar, UnitSum
+from privopt.queries.safeguards import stated_sensitivity
 
 _GROUPED_ROWS = 2**17  # of the groups that are built at a time, padding included
 
@@ -37,6 +38,29 @@ class ReferenceEngine:
 
     def __init__(self, units: Units) -> None:
         self.units = units
+
+    @property
+    def public(self) -> Public:
+        """See `Engine.public`."""
+        return self.units.public
+
+    @property
+    def seeded(self) -> bool:
+        """See `Engine.seeded`."""
+        return self.units.seeded
+
+    @property
+    def private_count(self) -> int:
+        """See `Engine.private_count`."""
+        return self.units.private_count
+
+    def require(self, kind: type[Query]) -> None:
+        """See `Engine.require`: it computes every query."""
+        del kind
+
+    def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
+        """See `Engine.sensitivity`."""
+        return stated_sensitivity(query, self.public, sampling)
 
     def clipped_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
@@ -90,27 +114,12 @@ class ReferenceEngine:
         return private_present
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
-        """Draw the positions of the units that take part, in order. Independent of what the units hold.
+        """See `drawn_positions`."""
+        return drawn_positions(sampling, generator, n=self.public.n, private_count=self.private_count)
 
-        Args:
-            sampling: Poisson draws the number from the binomial law, then that many units without replacement, which
-                is each unit independently with probability `rate`; fixed-size draws `batch` of n positions without
-                replacement, and an absent unit at one of them takes no part.
-            generator: the secret stream for units.
-        """
-        private_count = self.units.private_count
-        if isinstance(sampling, EveryUnit):
-            return np.arange(private_count)
-        if isinstance(sampling, FixedSize):
-            if (
-                sampling.batch == self.units.public.n
-            ):  # priced as everybody, of whom a drawn block may have more
-                return np.arange(private_count)
-            among = max(self.units.public.n, private_count)
-            private_draw = generator.choice(among, sampling.batch, replace=False, shuffle=False)
-            return np.sort(self.units.private_held(private_draw)).astype(np.int64)
-        size = int(generator.binomial(private_count, sampling.rate))
-        return np.sort(generator.choice(private_count, size, replace=False, shuffle=False)).astype(np.int64)
+    def records(self) -> tuple[Any, NDArray[np.float64]]:
+        """See `Engine.records`."""
+        return self.units.private_features, self.units.private_targets
 
     def traced_arrays(self) -> TracedRows:
         """See `engine.compiled_loops.traced_arrays`."""
@@ -120,9 +129,9 @@ class ReferenceEngine:
         """See `Engine.view`."""
         return ReferenceEngine(self.units.mapped(matrix, row_bound))
 
-    def on(self, private_units: Units) -> "ReferenceEngine":
-        """See `Engine.on`."""
-        return ReferenceEngine(private_units)
+    def subset(self, private_positions: NDArray[np.int64], size: int) -> "ReferenceEngine":
+        """See `Engine.subset`."""
+        return ReferenceEngine(self.units.subset(private_positions, size))
 
     def __repr__(self) -> str:
         return f"ReferenceEngine({self.units!r})"
@@ -164,6 +173,30 @@ class ReferenceEngine:
             private_targets[place] = units.private_targets[private_rows]
             private_mask[place] = units.private_present[private_rows]
             yield UnitChunk(private_features, private_targets, private_mask, private_weights), stop - start
+
+
+def drawn_positions(
+    sampling: Sampling, generator: np.random.Generator, *, n: int, private_count: int
+) -> NDArray[np.int64]:
+    """Draw the positions of the units that take part, in order. Independent of what the units hold.
+
+    Args:
+        sampling: Poisson draws the number from the binomial law, then that many units without replacement, which is
+            each unit independently with probability `rate`; fixed-size draws `batch` of n positions without
+            replacement, and an absent unit at one of them takes no part.
+        generator: the secret stream for units.
+        n: the public number of units.
+        private_count: how many of them are there, at the first positions.
+    """
+    if isinstance(sampling, EveryUnit):
+        return np.arange(private_count)
+    if isinstance(sampling, FixedSize):
+        if sampling.batch == n:  # priced as everybody, of whom a drawn block may have more
+            return np.arange(private_count)
+        private_draw = generator.choice(max(n, private_count), sampling.batch, replace=False, shuffle=False)
+        return np.sort(private_draw[private_draw < private_count]).astype(np.int64)
+    size = int(generator.binomial(private_count, sampling.rate))
+    return np.sort(generator.choice(private_count, size, replace=False, shuffle=False)).astype(np.int64)
 
 
 def checked(query: MeanQuery) -> MeanQuery:
