@@ -15,13 +15,13 @@ def scaling(*, centered: bool = True) -> FeatureScaling:
 
 
 def test_bounds_are_mapped_to_minus_one_and_one_and_a_constant_to_zero() -> None:
-    rows = scaling().apply(np.array([LOW, HIGH, [5.0, 0.0, 2.0], [99.0, -99.0, 99.0]]))
+    rows = np.asarray(scaling().apply(np.array([LOW, HIGH, [5.0, 0.0, 2.0], [99.0, -99.0, 99.0]])))
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(rows, [[-1, -1, 0], [1, 1, 0], [0, 0, 0], [1, -1, 0]])
 
 
 def test_without_centering_zero_stays_zero() -> None:
-    rows = scaling(centered=False).apply(np.array([[0.0, 0.0, 0.0], [10.0, 2.0, 2.0]]))
+    rows = np.asarray(scaling(centered=False).apply(np.array([[0.0, 0.0, 0.0], [10.0, 2.0, 2.0]])))
     np.testing.assert_array_equal(rows, [[0, 0, 0], [1, 0.5, 1]])
 
 
@@ -42,7 +42,7 @@ def test_what_is_not_finite_becomes_no_number_and_nothing_else_changes(
     broken = rows.copy()
     broken[[3, 4, -1], [0, 1, 2]] = [np.nan, np.inf, -np.inf]
     map_of = FeatureScaling.of(bounds, 4, centered=True, keep_zero=False)
-    clean, scaled = map_of.apply(rows), map_of.apply(broken)
+    clean, scaled = np.asarray(map_of.apply(rows)), np.asarray(map_of.apply(broken))
     assert np.isnan(scaled[[3, 4, -1], [0, 1, 2]]).all()
     rest = np.isfinite(broken)
     np.testing.assert_array_equal(scaled[rest], clean[rest])

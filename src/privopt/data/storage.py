@@ -1,5 +1,6 @@
 """Feature rows as they are stored: clipped, dense or CSR, a block at a time so that no second copy exists."""
 
+import abc
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,25 @@ from privopt.data.rows import (
     clip_sparse_rows,
 )
 from privopt.data.users import offsets
+
+
+class RowSource(abc.ABC):
+    """Dense rows that are computed from others as they are asked for, so that they never exist all at once.
+
+    Attributes:
+        shape: (rows, d).
+    """
+
+    shape: tuple[int, int]
+
+    @abc.abstractmethod
+    def __getitem__(self, positions: Positions) -> NDArray[Any]:
+        """The rows at some positions, each a function of the one record behind it."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """All of them at once."""
+        del copy
+        return np.asarray(self[slice(None)], dtype)
 
 
 def store_rows(

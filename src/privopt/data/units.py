@@ -30,7 +30,7 @@ from privopt.data.rows import (
     map_rows,
     whole_tiles,
 )
-from privopt.data.storage import finite_rows, gather_rows, store_rows
+from privopt.data.storage import RowSource, finite_rows, gather_rows, store_rows
 from privopt.data.users import choose_records, offsets, user_weights, within
 from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import NoiseSource
@@ -110,7 +110,8 @@ class Units:
         """Group arrays into privacy units.
 
         Args:
-            features: (rows, d) numbers, dense or SciPy sparse (kept as CSR, never made dense). Copied, as `storage`.
+            features: (rows, d) numbers: dense, SciPy sparse (kept as CSR, never made dense), or a `RowSource`. Copied as
+                `storage`.
             targets: (rows,) numbers, or labels when `classes` is given; None for no targets. Python objects are read
                 one by one, and one that is no number counts as NaN.
             relation: the neighbouring relation.
@@ -282,6 +283,8 @@ class Units:
 
 def _check_features(features: Any) -> Any:
     """A numeric matrix: an array, or a canonical CSR matrix. Looks at type, shape and sparse indices only."""
+    if isinstance(features, RowSource):
+        return features
     features = cells.matrix(features)
     if sparse.issparse(features):
         return features

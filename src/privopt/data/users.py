@@ -20,11 +20,15 @@ def choose_records(
     """
     lottery = generator.random(len(codes))
     private_rows = np.flatnonzero(private_usable)
-    private_rows = private_rows[np.lexsort((lottery[private_rows], codes[private_rows]))]
-    private_rank = within(np.bincount(codes[private_rows], minlength=users))
-    private_rows = np.sort(private_rows[private_rank < cap])
     private_rows = private_rows[np.argsort(codes[private_rows], kind="stable")]
-    return private_rows, offsets(np.bincount(codes[private_rows], minlength=users))
+    private_counts = np.bincount(codes[private_rows], minlength=users)
+    private_crowded = np.repeat(private_counts > cap, private_counts)
+    private_kept = np.ones(len(private_rows), np.bool_)
+    private_drawn = np.flatnonzero(private_crowded)
+    private_among = private_rows[private_drawn]
+    private_drawn = private_drawn[np.lexsort((lottery[private_among], codes[private_among]))]
+    private_kept[private_drawn] = within(private_counts[private_counts > cap]) < cap
+    return private_rows[private_kept], offsets(np.minimum(private_counts, cap))
 
 
 def user_weights(private_counts: NDArray[np.int64], cap: int, weighting: Weighting) -> NDArray[np.float64]:

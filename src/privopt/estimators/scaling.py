@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.rows import Positions
+from privopt.data.storage import RowSource
+
 BLOCK_ENTRIES = 2**16  # entries worked on at a time: half a megabyte of float64, which stays in the cache
 Bounds = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -103,7 +106,7 @@ class FeatureScaling:
         return bool(np.all(self.center == 0) and np.all(self.inverse_spread == 1))
 
     def apply(self, private_features: Any, *, unit: bool = False, constant: float | None = None) -> Any:
-        """Scale rows; float32, a block at a time. A row with an entry that is NaN or infinite comes out with a NaN.
+        """Scale rows; float32, dense ones as they are asked for. One with an entry that is not finite has a NaN.
 
         Args:
             private_features: (rows, d), dense or sparse.
@@ -115,16 +118,21 @@ class FeatureScaling:
         with np.errstate(all="ignore"):
             if sparse.issparse(private_features):
                 return self._apply_sparse(private_features, unit=unit, constant=constant)
-            rows, width = private_features.shape
-            private_scaled = np.empty((rows, width + (constant is not None)), np.float32)
+            return ScaledRows(self, private_features, unit=unit, constant=constant)
+
+    def scaled(
+        self, private_block: NDArray[Any], *, unit: bool, constant: float | None
+    ) -> NDArray[np.float32]:
+        """A block of dense rows, see `apply`."""
+        rows, width = private_block.shape
+        private_scaled = np.empty((rows, width + (constant is not None)), np.float32)
+        with np.errstate(all="ignore"):
+            self._scale_block(private_block, private_scaled[:, :width])
             if constant is not None:
                 private_scaled[:, width] = constant
-            for part in _blocks(rows, width):
-                private_block = private_scaled[part]
-                self._scale_block(private_features[part], private_block[:, :width])
-                if unit:
-                    private_block /= _lengths(private_block)[:, None]
-            return private_scaled
+            if unit:
+                private_scaled /= _lengths(private_scaled)[:, None]
+        return private_scaled
 
     def _scale_block(self, private_block: NDArray[Any], private_out: NDArray[np.float32]) -> None:
         if self._is_identity and private_block.dtype == np.float32:
@@ -174,6 +182,27 @@ class FeatureScaling:
         if np.all(self.low == self.low[0]) and np.all(self.high == self.high[0]):
             return f"every feature lies between {self.low[0]:g} and {self.high[0]:g}"
         return f"each of the {self.width} features lies between its own two bounds"
+
+
+@final
+class ScaledRows(RowSource):
+    """Dense rows that are scaled as they are asked for, see `FeatureScaling.apply`."""
+
+    def __init__(
+        self, scaling: FeatureScaling, private_features: NDArray[Any], *, unit: bool, constant: float | None
+    ) -> None:
+        self._scaling, self._unit, self._constant = scaling, unit, constant
+        self._private_features = private_features
+        rows, width = private_features.shape
+        self.shape = (rows, width + (constant is not None))
+
+    def __getitem__(self, positions: Positions) -> NDArray[np.float32]:
+        return self._scaling.scaled(
+            self._private_features[positions], unit=self._unit, constant=self._constant
+        )
+
+    def __repr__(self) -> str:
+        return "<private>"
 
 
 @final
