@@ -8,7 +8,7 @@ from privopt.curator.base import Observer
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import EngineName
-from privopt.errors import NotPriceable
+from privopt.errors import BudgetTooSmall, NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
@@ -152,7 +152,7 @@ def plan(
         try:
             if obstacle is None:
                 plans.append(other.plan(instance))
-        except NotPriceable as unpriced:
+        except (NotPriceable, BudgetTooSmall) as unpriced:
             obstacle = str(unpriced)
         if obstacle is not None:
             refused.append((other.title, obstacle))

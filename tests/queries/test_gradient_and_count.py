@@ -15,6 +15,7 @@ from privopt.engine.reference import ReferenceEngine
 from privopt.engine.rounding import rounding_bound
 from privopt.problems import losses
 from privopt.public import Relation
+from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_and_count import GradientAndCount, share_inside
 from privopt.queries.total_weight import TotalWeight
 
@@ -106,3 +107,25 @@ def test_adding_the_centre_for_each_user_would_not_be_private() -> None:
     assert np.linalg.norm(sums[1] - sums[0]) <= 4 * query.sensitivity(few.public)
     naive = [total[:2] + k * centre for k, total in zip((1, 2), sums, strict=True)]
     assert np.linalg.norm(naive[1] - naive[0]) > 4 * query.sensitivity(few.public)
+
+
+def test_the_bound_by_the_loss_holds_around_zero_and_would_not_around_another_centre() -> None:
+    """A user's average is a shortened convex combination of 0 and gradients; around v0 the clip alone bounds it."""
+    options: dict[str, Any] = {
+        "row_bound": 1.0,
+        "n": 3,
+        "relation": "add-or-remove-one",
+        "max_records_per_user": 4,
+    }
+    rows, targets, groups = np.tile([[1.0, 0.0]], (8, 1)), np.ones(8), np.repeat([0, 1], 4)
+    few, many = (Units.from_arrays(rows[:k], targets[:k], groups=groups[:k], **options) for k in (4, 8))
+    plain = ClippedGradient(loss=losses.logistic, at=np.zeros(2), clip=3.0)
+    by_loss = 3 * float(plain.sensitivity(few.public))
+    assert by_loss == pytest.approx(0.5)
+    moved = InProcessEngine(many).clipped_sum(plain) - InProcessEngine(few).clipped_sum(plain)
+    assert 0.499 <= np.linalg.norm(moved) <= by_loss
+    around = GradientAndCount(
+        loss=losses.logistic, at=np.zeros(2), clip=3.0, height=1e-9, centre=np.array([5.0, 0.0])
+    )
+    moved = InProcessEngine(many).clipped_sum(around) - InProcessEngine(few).clipped_sum(around)
+    assert by_loss < 2.99 < np.linalg.norm(moved) <= 3 * around.sensitivity(few.public)

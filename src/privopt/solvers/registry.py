@@ -9,6 +9,7 @@ from privopt.planning.instance import Instance
 from privopt.problems.constraints import L1Ball, Product, Simplex
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
+from privopt.public import Public
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.base import Solver
@@ -88,6 +89,8 @@ def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
         no privacy                                                        gradient descent
+        units that are users, where whitening applies                     whitened user-level gradient descent
+        other units that are users                                        user-level gradient descent
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss but counts, a ridge or no penalty,
@@ -108,6 +111,8 @@ def automatic(instance: Instance) -> Choice:
     problem, public = instance.problem, instance.public
     if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
+    if public.by_user:
+        return _for_users(problem, public)
     for solver, reason in _wanted(problem):
         if solver.applicable(problem, public) is None:
             return Choice(solver, reason)
@@ -126,6 +131,16 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.applicable(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _for_users(problem: Problem, public: Public) -> Choice:
+    """The default where everything a user contributed is protected together."""
+    whitened = Whitening(inner=UserGradientDescent())
+    if whitened.applicable(problem, public) is None:
+        return Choice(
+            whitened, "it clips users at the spread of their averages, in coordinates where features look alike"
+        )
+    return Choice(UserGradientDescent(), "it clips users at the spread of their averages")
 
 
 def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
