@@ -21,6 +21,11 @@ def promise(public: Public) -> str:
     return f"everything a person contributed; at most {records(public.records_per_unit)} of each are used"
 
 
+def aim(public: Public) -> str:
+    """Which objective the weighting of users minimises, in short."""
+    return f"the mean over people of their own average loss, where {COUNTS[public.weighting]}"
+
+
 def objective(public: Public) -> str:
     """Which objective the weighting of users minimises."""
     weight = WEIGHTS[public.weighting]
@@ -30,8 +35,7 @@ def objective(public: Public) -> str:
         else f" for k records used of at most M = {public.records_per_unit:,}"
     )
     return (
-        f"the mean over people of their own average loss, where {COUNTS[public.weighting]}: the sum of u F over the "
-        f"sum of u, F a person's average loss and u = {weight}{used}"
+        f"{aim(public)}: the sum of u F over the sum of u, F a person's average loss and u = {weight}{used}"
     )
 
 
@@ -39,13 +43,14 @@ def meaning_of_cap(public: Public) -> str:
     """What the cap on a user's records is."""
     return (
         f"At most {records(public.records_per_unit)} of each person are used, drawn at random if there are more. The "
-        "cap was chosen beforehand and is enforced: records beyond it have no effect at all."
+        "cap was chosen beforehand and is enforced: however many somebody has, no more count."
     )
 
 
 def meaning_of_typical(public: Public) -> str:
     """What the typical number of records is."""
     return (
-        f"A typical person was guessed to have {records(public.typical_records)} that are used. The guess sets clips "
-        "and predictions; where it is wrong, the model is worse and the guarantee the same."
+        f"Guessed beforehand, used of a typical person: {records(public.typical_records)}. The "
+        "guess sets clips and predictions; where it is wrong, the model is worse and the "
+        "guarantee the same."
     )
