@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -20,10 +20,11 @@ from typer.testing import CliRunner
 
 from privopt import LogisticRegression
 from privopt.cli import app
-from privopt.commands import fitting, screen
+from privopt.commands import fitting, options, screen
 from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
+from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Weighting
 from privopt.tables import TableError, read_target
 
 ROWS = 600
@@ -313,10 +314,73 @@ def test_a_group_column_protects_users_whole(folder: Path, tmp_path: Path, run: 
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"), *extra)
     assert outcome.exit_code == 0, outcome.output
     text = flat(outcome.output)
-    assert "one user ('person') with up to 2 records among 200" in text
+    assert (
+        "one user ('person'): everything a person contributed; at most 2 records of each are used; among 200"
+        in text
+    )
+    assert "each person counts by the square root of their number of records" in text
     assert "counted in 'person'" in text
     plan = json.loads((tmp_path / "model" / "model.json").read_text())["document"]["plan"]
     assert (plan["unit"], plan["n"]) == ("user", 200)
+
+
+def test_several_columns_name_a_user_together(folder: Path, tmp_path: Path, run: Run) -> None:
+    table = make_table()
+    table["site"], table["number"] = (
+        [str(row // 3 // 20) for row in range(ROWS)],
+        [row // 3 % 20 for row in range(ROWS)],
+    )
+    columns = SCHEMA["columns"] | {"site": {"kind": "id"}, "number": {"kind": "id"}}
+    schema = SCHEMA | {"other_targets": ["ward", "visits", "change"], "columns": columns}
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    table.to_parquet(tmp_path / "table.parquet")
+    table.to_csv(tmp_path / "table.csv", index=False)
+    released: list[Any] = []
+    for name, groups in (
+        ("table.parquet", ("--group", "person")),
+        ("table.parquet", ("--group", "site", "--group", "number")),
+        ("table.csv", ("--group", "number", "--group", "site")),
+    ):
+        more = ("--weighting", "record", "--typical-records", 3, "--max-records", 4, "--seed", 1)
+        output = tmp_path / f"model {len(released)}"
+        arguments = ("--schema", tmp_path / "schema.json", *BUDGET, *groups, *more, "--output", output)
+        outcome = run("fit", tmp_path / name, *arguments)
+        assert outcome.exit_code == 0, outcome.output
+        text = flat(outcome.output)
+        assert f"counted in {', '.join(repr(group) for group in groups[1::2])}" in text
+        assert "u = k / M for k records used of at most M = 4" in text
+        public = json.loads((output / "model.json").read_text())["document"]["plan"]["public"]
+        assert (public["n"], public["weighting"], public["typical_records"]) == (200, "record", 3.0)
+        released.append(safetensors.numpy.load_file(output / "model.safetensors")["coef"])
+    for other in released[1:]:
+        np.testing.assert_allclose(other, released[0], atol=1e-9)
+
+
+def test_a_plan_for_users_prices_records_and_caps_from_public_numbers(folder: Path, run: Run) -> None:
+    arguments = ("plan", "--schema", folder / "ill.json", *BUDGET, "--n", 5000)
+    text = flat(run(*arguments, "--group", "person", "--typical-records", 20).output)
+    assert "Records or users, at the same epsilon and delta" in text
+    assert "Protects one record of 100,000; a person with 20 records would have epsilon" in text
+    for cap, kept in (
+        ("1", "1 record"),
+        ("10", "10 records"),
+        ("100", "20 records"),
+        ("1,000", "20 records"),
+    ):
+        assert re.search(
+            rf"cap {cap} excess [\d.e-]+; noise of one mean [\d.e-]+ .*?; {kept} of a typical person", text
+        )
+    assert "TOO FEW" not in text
+    document = json.loads(run(*arguments, "--group", "person", "--json").output)
+    assert [price["cap"] for price in document["caps"]] == [None, 1, 10, 100, 1000]
+    alone = run(*arguments)
+    assert "Records or users" not in alone.output
+    assert "caps" not in json.loads(run(*arguments, "--json").output)
+
+
+def test_the_options_state_the_defaults_of_the_package() -> None:
+    assert (options.MAX_RECORDS, options.WEIGHTING) == (DEFAULT_RECORDS, DEFAULT_WEIGHTING)
+    assert [each.value for each in options.WeightingName] == list(get_args(Weighting))
 
 
 def test_sets_are_fitted_and_predicted_without_becoming_dense(tmp_path: Path, run: Run) -> None:
@@ -446,6 +510,26 @@ MISTAKES = {
     "an unknown solver": ("fit table.csv {schema} {budget} --solver magic --output out", "'magic'"),
     "a quantile of 2": ("fit table.csv {schema} {budget} --quantile 2 --output out", "between 0 and 1"),
     "a quantile for another model": ("plan {schema} {budget} --quantile 0.9 --n 100", "--model quantile"),
+    "a weighting without users": ("plan {schema} {budget} --weighting user --n 100", "with --group"),
+    "a typical user without users": ("plan {schema} {budget} --typical-records 5 --n 100", "with --group"),
+    "an unknown weighting": ("plan {schema} {budget} --group person --weighting all --n 100", "'all'"),
+    "a cap of 0": ("plan {schema} {budget} --group person --max-records 0 --n 100", "--max-records"),
+    "more typical records than the cap": (
+        "plan {schema} {budget} --group person --max-records 5 --typical-records 6 --n 100",
+        "between 1 and the cap of 5",
+    ),
+    "a group named twice": (
+        "plan {schema} {budget} --group person --group person --n 100",
+        "one column twice",
+    ),
+    "a second group that is unknown": (
+        "fit table.csv {schema} {budget} --group person --group whom --output out",
+        "no column 'whom'",
+    ),
+    "more users than n": (
+        "fit table.csv {schema} {budget} --group person --n 100 --output out",
+        "more users than n",
+    ),
     "a cap on records without users": ("plan {schema} {budget} --max-records 5 --n 100", "with --group"),
     "a name for a schema that has none": (
         "plan {schema} --schema-name bla {budget} --n 100",
@@ -523,7 +607,10 @@ def test_a_mistake_is_answered_by_one_sentence(
     assert last.startswith("privopt: ")
     assert expected in last
     assert "Traceback" not in outcome.output
-    if name != "an n that is too small":  # found when users or rows are counted, after the plan was printed
+    if name not in (
+        "an n that is too small",
+        "more users than n",
+    ):  # found when users or rows are counted, after the plan was printed
         assert len(outcome.output.splitlines()) == 1
     assert {path: path.stat().st_mtime_ns for path in mishaps.rglob("*")} == before
 
@@ -759,7 +846,7 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
     assert options("fit") - {"--output", "--overwrite"} == options("plan") - {"--json"}
-    assert len(options("plan")) == 15
+    assert len(options("plan")) == 17
 
 
 def test_a_bar_counts_releases() -> None:

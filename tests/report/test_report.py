@@ -152,7 +152,13 @@ def test_what_is_not_private_is_said_first(pages: dict[str, str], name: str) -> 
 def test_users_and_adding_or_removing_one_are_named(pages: dict[str, str]) -> None:
     text = Page(pages["sampled"]).text
     for phrase in (
-        "each user together with all of their records (at most 20 of them are used) among up to 5,908",
+        "each user among up to 5,908: everything a person contributed; at most 20 records of each are used.",
+        "with everything they contributed, among 5,908",
+        "where each person counts the same: the sum of u F over the sum of u",
+        "At most 20 records of each person are used, drawn at random if there are more",
+        "used of a typical person: 1 record",
+        "a person with none adds nothing and changes no divisor",
+        "Somebody who appears under two keys has two shares",
         "whether a given user is in the data at all",
         "a secret random sample, each with probability 2 %",
         f"The {MOST_ROWS} largest of 200 by absolute value",

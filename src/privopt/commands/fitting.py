@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 from privopt.commands import model_directory, planning, screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.options import Options
-from privopt.commands.task import Estimator, Task
+from privopt.commands.task import Estimator, Task, named
 from privopt.errors import PrivoptError
 from privopt.planning.plan import Plan
 from privopt.report.report import PrivacyReport
@@ -64,8 +64,7 @@ def _fitted(
             private_table = read_table(table, task.schema, columns=task.columns)
             private_features = task.encoder.fit(private_table).transform(private_table)
             private_target = read_target(private_table, task.schema, task.target.column)
-            group = task.options.group
-            groups = None if group is None else user_keys(private_table, group)
+            groups = user_keys(private_table, task.groups) if task.groups else None
             begun = True
             estimator.fit(private_features, private_target, groups=groups, observer=count)
         return model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
@@ -132,14 +131,14 @@ def _units(table: Path, task: Task) -> tuple[int, str]:
     Privacy:
         Counted only under replace-one, where the number of records (or users) is public by definition.
     """
-    group, n = task.options.group, task.options.n
+    n = task.options.n
     if n is not None:
         return n, "given by --n"
-    if group is None:
+    if not task.groups:
         n, how = row_count(table), "the table's rows"
     else:
-        public_keys = user_keys(read_table(table, task.schema, columns=[group]), group)
-        n, how = len(np.unique(public_keys[~np.isnan(public_keys)])), f"counted in {group!r}"
+        public_keys = user_keys(read_table(table, task.schema, columns=task.groups), task.groups)
+        n, how = len(np.unique(public_keys[~np.isnan(public_keys)])), f"counted in {named(task.groups)}"
     if n < 2:
         raise Mistake(
             f"the table {str(table)!r} has {n} {task.unit}s: a private mean needs at least 2, and useful ones many."

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-MAX_RECORDS, QUANTILE = 100, 0.5
+MAX_RECORDS, WEIGHTING, QUANTILE = 100, "sqrt", 0.5  # the first two as in `privopt.public`
 
 
 class ModelName(StrEnum):
@@ -30,6 +30,14 @@ class RelationName(StrEnum):
 
     REPLACE_ONE = "replace-one"
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
+
+
+class WeightingName(StrEnum):
+    """How a user's weight grows with their number of records."""
+
+    USER = "user"
+    SQRT = "sqrt"
+    RECORD = "record"
 
 
 def _option(name: str, text: str, **more: Any) -> Any:
@@ -56,11 +64,30 @@ class Options:
         ModelName | None, _option("--model", "Default: logistic for classes, linear for numbers.")
     ] = None
     group: Annotated[
-        str | None, _option("--group", "Column that says whose record a row is: protects users whole.")
+        list[str] | None,
+        _option(
+            "--group",
+            "Column that says whose record a row is: protects users whole. Repeat it if several columns name a user.",
+        ),
     ] = None
     max_records: Annotated[
         int | None,
         _option("--max-records", f"With --group: records used of one user; default: {MAX_RECORDS}.", min=1),
+    ] = None
+    weighting: Annotated[
+        WeightingName | None,
+        _option(
+            "--weighting",
+            "With --group: a user counts once, by the root or by the number of their records; "
+            f"default: {WEIGHTING}.",
+        ),
+    ] = None
+    typical_records: Annotated[
+        float | None,
+        _option(
+            "--typical-records",
+            "With --group: your guess of the records of a typical user; default: the root of --max-records.",
+        ),
     ] = None
     relation: Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")] = (
         RelationName.REPLACE_ONE

@@ -11,8 +11,10 @@ from rich.console import Console
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta
 from privopt.commands.options import Options
-from privopt.commands.task import Estimator, Task
+from privopt.commands.task import Estimator, Task, named
+from privopt.planning import user_words
 from privopt.planning.plan import Plan
+from privopt.planning.user_caps import CapPrice
 from privopt.public import Relation
 from privopt.report.words import number, several, several_or
 from privopt.solvers.registry import SOLVERS
@@ -41,6 +43,7 @@ def run(options: Options, *, as_json: bool = False) -> None:
         return
     terminal = screen.console()
     announce(terminal, task, estimator, options.n, "given by --n", title="Plan, from public numbers alone")
+    _show_caps(terminal, task, options.n)
     if options.solver == "auto":
         _show_others(terminal, task, estimator, options.n)
 
@@ -66,9 +69,10 @@ def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
     user, relation = task.schema.user, plan.public.relation
     protected = "one record"
     if task.unit == "user":
-        protected = f"one user ({task.options.group!r}) with up to {plan.public.records_per_unit} records"
+        protected = f"one user ({named(task.groups)}): {user_words.promise(plan.public)};"
     rows = [
         ("protected", f"{protected} among {n:,}; {MEANING[relation]}"),
+        *([("objective", user_words.objective(plan.public))] if task.unit == "user" else []),
         ("n", f"{n:,} {task.unit}s, {how_n}; {PUBLIC_NUMBER[relation]}"),
         ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),
         ("model", _model(task)),
@@ -111,6 +115,35 @@ def _model(task: Task) -> str:
     )
 
 
+def _show_caps(terminal: Console, task: Task, n: int) -> None:
+    """What protecting users costs beside protecting records, and what the cap on their records does."""
+    rows = [_cap_row(price) for price in task.compare_caps(task.estimator(n), n)]
+    if rows:
+        rows.append(
+            (
+                "note",
+                "A larger cap costs time and no privacy; records that a person does not have do not help.",
+            )
+        )
+        screen.show_rows(terminal, "Records or users, at the same epsilon and delta (expected, rough)", rows)
+
+
+def _cap_row(price: CapPrice) -> tuple[str, str]:
+    """One way to count units as a labelled line."""
+    noise = f"noise of one mean {number(price.noise, 2)} of the largest contribution"
+    expected = f"excess {number(price.excess, 2)}; {noise}"
+    if price.cap is None:
+        typical = user_words.records(price.typical_records)
+        return (
+            "records",
+            f"{expected}. Protects one record of {price.units:,}; a person with {typical} would have epsilon "
+            f"{number(price.epsilon_of_person, 2)}, not the one above",
+        )
+    kept = f"{user_words.records(price.typical_records)} of a typical person used"
+    least = "" if price.units >= price.smallest_n else f". TOO FEW: needs {price.smallest_n:,} users"
+    return f"cap {price.cap:,}", f"{expected}; {kept}{least}"
+
+
 def _show_others(terminal: Console, task: Task, estimator: Estimator, n: int) -> None:
     """What the other solvers would do, one line each."""
     rows = [(other.solver, _short(other)) for other in _others(task, estimator, n)]
@@ -141,8 +174,10 @@ def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
     plans = [task.plan(estimator, n)]
     if task.options.solver == "auto":
         plans += _others(task, estimator, n)
+    caps = [price.to_dict() for price in task.compare_caps(task.estimator(n), n)]
     return {
         "chosen": plans[0].solver,
         "warnings": _warnings(task, plans[0]),
         "plans": [plan.to_dict() for plan in plans],
+        **({"caps": caps} if caps else {}),
     }

@@ -1,11 +1,11 @@
 """What is to be fitted: the options of `fit` and `plan`, checked and joined with the schema. No record is read here."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
-from privopt.commands.options import MAX_RECORDS, QUANTILE, Options
+from privopt.commands.options import MAX_RECORDS, QUANTILE, WEIGHTING, Options
 from privopt.estimators.classifiers import LinearSVC, LogisticRegression
 from privopt.estimators.regressors import (
     HuberRegressor,
@@ -14,7 +14,8 @@ from privopt.estimators.regressors import (
     QuantileRegressor,
 )
 from privopt.planning.plan import Plan
-from privopt.public import Relation
+from privopt.planning.user_caps import CapPrice
+from privopt.public import Relation, of_users
 from privopt.solvers.registry import SOLVERS
 from privopt.tables import Schema, TabularEncoder, TargetEncoding
 
@@ -85,8 +86,7 @@ class Task:
             raise Mistake(f"--n must be at least 2, got {options.n}: a mean over fewer hides nobody.")
         if options.solver not in ("auto", *SOLVERS):
             raise Mistake(f"--solver must be one of auto, {', '.join(SOLVERS)}, got {options.solver!r}.")
-        if options.max_records is not None and options.group is None:
-            raise Mistake("--max-records limits the records of a user: name the users' column with --group.")
+        _check_users(options)
         if options.quantile is not None and not 0 < options.quantile < 1:
             raise Mistake(f"--quantile must lie strictly between 0 and 1, got {options.quantile:g}.")
         if options.quantile is not None and options.model != "quantile":
@@ -102,10 +102,11 @@ class Task:
         if options.target is None and schema.target is None:
             raise Mistake("give --target, the column to predict: the schema names none.")
         target = schema.target_encoding(options.target)
-        if options.group is not None and schema.column(options.group).name == target.column:
+        groups = options.group or ()
+        if target.column in [schema.column(group).name for group in groups]:
             raise Mistake(f"--group and --target both name {target.column!r}.")
         features = schema.feature_columns(target=target.column)
-        names = [column.name for column in features if column.name != options.group]
+        names = [column.name for column in features if column.name not in groups]
         encoder = TabularEncoder(schema, target=target.column, features=names)
         if not names:
             raise Mistake("no feature is left: the schema describes only the target and the group column.")
@@ -121,8 +122,12 @@ class Task:
     @property
     def columns(self) -> list[str]:
         """The columns of the table that a fit reads."""
-        group = [] if self.options.group is None else [self.options.group]
-        return [*self.encoder.to_document()["features"], self.target.column, *group]
+        return [*self.encoder.to_document()["features"], self.target.column, *self.groups]
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The columns that say whose record a row is; none where a record is a unit."""
+        return tuple(self.options.group or ())
 
     @property
     def quantile(self) -> float | None:
@@ -133,7 +138,7 @@ class Task:
     @property
     def unit(self) -> str:
         """Who is protected: "record" or "user"."""
-        return "record" if self.options.group is None else "user"
+        return "user" if self.groups else "record"
 
     def estimator(self, n: int) -> Estimator:
         """The model of this task, unfitted; n is the public number of units."""
@@ -146,7 +151,7 @@ class Task:
             "n": options.n,
             "solver": options.solver,
             "random_state": options.seed,
-            "max_records_per_user": MAX_RECORDS if options.max_records is None else options.max_records,
+            **_users(options),
         }
         if self.target.classes is not None:
             arguments["classes"] = self.target.classes
@@ -163,6 +168,49 @@ class Task:
         """What fitting that model would cost and achieve."""
         with public_arguments():
             return estimator.plan(n_features=self.encoder.n_features_out_, n=n, by_user=self.unit == "user")
+
+    def compare_caps(self, estimator: Estimator, n: int) -> tuple[CapPrice, ...]:
+        """Records as units beside users with several caps; nothing where records are the units."""
+        if not self.groups:
+            return ()
+        with public_arguments():
+            return estimator.compare_caps(n_features=self.encoder.n_features_out_, n=n)
+
+
+def named(columns: Sequence[str]) -> str:
+    """Columns in a sentence: 'a', 'b'."""
+    return ", ".join(map(repr, columns))
+
+
+def _users(options: Options) -> dict[str, Any]:
+    """What an estimator is told of users."""
+    return {
+        "max_records_per_user": MAX_RECORDS if options.max_records is None else options.max_records,
+        "user_weighting": str(WEIGHTING if options.weighting is None else options.weighting),
+        "typical_records": options.typical_records,
+    }
+
+
+def _check_users(options: Options) -> None:
+    """Refuse what is said of users where there are none, or twice, or cannot be.
+
+    Raises:
+        Mistake: an option does not fit the others.
+    """
+    groups = options.group or []
+    given = {
+        "--max-records": options.max_records,
+        "--weighting": options.weighting,
+        "--typical-records": options.typical_records,
+    }
+    lonely = [name for name, value in given.items() if value is not None]
+    if lonely and not groups:
+        raise Mistake(f"{lonely[0]} is about the records of a user: name the users' column with --group.")
+    if len(set(groups)) < len(groups):
+        raise Mistake("--group names one column twice: give each of the columns that name a user once.")
+    users = _users(options)
+    with public_arguments():
+        of_users(users["max_records_per_user"], users["user_weighting"], users["typical_records"])
 
 
 def _model_for(name: str | None, target: TargetEncoding) -> ModelKind:

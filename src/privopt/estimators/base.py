@@ -26,7 +26,9 @@ from privopt.estimators.targets import Target, describe_coefficients
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
+from privopt.planning.user_caps import CAPS, CapPrice, compare_caps
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
 from privopt.report.report import PrivacyReport
 from privopt.solve import minimize
@@ -176,6 +178,30 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             return penalty.shown_in(self._planned_search(shape, None).plan, None)
         setup = self._setup(shape, None)
         return penalty.shown_in(plan_fit(setup, self.solver), setup.alpha)
+
+    def compare_caps(
+        self, *, n_features: int, n: int | None = None, caps: Sequence[int] = CAPS
+    ) -> tuple[CapPrice, ...]:
+        """What it costs to protect users rather than records, for several caps on their records, without any data.
+
+        Args:
+            n_features: number of features.
+            n: public number of users; default: the estimator's `n`.
+            caps: values of `max_records_per_user` to compare.
+        Returns:
+            First records as units, then users with each cap, all at the estimator's budget.
+        Raises:
+            ValueError: a privacy argument or n is missing.
+        """
+        n = arguments.planned_units(self.n if n is None else n)
+        given = self._specification()
+        budget = self._budget(given, n)
+        shape = Shape(width=n_features, n=n, by_user=True, budget=budget)
+        plain = given.with_strength(None) if given.penalty.is_chosen else given
+        setup = Setup.of(plain, self._target(None), shape)
+        return compare_caps(
+            Instance(setup.problem, setup.public, budget), typical=self.typical_records, caps=caps
+        )
 
     def _specification(self) -> Specification:
         """The arguments, checked as far as no size is needed."""

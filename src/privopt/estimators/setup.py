@@ -13,6 +13,7 @@ from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths
 from privopt.estimators.specification import ROUNDED_UP, Records, Shape, Specification
 from privopt.estimators.targets import Target
 from privopt.ledger.amounts import Budget
+from privopt.planning import user_words
 from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -196,4 +197,11 @@ class Setup:
             sentences.append(f"Number of {units}: public under replace-one.")
         if self.shape.by_user:
             sentences.append("User keys, given by the user: they name the owner of every record.")
+            sentences.append(user_words.meaning_of_cap(self.public))
+            by = (
+                "given by the user" if given.typical_records is not None else "by default the root of the cap"
+            )
+            sentences.append(
+                f"Typical number of records, {by}: {user_words.records(self.public.typical_records)} that are used."
+            )
         return tuple(sentences)

@@ -12,6 +12,7 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.events import Event
 from privopt.notebook import card
+from privopt.planning.user_words import objective, promise
 from privopt.public import Public, Relation
 
 WIDTH = 79  # of a printed plan
@@ -192,7 +193,9 @@ class Plan:
             f"{self.public.d:,}, about {self.seconds:.2g} s and {self.memory_bytes / 2**20:.0f} MB"
         )
         chosen = [("chosen", f"by 'auto' because {self.reason.rstrip('.')}")] if self.reason else []
+        people = [("protects", promise(self.public)), ("objective", objective(self.public))]
         return [
+            *(people if self.public.by_user else []),
             *chosen,
             ("effort", effort),
             ("predicted", self.excess_sentence),

@@ -7,8 +7,8 @@ With n users, p parameters, budget mu (Gaussian DP) and s = 2 (replace-one) or 1
     excess              0.55 D N0 c, for an optimum whose predictions spread by D = 1.7
 
 A user's mean gradient fluctuates by m^-1/2 of a record's, which is why the clip, and with it the noise, falls with m.
-D was chosen by
-the excess of whitened descent on movietweetings, randhie and generated users (epsilon 1 and 3). Utility only.
+D was chosen by the excess of whitened descent on movietweetings, randhie and generated users (epsilon 1 and 3). All of
+it concerns utility only.
 """
 
 import math

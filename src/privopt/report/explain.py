@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from privopt.ledger.events import DeltaEvent, leaf_counts
+from privopt.planning import user_words
 from privopt.planning.plan import Finding
 from privopt.public import Relation
 from privopt.report import words
@@ -59,21 +60,17 @@ def headline(report: ReportFacts) -> str:
 def protection(report: ReportFacts) -> str:
     """What is protected, for whom and against whom."""
     unit = report.unit
-    if report.unit == "user":
-        cap = (
-            f" (at most {report.records_per_unit:,} of them are used)" if report.records_per_unit > 1 else ""
-        )
-        who = f"each user together with all of their records{cap}"
-    elif report.unit == "record":
-        who = "each single record, that is one row of the data,"
-    else:
-        who = "each single privacy unit"
+    who = {"user": "each user", "record": "each single record, that is one row of the data,"}.get(
+        report.unit, "each single privacy unit"
+    )
     if report.n is None:
         among = ""
     elif report.relation is Relation.REPLACE_ONE:
         among = f" among {report.n:,}"
     else:
         among = f" among up to {report.n:,}"
+    if report.unit == "user" and report.plan is not None:
+        among += f": {user_words.promise(report.plan.public)}"
     if report.relation is Relation.REPLACE_ONE:
         secret = (
             f"whether the data of a given {unit} are real or were replaced by something entirely different"
@@ -86,7 +83,7 @@ def protection(report: ReportFacts) -> str:
         else "With secret noise switched on, a run like this protects"
     )
     return (
-        f"{starts} {who}{among}. It limits how well anybody can tell, from everything that was published, {secret}. "
+        f"{starts} {who}{among}. This limits how well anybody can tell, from everything that was published, {secret}. "
         f"The limit holds even for somebody who knows every other {unit}, the method and all its settings, and who has "
         "unlimited computing power."
     )
@@ -233,8 +230,22 @@ def technical(report: ReportFacts) -> list[Point]:
                 f"ε = {words.pretty(report.budget.epsilon)}, δ = {words.pretty(report.budget.delta, 3)}",
             )
         )
-    points += _tests(report)
+    points += [*_of_users(report), *_tests(report)]
     return [*points, Point("Noise", noise_source(report)), Point("Ending", report.status)]
+
+
+def _of_users(report: ReportFacts) -> list[Point]:
+    """What the numbers mean that were fixed for users."""
+    if report.plan is None or not report.plan.public.by_user:
+        return []
+    public = report.plan.public
+    counted = "whether or not they have records" if report.relation is Relation.REPLACE_ONE else "at most"
+    return [
+        Point("Users", f"{public.n:,}, {counted}; a person with none adds nothing and changes no divisor"),
+        Point("What was minimised", user_words.objective(public)),
+        Point("Records used of one person", user_words.meaning_of_cap(public)),
+        Point("Typical number of records", user_words.meaning_of_typical(public)),
+    ]
 
 
 def _tests(report: ReportFacts) -> list[Point]:
@@ -290,6 +301,14 @@ def not_covered(report: ReportFacts) -> list[Point]:
             + "s, bounds, classes and settings listed below are treated as known to everybody.",
         ),
     ]
+    if report.unit == "user":
+        points.append(
+            Point(
+                "People with several keys",
+                "Whose a record is was declared by the user keys. Somebody who appears under two keys has two shares "
+                "in the result and about twice the ε.",
+            )
+        )
     if report.unit == "record":
         points.append(
             Point(
@@ -376,12 +395,15 @@ def utility_assumptions(report: ReportFacts) -> list[str]:
 
 def one_line(report: ReportFacts) -> str:
     """What is protected, for a terminal."""
-    noun = {"user": "one user with all their records", "record": "one record"}.get(report.unit, "one unit")
+    noun = {"user": "one user", "record": "one record"}.get(report.unit, "one unit")
     among = "" if report.n is None else f", among {report.n:,} {report.unit}s"
-    return noun + among
+    of_each = ""
+    if report.unit == "user" and report.plan is not None:
+        of_each = f": {user_words.promise(report.plan.public)}"
+    return noun + among + of_each
 
 
 def _one(report: ReportFacts) -> str:
-    return {"user": "Every user, with all their records,", "record": "Every record"}.get(
+    return {"user": "Every user, with everything they contributed,", "record": "Every record"}.get(
         report.unit, "Every unit"
     )

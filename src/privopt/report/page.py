@@ -199,7 +199,7 @@ def _tiles(report: ReportFacts) -> list[tuple[str, str, str]]:
     budget = report.budget
     within = f"budget {words.pretty(budget.epsilon)}" if budget is not None and budget.is_private else ""
     if report.unit == "user":
-        among = f"with all their records, {among}".rstrip(", ")
+        among = f"with everything they contributed, {among}".rstrip(", ")
     if not report.is_private:
         among = ""
     return [

@@ -3,6 +3,7 @@
 import math
 import textwrap
 
+from privopt.planning import user_words
 from privopt.planning.plan import figure
 from privopt.report import explain, words
 from privopt.report.facts import ReportFacts
@@ -34,6 +35,7 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
     lines = [
         ("protected", f"{explain.one_line(report)} ({report.relation.value})"),
         *_guarantee(report),
+        *_objective(report),
         ("releases", _releases(report)),
         ("noise from", explain.noise_source(report)),
         ("status", report.status),
@@ -63,6 +65,12 @@ def _guarantee(report: ReportFacts) -> list[tuple[str, str]]:
         ("guarantee", price),
         ("in words", f"whoever guesses, 50:50 beforehand, is right at most {guess} of the time"),
     ]
+
+
+def _objective(report: ReportFacts) -> list[tuple[str, str]]:
+    if report.plan is None or not report.plan.public.by_user:
+        return []
+    return [("minimised", user_words.aim(report.plan.public))]
 
 
 def _releases(report: ReportFacts) -> str:
