@@ -110,8 +110,8 @@ class Units:
         """Group arrays into privacy units.
 
         Args:
-            features: (rows, d) numbers: dense, SciPy sparse (kept as CSR, never made dense), or a `RowSource`. Copied as
-                `storage`.
+            features: (rows, d) numbers: dense, SciPy sparse (kept as CSR, never made dense), or a `RowSource`. Copied
+                as `storage`.
             targets: (rows,) numbers, or labels when `classes` is given; None for no targets. Python objects are read
                 one by one, and one that is no number counts as NaN.
             relation: the neighbouring relation.
