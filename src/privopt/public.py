@@ -12,7 +12,7 @@ import numpy as np
 
 Weighting: TypeAlias = Literal["user", "sqrt", "record"]
 DEFAULT_RECORDS = 100  # of a user that are used, where nothing is said
-DEFAULT_WEIGHTING: Weighting = "sqrt"
+DEFAULT_WEIGHTING: Weighting = "record"
 
 
 class Relation(enum.Enum):

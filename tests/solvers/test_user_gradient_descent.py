@@ -64,7 +64,7 @@ def test_the_scale_of_the_weights_drops_out(weighting: Any) -> None:
     """Users with as many records as each other: every weighting has the same objective, and the same steps."""
     units = six_users(user_weighting=weighting, max_records_per_user=20)
     solver = UserGradientDescent(
-        steps=30, step_size=1.0, clip=0.5, quantile=0.9, momentum=0.5, noise_multiplier=0.0
+        steps=30, step_size=1.0, clip=0.5, typical=5, quantile=0.9, momentum=0.5, noise_multiplier=0.0
     )
     problem = Problem(losses.logistic, Ridge(0.01))
     found = privopt.minimize(problem, units, budget=NO_PRIVACY, solver=solver)

@@ -10,6 +10,8 @@ from privopt.estimators import arguments
 from privopt.planning import descent_defaults
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
+from privopt.planning.user_gradient_descent import first_clip
+from privopt.planning.user_whitening import default_user_ridge
 from privopt.planning.whitening import default_ridge
 from privopt.problems.constraints import Box, Constraint, L1Ball, Product, Unconstrained
 from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulariser, Regulariser, Ridge
@@ -250,7 +252,7 @@ def _column(member: Any, width: int, position: dict[str, int]) -> int:
 
 
 def default_strength(penalty: PenaltyArguments, instance: Instance) -> float:
-    """For a ridge `default_ridge`, at most 1 / n; else the noise level of a gradient, `factor C / (n mu)`.
+    """For a ridge `default_ridge` or `default_user_ridge`; else the noise of a gradient, `factor C / (n mu)`.
 
     The latter is the standard deviation of an entry of one clipped mean gradient bought with the whole budget: a
     weight whose effect is below it cannot be told from noise. A strength of this size was nearly neutral on all tables
@@ -263,6 +265,10 @@ def default_strength(penalty: PenaltyArguments, instance: Instance) -> float:
     """
     if not instance.is_private:
         return 1.0 / instance.public.n
+    if instance.public.by_user:
+        if not penalty.is_sparse:
+            return default_user_ridge(instance)
+        return descent_defaults.noise_of_one(instance, first_clip(instance))
     if not penalty.is_sparse:
         return default_ridge(instance)
     return descent_defaults.noise_of_one(instance, descent_defaults.default_clip(instance))

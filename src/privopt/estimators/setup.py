@@ -69,11 +69,8 @@ class Setup:
             alpha=None,
             problem=Problem(target.loss),
         )
-        one_record = replace(
-            setup.public, unit="record", records_per_unit=1, weighting="user", typical_records=1.0
-        )
         budget = Budget(math.inf, 0.0) if shape.budget is None else shape.budget
-        default = default_strength(given.penalty, Instance(setup.problem, one_record, budget))
+        default = default_strength(given.penalty, Instance(setup.problem, setup.public, budget))
         width, intercept = shape.width, given.fit_intercept
         regulariser = given.penalty.regulariser(
             width=width, default=default, intercept=intercept, kind=given.kind, names=shape.names

@@ -8,10 +8,12 @@ and s = 2 (replace-one) or 1 (add-or-remove-one):
                         averages of m records differ by about L0 m^-1/2, and people differ however much they contribute
     quantile            q = 0.99 - 15 N0, between 0.3 and 0.99: where there is little noise the bias of a small clip
                         shows; with few records a user and N0 <= 0.004 there is no adaptation, and C_0 = L0
-    travel              A = D / (N0 C_0): how far steps may add up before noise costs more than bias, D how far the
-                        optimum is
+    travel              A = D / (N0 C_0): what eta T / (1 - theta) may add up to before noise costs more than bias, D
+                        how far the optimum is
     steps               T = A (1 - theta) L / 1.5, between 10 and 200; L the curvature of the mean loss
     step size           eta = min(1.5 / L, A (1 - theta) / T); momentum theta = 1/2
+
+Once the mean weight is released, m is the number of records that it stands for.
 
 All of it concerns utility only.
 
@@ -28,14 +30,16 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.users import expected_excess, faint_users, one_shot_noise
+from privopt.public import Public
 
 CLIP_RATE = 0.4
 HEIGHT = 0.23  # of the count over the clip: 5 % of the budget
 WEIGHT_SHARE = 0.01
 MOMENTUM = 0.5
 FEWEST_STEPS, MOST_STEPS = 10, 200
-DISTANCE = 3.0  # D times R: predictions of the optimum
-LEAST_SPREAD = 0.05  # of users' means over a record's
+STEP_FACTOR = 1.5  # momentum 1/2 is stable up to 3
+DISTANCE = 0.5  # D over the distance that record-level descent plans for
+LEAST_SPREAD = 0.05  # half of it is the least clip: people differ, however much they contribute
 PLENTY = 0.004  # N0 up to which few records a user are not clipped
 FEW_RECORDS = 5.0
 
@@ -46,14 +50,17 @@ def clips_tightly(instance: Instance) -> bool:
     return instance.is_private and not (few and one_shot_noise(instance) <= PLENTY)
 
 
+def spread(records: float) -> float:
+    """Half of how far users' averages of so many records are apart, over the longest gradient of a record."""
+    return 0.5 * max(2.0 * LEAST_SPREAD, records**-0.5)
+
+
 def first_clip(instance: Instance) -> float:
     """C_0; infinite with the noise off."""
     if not instance.is_private:
         return math.inf
     longest = descent_defaults.default_clip(instance)
-    if not clips_tightly(instance):
-        return longest
-    return longest * max(LEAST_SPREAD, 0.5 / math.sqrt(instance.public.typical_records))
+    return longest * spread(instance.public.typical_records) if clips_tightly(instance) else longest
 
 
 def quantile(instance: Instance) -> float:
@@ -63,10 +70,13 @@ def quantile(instance: Instance) -> float:
     return min(max(0.99 - 15.0 * one_shot_noise(instance), 0.3), 0.99)
 
 
-def travel(solver: Any, instance: Instance) -> float:
-    """A; infinite with the noise off."""
+def reach(instance: Instance) -> float | None:
+    """D / N0, in params times gradient units; None with the noise off."""
     noise = one_shot_noise(instance)
-    return DISTANCE / instance.public.row_bound / (noise * solver.clip) if noise > 0 else math.inf
+    if noise == 0:
+        return None
+    guess = descent_defaults.guess(instance)
+    return DISTANCE * guess.travel * guess.slope / (instance.public.row_bound * noise)
 
 
 def smoothness(instance: Instance) -> float:
@@ -76,28 +86,34 @@ def smoothness(instance: Instance) -> float:
 
 def steps(solver: Any, instance: Instance) -> int:
     """T."""
-    wanted = travel(solver, instance) * (1.0 - solver.momentum) * smoothness(instance) / 1.5
-    if math.isinf(wanted):
+    if solver.reach is None:
         return descent_defaults.NOISELESS_STEPS
+    wanted = solver.reach / solver.clip * (1.0 - solver.momentum) * smoothness(instance) / STEP_FACTOR
     return min(max(math.ceil(wanted), FEWEST_STEPS), MOST_STEPS)
-
-
-def step_size(solver: Any, instance: Instance) -> float:
-    """eta."""
-    longest = 1.5 / smoothness(instance)
-    by_travel = travel(solver, instance) * (1.0 - solver.momentum) / max(solver.steps, 1)
-    return min(longest, by_travel)
 
 
 DEFAULTS = {
     "clip": lambda solver, instance: first_clip(instance),
+    "typical": lambda solver, instance: instance.public.typical_records,
     "quantile": lambda solver, instance: quantile(instance),
     "momentum": lambda solver, instance: MOMENTUM,
     "fading": lambda solver, instance: math.isinf(instance.problem.loss.curvature),
     "weighted": lambda solver, instance: instance.public.by_user and instance.public.weighting != "user",
+    "reach": lambda solver, instance: reach(instance),
     "steps": steps,
-    "step_size": step_size,
+    "step_size": lambda solver, instance: STEP_FACTOR / smoothness(instance),
 }
+
+
+def records_of_weight(weight: float, public: Public) -> float:
+    """How many records a user of the mean weight has: the inverse of the weighting. Post-processing."""
+    share = weight**2 if public.weighting == "sqrt" else weight
+    return max(public.records_per_unit * share, 1.0)
+
+
+def rescaled_clip(solver: Any, weight: float, public: Public) -> float:
+    """C_0 for the number of records that the mean weight stands for, not the typical one. Post-processing."""
+    return solver.clip * spread(records_of_weight(weight, public)) / spread(solver.typical)
 
 
 def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:

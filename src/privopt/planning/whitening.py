@@ -160,12 +160,18 @@ class WhiteningRule:
         steps = self.constants.pace * min(max(excess, 1e-12), 1e12) ** -STEPS_POWER
         return min(max(round(steps), FEWEST_STEPS), MOST_STEPS)
 
-    def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
-        """The coordinates of a released second moment (d, d). Post-processing."""
+    def spectrum(
+        self, released_moment: Array | NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The eigenvalues of a released second moment (d, d), the noise's share taken out, and the eigenvectors."""
         moment = np.asarray(released_moment, np.float64)
         usable = np.all(np.isfinite(moment))
         spectrum, axes = np.linalg.eigh(moment if usable else np.zeros_like(moment))
-        kept = denoised(spectrum, self.gram_noise, self.row_bound**2)
+        return denoised(spectrum, self.gram_noise, self.row_bound**2), axes
+
+    def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
+        """The coordinates of a released second moment (d, d). Post-processing."""
+        kept, axes = self.spectrum(released_moment)
         matrix, signal = inverse_root(kept, axes, self.floor)
         return self._coordinates(matrix, float(np.min(kept) + self.floor) ** -0.5, signal)
 

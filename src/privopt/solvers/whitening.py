@@ -22,6 +22,7 @@ from privopt.planning import whitening as planning
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.user_whitening import UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss
@@ -33,6 +34,7 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 WIDEST = 2_000  # d^2 numbers are released and d^3 operations spent
 
@@ -57,7 +59,7 @@ class Whitening(Solver):
 
     inner: Solver = field(default_factory=GradientDescent)
     share: float = number(planning.SHARE, above=0, below=1)
-    rule: WhiteningRule | None = field(default=None, repr=False)
+    rule: WhiteningRule | UserWhiteningRule | None = field(default=None, repr=False)
 
     @property
     def title(self) -> str:
@@ -79,7 +81,13 @@ class Whitening(Solver):
 
     def filled(self, instance: Instance) -> Self:
         """The rule of the planning file, and the inner solver's own settings for a problem of those lengths."""
-        rule, inner = WhiteningRule.of(instance, self.share), self.inner
+        inner = self.inner
+        if isinstance(inner, UserGradientDescent):
+            rule = UserWhiteningRule.of(instance, self.share)
+            inner = inner.with_(**rule.fields(inner))
+            rest = planning.inner_instance(instance, self.share)
+            return self.with_(inner=inner.in_coordinates(rule.planned()).filled(rest), rule=rule)
+        rule = WhiteningRule.of(instance, self.share)
         if isinstance(inner, GradientDescent) and not inner.is_set("steps"):
             inner = inner.with_(steps=rule.steps())
             if instance.is_private and not inner.is_set("returns"):

@@ -1,0 +1,130 @@
+"""Settings of whitened user-level descent from public numbers and the released second moment.
+
+The coordinates are those of `planning.whitening`, from the second moment in which every user counts once. In them, with
+phi'' the curvature and C the steepest slope of the loss, r the length of a typical mapped row, h the released
+eigenvalues, f the floor, lam the ridge, m the typical number of records of a user and N0 the noise of one mean
+(`planning.users`):
+
+    first clip      C_0 = C r max(1/20, m^-1/2) / 2: half of how far users' averages of m records are apart
+    travel          A = D / (N0 C_0), what eta T / (1 - theta) may add up to: where the bias D^2 / A and the noise
+                    (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 3 for
+                    odds, less for losses of targets in [-1, 1]
+    steps           T = A (1 - theta) phi'' / 1.5 at the bound on r, between 8 and 100, so that the plan is fixed
+    step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
+
+The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it concerns utility only. Chosen on movietweetings,
+randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from privopt.planning import descent_defaults
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.instance import Instance
+from privopt.planning.user_gradient_descent import MOMENTUM, STEP_FACTOR, spread
+from privopt.planning.users import one_shot_noise
+from privopt.planning.whitening import (
+    NOISELESS_MOMENTUM,
+    NOISELESS_STEPS,
+    WhiteningRule,
+    inverse_root,
+)
+
+DISTANCE = 3.0  # D of the logistic loss
+FEWEST_STEPS, MOST_STEPS = 8, 100
+LOGISTIC_DISTANCE = 12.8  # `descent_defaults.guess` of the logistic loss: travel times slope
+RIDGE, RIDGE_NOISE = 1e-4, 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserWhiteningRule:
+    """Everything about a whitened user-level problem that is known before, or follows from, the second moment.
+
+    Attributes:
+        whitening: the rule of the coordinates.
+        noise: N0, of everything but the second moment's share.
+        typical: m.
+        distance: D.
+    """
+
+    whitening: WhiteningRule
+    noise: float
+    typical: float
+    distance: float
+
+    @classmethod
+    def of(cls, instance: Instance, share: float) -> "UserWhiteningRule":
+        """The rule for a problem and a budget, of which the second moment gets a share."""
+        guess = descent_defaults.guess(instance)
+        return cls(
+            whitening=WhiteningRule.of(instance, share),
+            noise=one_shot_noise(instance) / math.sqrt(1.0 - share),
+            typical=instance.public.typical_records,
+            distance=DISTANCE * guess.travel * guess.slope / LOGISTIC_DISTANCE,
+        )
+
+    @property
+    def reach(self) -> float:
+        """D / N0; infinite without noise."""
+        return self.distance / self.noise if self.noise > 0 else math.inf
+
+    def clip(self, signal: float) -> float:
+        """C_0 for rows of a typical length; infinite without noise."""
+        if self.noise == 0:
+            return math.inf
+        return self.whitening.constants.slope * max(signal, 1e-6) * spread(self.typical)
+
+    def steps(self) -> int:
+        """T, from public numbers alone."""
+        if self.noise == 0:
+            return NOISELESS_STEPS
+        travel = self.reach / self.clip(self.whitening.most_signal)
+        wanted = travel * (1.0 - MOMENTUM) * self.whitening.constants.curvature / STEP_FACTOR
+        return min(max(round(wanted), FEWEST_STEPS), MOST_STEPS)
+
+    def fields(self, inner: Any) -> dict[str, Any]:
+        """What is set of the descent where it was left open."""
+        found = {"steps": self.steps(), "reach": self.reach if self.noise > 0 else None}
+        return {name: value for name, value in found.items() if not inner.is_set(name)}
+
+    def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
+        """The coordinates of a released second moment (d, d). Post-processing."""
+        whitening = self.whitening
+        kept, axes = whitening.spectrum(released_moment)
+        matrix, signal = inverse_root(kept, axes, whitening.floor)
+        curved = (whitening.constants.curvature * kept + whitening.ridge) / (kept + whitening.floor)
+        return self._coordinates(
+            matrix, float(np.min(kept) + whitening.floor) ** -0.5, signal, float(np.max(curved))
+        )
+
+    def planned(self) -> Coordinates:
+        """The coordinates of no data, with the lengths of the longest typical row: for plans."""
+        whitening = self.whitening
+        matrix = np.eye(whitening.width) * whitening.floor**-0.5
+        return self._coordinates(
+            matrix, whitening.floor**-0.5, whitening.most_signal, whitening.constants.curvature
+        )
+
+    def _coordinates(
+        self, matrix: NDArray[np.float64], stretch: float, signal: float, curvature: float
+    ) -> Coordinates:
+        return Coordinates(
+            matrix=matrix,
+            stretch=stretch,
+            clip=self.clip(signal),
+            smoothness=curvature / (1.0 if self.noise == 0 else STEP_FACTOR),
+            ridge_smoothness=0.0,
+            momentum=NOISELESS_MOMENTUM if self.noise == 0 else MOMENTUM,
+        )
+
+
+def default_user_ridge(instance: Instance) -> float:
+    """A ridge strength for users' mean loss: it damps what noise does to directions that the data say little about."""
+    noise = one_shot_noise(instance)
+    return RIDGE * instance.public.row_bound**2 * min(1.0, noise / RIDGE_NOISE)
