@@ -9,7 +9,7 @@ from scipy import sparse
 from privopt.data.groups import GroupDraw
 from privopt.data.rows import dense_product, row_peaks, take_rows
 from privopt.data.units import Units
-from privopt.engine import fast_path
+from privopt.engine import fast_path, local_passes
 from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.compiled_loops import TracedRows, traced_arrays
 from privopt.engine.general_path import (
@@ -26,6 +26,7 @@ from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.local_pass import LocalPass
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
 from privopt.queries.second_moment import WeightedSecondMoment
 from privopt.queries.total_weight import TotalWeight
@@ -99,6 +100,8 @@ class InProcessEngine:
     def _summed(self, query: MeanQuery, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """By the fastest of the paths that compute the query."""
         public = self.units.public
+        if isinstance(query, LocalPass) and local_passes.supports(self.units, query):
+            return local_passes.pass_sum(self.units, query, private_draw, self._threads)
         form = row_form_of(query, public)
         # A user's average has no scalar clip in the l_inf norm.
         if form is None or (form.norm != "l2" and public.unit == "user"):
@@ -122,6 +125,10 @@ class InProcessEngine:
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`."""
+        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
+            typed = with_typed_leaves(checked(query))
+            if isinstance(typed, LocalPass) and local_passes.supports(self.units, typed):
+                return local_passes.pass_moves(self.units, typed, self._threads)
         return self._plain.gather(query)
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
