@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from privopt.data.groups import draw_groups
 from privopt.data.units import Units
 from privopt.engine import local_passes
 from privopt.engine.in_process import InProcessEngine
@@ -85,6 +86,24 @@ def test_the_sum_is_the_same_to_the_last_bit_on_any_number_of_threads(layout, op
     held = [InProcessEngine(units, threads=threads).gather(asked) for threads in (1, 3)]
     assert np.array_equal(held[0], held[1])
     np.testing.assert_allclose(held[0].sum(axis=0), sums[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("owners", ["users", "records"])
+def test_a_pass_of_groups_equals_the_plain_one(owners):
+    units = users(losses.logistic, "dense")
+    if owners == "records":
+        units = Units.from_arrays(
+            np.random.default_rng(0).normal(size=(60, D)), np.sign(np.arange(60) - 30.5), row_bound=2.5
+        )
+    draw = draw_groups(units.public, 8, np.random.default_rng(1), private_count=units.private_count)
+    asked = LocalPass(
+        loss=losses.logistic, at=point(losses.logistic), step_size=0.4, clip=50.0, returns="average"
+    )
+    held = InProcessEngine(units).gather_groups(asked, draw)
+    assert held.shape == (8, D)
+    np.testing.assert_allclose(
+        held, ReferenceEngine(units).gather_groups(asked, draw), rtol=1e-12, atol=1e-12
+    )
 
 
 def test_what_the_kernel_does_not_know_goes_the_plain_way():

@@ -16,7 +16,7 @@ from privopt.engine.general_path import (
     block_coefficients,
     block_length,
 )
-from privopt.engine.reference import ReferenceEngine, checked, with_typed_leaves
+from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
 from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
@@ -126,13 +126,22 @@ class InProcessEngine:
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
-            typed = with_typed_leaves(checked(query))
-            if isinstance(typed, LocalPass) and local_passes.supports(self.units, typed):
-                return local_passes.pass_moves(self.units, typed, self._threads)
+            if isinstance(query, LocalPass) and local_passes.supports(self.units, query):
+                return local_passes.pass_moves(self.units, query, self._threads)
         return self._plain.gather(query)
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`."""
+        with double_precision(), np.errstate(all="ignore"):
+            if isinstance(query, LocalPass) and local_passes.supports_groups(self.units, query):
+                return np.concatenate(
+                    [
+                        local_passes.pass_moves(private_part, query, self._threads)[
+                            : private_part.private_count
+                        ]
+                        for private_part in group_parts(self.units, private_draw)
+                    ]
+                )
         return self._plain.gather_groups(query, private_draw)
 
     def presence(self) -> NDArray[np.bool_]:

@@ -19,14 +19,18 @@ from privopt.queries.local_pass import LocalPass, visiting_order
 
 
 def supports(units: Units, query: MeanQuery) -> bool:
-    """Whether the kernel computes this query on these units: no subclass, which may compute something else."""
+    """Whether the kernel computes this query of users: no subclass, which may compute something else."""
+    return units.private_offsets is not None and supports_groups(units, query)
+
+
+def supports_groups(units: Units, query: MeanQuery) -> bool:
+    """Whether the kernel computes this query of groups of these units."""
     return (
         type(query) is LocalPass
         and isinstance(query.loss, GLMLoss)
         and query.loss.kernel_code in {*FORMULAS, int(KernelCode.SOFTMAX)}
         and isinstance(query.regulariser, SeparableRegulariser)
         and isinstance(query.constraint, Unconstrained | L2Ball)
-        and units.private_offsets is not None
         and not isinstance(units.private_features, MappedRows)
     )
 

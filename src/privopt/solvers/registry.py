@@ -138,7 +138,8 @@ def _for_users(problem: Problem, public: Public) -> Choice:
     whitened = Whitening(inner=UserGradientDescent())
     if whitened.applicable(problem, public) is None:
         return Choice(
-            whitened, "it clips users at the spread of their averages, in coordinates where features look alike"
+            whitened,
+            "it clips users at the spread of their averages, in coordinates where features look alike",
         )
     return Choice(UserGradientDescent(), "it clips users at the spread of their averages")
 
