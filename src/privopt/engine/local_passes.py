@@ -64,7 +64,7 @@ def pass_moves(units: Units, query: LocalPass, threads: int) -> NDArray[np.float
 def _columns(units: Units, query: LocalPass) -> NDArray[np.float64]:
     """The point that passes start at, one row an output."""
     points = np.reshape(np.asarray(query.at, np.float64), (units.public.d, query.loss.outputs))
-    return np.ascontiguousarray(points.T)
+    return np.array(points.T, order="C")  # a copy: what JAX hands out is read-only
 
 
 def _run(
