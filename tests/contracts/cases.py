@@ -13,7 +13,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
-from privopt.problems.constraints import L1Ball, L2Ball, LpBall
+from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
@@ -35,6 +35,7 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
+from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.whitening import Whitening
 
@@ -69,6 +70,7 @@ def own_loss(params, features, target):
 
 _LOGISTIC = Problem(losses.logistic, Ridge(0.1))
 _FULL = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6}
+_NO_ROUNDS = {"rounds": 0}
 _USERS = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "quantile": 0.7, "steps": 6}
 _SAMPLED = {"clip": 0.4, "step_size": 1.0, "momentum": 0.5, "steps": 6, "rate": 0.5, "noise_multiplier": 8.0}
 _EPOCHS = {"epochs": 2, "inner_steps": 3, "rate": 0.5, "clip": 0.4, "step_size": 1.0, "fall_back": False}
@@ -147,6 +149,34 @@ EVERY_CASE = (
         by_user=True,
     ),
     Case("user gradient descent on records", UserGradientDescent(**_USERS), _LOGISTIC),
+    Case(
+        "user federated averaging",
+        UserFederatedAveraging(rounds=3),
+        _LOGISTIC,
+        still=_NO_ROUNDS,
+        by_user=True,
+    ),
+    Case(
+        "user federated averaging, own loss, ball, tail",
+        UserFederatedAveraging(rounds=2, first_counts=3, later_counts=1, returns="tail"),
+        Problem(losses.RecordLoss(own_loss), constraint=L2Ball(0.5)),
+        still=_NO_ROUNDS,
+        by_user=True,
+    ),
+    Case(
+        "user federated averaging, softmax, l1",
+        UserFederatedAveraging(rounds=2, longest=1.0, later_counts=0),
+        Problem(losses.softmax(3), L1(0.02)),
+        still=_NO_ROUNDS,
+        by_user=True,
+    ),
+    Case(
+        "user federated averaging, known clip",
+        UserFederatedAveraging(rounds=2, quantile=1.0, longest=0.3),
+        Problem(losses.huber(0.5), constraint=Box(-0.2, 0.2)),
+        still=_NO_ROUNDS,
+        by_user=True,
+    ),
     Case("group privacy", GroupPrivacy(inner=GradientDescent(steps=5)), _LOGISTIC, still=None, by_user=True),
     Case("stochastic gradient descent", StochasticGradientDescent(**_SAMPLED), _LOGISTIC),
     Case(

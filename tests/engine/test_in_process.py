@@ -159,7 +159,7 @@ def test_two_threads_give_bitwise_what_one_gives(layout: str) -> None:
     for positions in (None, draw):
         sums = [InProcessEngine(units, threads=k).clipped_sum(asked, positions) for k in (1, 2, 3, 16)]
         assert all(np.array_equal(sums[0], other) for other in sums[1:])
-    assert len(fast_path._lanes(30_001, 24, 24)) > 4
+    assert len(fast_path.lane_ends(30_001, 24, 24)) > 4
 
 
 def test_reference_values_of_the_erm_spec() -> None:  # ERM reference 6.3, RV1

@@ -9,14 +9,14 @@ from scipy import sparse
 from privopt.data.groups import GroupDraw
 from privopt.data.rows import dense_product, row_peaks, take_rows
 from privopt.data.units import Units
-from privopt.engine import fast_path
+from privopt.engine import fast_path, local_passes
 from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.compiled_loops import TracedRows, traced_arrays
 from privopt.engine.general_path import (
     block_coefficients,
     block_length,
 )
-from privopt.engine.reference import ReferenceEngine, checked, with_typed_leaves
+from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
 from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
@@ -26,6 +26,7 @@ from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.local_pass import LocalPass
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
 from privopt.queries.second_moment import WeightedSecondMoment
 from privopt.queries.total_weight import TotalWeight
@@ -99,6 +100,8 @@ class InProcessEngine:
     def _summed(self, query: MeanQuery, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """By the fastest of the paths that compute the query."""
         public = self.units.public
+        if isinstance(query, LocalPass) and local_passes.supports(self.units, query):
+            return local_passes.pass_sum(self.units, query, private_draw, self._threads)
         form = row_form_of(query, public)
         # A user's average has no scalar clip in the l_inf norm.
         if form is None or (form.norm != "l2" and public.unit == "user"):
@@ -122,10 +125,23 @@ class InProcessEngine:
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`."""
+        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
+            if isinstance(query, LocalPass) and local_passes.supports(self.units, query):
+                return local_passes.pass_moves(self.units, query, self._threads)
         return self._plain.gather(query)
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`."""
+        with double_precision(), np.errstate(all="ignore"):
+            if isinstance(query, LocalPass) and local_passes.supports_groups(self.units, query):
+                return np.concatenate(
+                    [
+                        local_passes.pass_moves(private_part, query, self._threads)[
+                            : private_part.private_count
+                        ]
+                        for private_part in group_parts(self.units, private_draw)
+                    ]
+                )
         return self._plain.gather_groups(query, private_draw)
 
     def presence(self) -> NDArray[np.bool_]:

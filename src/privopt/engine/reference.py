@@ -86,13 +86,10 @@ class ReferenceEngine:
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """Each group's clipped contribution as a flat vector, (C, k), see `data.groups`; zero for an empty group."""
-        private_groups = GroupedUnits(self.units, private_draw)
-        length = max(1, _GROUPED_ROWS // private_groups.public.records_per_unit)
         private_parts: list[NDArray[np.float64]] = []
-        for start in range(0, private_draw.count, length):
-            stop = min(start + length, private_draw.count)
-            private_part = ReferenceEngine(private_groups.part(start, stop)).gather(query)
-            private_parts.append(private_part[: stop - start])
+        for private_part in group_parts(self.units, private_draw):
+            private_vectors = ReferenceEngine(private_part).gather(query)
+            private_parts.append(private_vectors[: private_part.private_count])
         return np.concatenate(private_parts)
 
     def presence(self) -> NDArray[np.bool_]:
@@ -197,6 +194,14 @@ def drawn_positions(
         return np.sort(private_draw[private_draw < private_count]).astype(np.int64)
     size = int(generator.binomial(private_count, sampling.rate))
     return np.sort(generator.choice(private_count, size, replace=False, shuffle=False)).astype(np.int64)
+
+
+def group_parts(units: Units, private_draw: GroupDraw) -> Iterator[Units]:
+    """All groups in order, some at a time: each a unit of a data set of its own."""
+    private_groups = GroupedUnits(units, private_draw)
+    length = max(1, _GROUPED_ROWS // private_groups.public.records_per_unit)
+    for start in range(0, private_draw.count, length):
+        yield private_groups.part(start, min(start + length, private_draw.count))
 
 
 def checked(query: MeanQuery) -> MeanQuery:

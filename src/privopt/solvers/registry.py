@@ -28,6 +28,7 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.svrg import SVRG
+from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.whitening import Whitening
 
@@ -36,6 +37,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "gradient-descent": GradientDescent,
     "stochastic-gradient-descent": StochasticGradientDescent,
     "user-gradient-descent": UserGradientDescent,
+    "user-federated-averaging": UserFederatedAveraging,
     "group-privacy": GroupPrivacy,
     "svrg": SVRG,
     "svrg-plus-plus": SVRG.plus_plus,
