@@ -1,7 +1,7 @@
 """Evaluates every query of a run on a neighbouring data set as well, and records how far it moved."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.queries.base import ArgminQuery, MeanQuery, Query, Scalar
+from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, Scalar
 
 
 class Audit(Curator):
@@ -30,7 +30,8 @@ class Audit(Curator):
         moves: (query name, distance moved / stated sensitivity), one entry a release; every ratio must be at most 1.
 
     The same units are sampled on both sides. For an `ArgminQuery` the distance is between the noises that the two data
-    sets would have needed for the same minimiser.
+    sets would have needed for the same minimiser. For a `PassQuery` order and noise are those of the left side, and the
+    query says what its sensitivity bounds: how far the end moves, or the noise that leads to the same end.
     """
 
     def __init__(
@@ -116,6 +117,8 @@ class Audit(Curator):
         self.moves.append((name, 0.0 if moved == 0 else moved / stated if measured else math.inf))
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        if isinstance(query, PassQuery):
+            return self._answer_pass(query, mechanism, float(sensitivity))
         if not isinstance(query, ArgminQuery):
             private_value = self._compare(query, sampling, self._draw(sampling), float(sensitivity))
             return mechanism.release(self._noise, private_value, float(sensitivity))
@@ -129,6 +132,35 @@ class Audit(Curator):
             for side in (self._left, self._right)
         ]
         self._note(query.name, distance(noises[0], noises[1], query.norm), float(sensitivity))
+        return released
+
+    def _answer_pass(self, query: PassQuery, mechanism: Mechanism, sensitivity: float) -> Any:
+        """The left release; its order and noise then lead both sides once more."""
+        follow = self._left.private_value(query, EveryUnit(), None)
+        orders: list[NDArray[np.int64]] = []
+        drawn: list[NDArray[np.float64]] = []
+
+        def watched(order: NDArray[np.int64], draw: Callable[[int], NDArray[np.float64]]) -> Any:
+            def recorded(count: int) -> NDArray[np.float64]:
+                drawn.append(draw(count))
+                return drawn[-1]
+
+            orders.append(order)
+            return follow(order, recorded)
+
+        released = mechanism.release(self._noise, watched, sensitivity)
+        noise, used = np.concatenate([*drawn, np.zeros((0, self.public.d))]), 0
+
+        def again(count: int) -> NDArray[np.float64]:
+            nonlocal used
+            used += count
+            return noise[used - count : used]
+
+        left, right = (
+            (side.private_units.private_features, side.private_units.private_targets)
+            for side in (self._left, self._right)
+        )
+        self._note(query.name, query.moved(self.public, left, right, orders[0], again), sensitivity)
         return released
 
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:

@@ -31,6 +31,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import (
     ArgminQuery,
     MeanQuery,
+    PassQuery,
     Query,
     RecordsQuery,
     Scalar,
@@ -162,7 +163,7 @@ class LocalCurator(Curator):
         return self.private_engine.sensitivity(query, sampling)
 
     def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:
-        """The value before noise; a function of the noise for an `ArgminQuery`."""
+        """The value before noise; a function of the noise for an `ArgminQuery` or a `PassQuery`."""
         if isinstance(query, MeanQuery):
             private_sum = self.private_engine.clipped_sum(query, private_draw)
             # By the reciprocal, as a compiled loop divides by a constant: the same number to the last bit.
@@ -179,11 +180,13 @@ class LocalCurator(Curator):
             return query.value(jnp.asarray(private_vectors), jnp.asarray(private_present))
         if isinstance(query, ArgminQuery):
             return partial(query.minimise, self.public, *self.private_engine.records())
+        if isinstance(query, PassQuery):
+            return partial(query.follow, self.public, *self.private_engine.records())
         if isinstance(query, RecordsQuery):
             return query.value(self.public, *self.private_engine.records())
         raise TypeError(
             f"no engine computes a {type(query).__name__}: derive it from RecordSum, UnitSum, RecordsQuery, "
-            "ArgminQuery or StatisticOfHeld."
+            "ArgminQuery, PassQuery or StatisticOfHeld."
         )
 
     def private_draw(self, sampling: Sampling) -> NDArray[np.int64] | None:

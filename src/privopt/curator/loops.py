@@ -25,8 +25,9 @@ from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling, expected_uni
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
+from privopt.mechanisms.pass_noise import PassNoise
 from privopt.public import Public
-from privopt.queries.base import ArgminQuery, MeanQuery, Query, RecordsQuery, RecordSum
+from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, RecordsQuery, RecordSum
 from privopt.queries.effects import require_pure
 from privopt.queries.safeguards import argues_its_sensitivity
 
@@ -73,17 +74,22 @@ def require_fit(
             f"the sample is {sampling.batch} of n = {sampling.n} units, but here n = {public.n}: its price would be "
             f"that of another rate. Draw from these units: FixedSize({sampling.batch}, {public.n})."
         )
-    if isinstance(query, ArgminQuery | RecordsQuery) and public.unit == "user":
+    if isinstance(query, ArgminQuery | PassQuery | RecordsQuery) and public.unit == "user":
         raise ValueError(
             f"{query.name} sees records, not which user owns them, so it protects records only: use it "
             "where the unit is a record."
         )
-    if isinstance(query, ArgminQuery):
+    if isinstance(query, ArgminQuery | PassQuery):
         query.require_mechanism(mechanism, public)
     elif isinstance(mechanism, ObjectiveNoise):
         raise ValueError(
             f"{query.name} is not a minimisation, and {type(mechanism).__name__} puts its noise inside an objective: "
             "use a mechanism that adds noise to a value."
+        )
+    elif isinstance(mechanism, PassNoise):
+        raise ValueError(
+            f"{query.name} is no pass over the records, and {type(mechanism).__name__} draws the order and the noise "
+            "of one: use a mechanism that adds noise to a value."
         )
 
 
@@ -126,6 +132,8 @@ def declared_releases(step: Step, state: Any, public: Public) -> list[Slot]:
             raise ValueError(
                 f"{query.name} is a minimisation, whose mechanism is made for one objective: use `release`, not a loop."
             )
+        if isinstance(query, PassQuery):
+            raise ValueError(f"{query.name} is a whole pass over the records: use `release`, not a loop.")
         require_fit(query, mechanism, sampling, public)
         shape = query.shape(public)
         slots.append(Slot(query.name, type(query), mechanism, sampling, shape))

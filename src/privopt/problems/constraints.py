@@ -120,6 +120,44 @@ class L2Ball(Constraint):
 
 
 @dataclass(frozen=True)
+class CentredBall(Constraint):
+    """`||w - centre||_2 <= radius`; the centre is the vector of the entries, row by row."""
+
+    centre: tuple[float, ...]
+    radius: float
+
+    def __post_init__(self) -> None:
+        _require_radius(self.radius)
+
+    @property
+    def diameter(self) -> float:
+        return 2.0 * self.radius
+
+    def project(self, params: Params) -> Params:
+        middle = self._middle(params)
+        offset = params - middle
+        inside = project_l2_ball(offset, self.radius)
+        return jnp.where(jnp.all(inside == offset), params, middle + inside)
+
+    def contains(self, params: Params, tolerance: float = 1e-9) -> Bool[Array, ""]:
+        slack = tolerance * (self.radius + math.hypot(*self.centre))
+        return l2_norm(params - self._middle(params)) <= self.radius + slack
+
+    def linear_minimiser(self, gradient: Params) -> Params | None:
+        direction = gradient / scale_of(gradient)
+        norm = l2_norm(direction)
+        return self._middle(gradient) - self.radius * direction / jnp.where(norm > 0.0, norm, 1.0)
+
+    def mirror(self, shape: Shape) -> MirrorMap | None:
+        return None
+
+    def _middle(self, params: Params) -> Params:
+        if len(self.centre) != params.size:
+            raise ValueError(f"the centre has {len(self.centre)} entries, the parameters {params.size}.")
+        return jnp.asarray(self.centre, params.dtype).reshape(params.shape)
+
+
+@dataclass(frozen=True)
 class L1Ball(Constraint):
     """`||w||_1 <= radius`; the linear minimiser is a vertex, at the first of the largest entries."""
 

@@ -16,7 +16,16 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.problems.constraints import Box, Constraint, L1Ball, L2Ball, Product, Simplex, Unconstrained
+from privopt.problems.constraints import (
+    Box,
+    CentredBall,
+    Constraint,
+    L1Ball,
+    L2Ball,
+    Product,
+    Simplex,
+    Unconstrained,
+)
 from privopt.problems.losses import Huber, Logistic, Poisson, Quantile, ScalarLoss, SmoothedHinge, Squared
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import (
@@ -40,7 +49,7 @@ Vector = NDArray[np.float64]
 _LEAST_CLIP = 1e-100  # so that no cap of a slope is subnormal, which is rounded too coarsely
 LOSSES = (Logistic, Squared, Huber, SmoothedHinge, Quantile, Poisson)
 _REGULARISERS = (NoRegulariser, Ridge, L1, ElasticNet, GroupLasso)
-_SETS = (Unconstrained, L2Ball, L1Ball, Box, Simplex)
+_SETS = (Unconstrained, L2Ball, CentredBall, L1Ball, Box, Simplex)
 
 
 def obstacle(problem: Problem) -> str | None:

@@ -9,7 +9,8 @@ contributes, how a unit's contribution is clipped, and what the sensitivity of t
     ├── UnitSum            mean over units of clip(a function of all the unit's records)
     ├── StatisticOfHeld    a function of per-unit vectors that stay with the curator
     ├── RecordsQuery       a function of all the records at once
-    └── ArgminQuery        a minimiser whose noise sits inside the objective
+    ├── ArgminQuery        a minimiser whose noise sits inside the objective
+    └── PassQuery          the end of one pass over the records, in a secret order
 """
 
 import abc
@@ -369,3 +370,39 @@ class ArgminQuery(Query):
         self, public: Public, private_features: Any, private_targets: Any, solution: Any
     ) -> Any:
         """The noise under which `solution` is the minimiser: the inverse map, which the audit compares."""
+
+
+class PassQuery(Query):
+    """The end of one pass over the records, in a secret order, with noise at its steps or at its end.
+
+    It sees records, not which user owns them, and a record's place must not depend on who else is there: the curator
+    refuses it where a unit is a user, the query itself under add-or-remove-one.
+    """
+
+    @abc.abstractmethod
+    def require_mechanism(self, mechanism: Any, public: Public) -> None:
+        """Refuse a mechanism that does not draw what this pass needs, from public numbers.
+
+        Raises:
+            ValueError: the mechanism was not made for this query and these public numbers.
+        """
+
+    @abc.abstractmethod
+    def follow(
+        self, public: Public, private_features: Any, private_targets: Any, order: Any, draw: Callable[[int], Any]
+    ) -> Any:
+        """The end of the pass.
+
+        Args:
+            public: of the records; position i of `order` is a record for i below their number, and absent from there.
+            private_features: the stored rows.
+            private_targets: likewise.
+            order: a permutation of 0, ..., n - 1.
+            draw: the noise of the next so many steps, a row a step.
+        """
+
+    @abc.abstractmethod
+    def moved(
+        self, public: Public, private_left: Any, private_right: Any, order: Any, draw: Callable[[int], Any]
+    ) -> float:
+        """What the sensitivity bounds, for two data sets (features, targets): for the audit."""
