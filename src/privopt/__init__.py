@@ -41,9 +41,13 @@ if TYPE_CHECKING:
     from privopt.solvers.newton import DoubleNoiseNewton
     from privopt.solvers.objective_perturbation import ObjectivePerturbation
     from privopt.solvers.output_perturbation import OutputPerturbation
+    from privopt.solvers.phased_sgd import PhasedSGD
+    from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+    from privopt.solvers.snowball_sgd import SnowballSGD
     from privopt.solvers.stationary_selection import select_stationary
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
+    from privopt.solvers.strongly_convex_stages import StronglyConvexStages
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.whitening import Whitening
     from privopt.tables.encoder import TabularEncoder
@@ -72,15 +76,19 @@ __all__ = [
     "MirrorDescent",
     "ObjectivePerturbation",
     "OutputPerturbation",
+    "PhasedSGD",
     "PoissonRegressor",
     "PrivacyReport",
     "PrivateSearchCV",
     "Problem",
     "QuantileRegressor",
+    "RandomizedSmoothing",
     "Relation",
     "Ridge",
     "ScheduledGradientDescent",
+    "SnowballSGD",
     "StochasticGradientDescent",
+    "StronglyConvexStages",
     "TabularEncoder",
     "Units",
     "Whitening",
@@ -130,6 +138,10 @@ _HOME = {
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
     "TabularEncoder": "privopt.tables.encoder",
     "Units": "privopt.data.units",
+    "PhasedSGD": "privopt.solvers.phased_sgd",
+    "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
+    "SnowballSGD": "privopt.solvers.snowball_sgd",
+    "StronglyConvexStages": "privopt.solvers.strongly_convex_stages",
     "Whitening": "privopt.solvers.whitening",
     "constraints": "privopt.problems",
     "double_precision": "privopt.precision",

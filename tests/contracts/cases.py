@@ -32,8 +32,12 @@ from privopt.solvers.mirror_descent import MirrorDescent
 from privopt.solvers.newton import DoubleNoiseNewton
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
+from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.snowball_sgd import SnowballSGD
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
+from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
@@ -85,6 +89,8 @@ _NO_PHASES = {"most_steps": 0}
 _L1_BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
 _NO_STEPS = {"most_steps": 0}
 _ADAPTIVE = {"clip": 0.4, "step_size": 1.0, "window": 20, "most_steps": 60}
+
+_ALONE = ("replace-one",)
 
 # Tags: full-batch steps on a scalar loss that a few lines of NumPy repeat, and cases that stand for the others.
 _PLAIN_DESCENT, _TYPICAL = "plain descent", "typical"
@@ -381,6 +387,61 @@ EVERY_CASE = (
         "dp spider, own loss, ball",
         DPSpider(steps=5, period=5, clip=0.4, curvature=2.0, anchor_share=0.3),
         Problem(losses.RecordLoss(own_loss), constraint=L2Ball(0.5)),
+    ),
+    Case("phased sgd", PhasedSGD(phases=2), _LOGISTIC, _ALONE, still={"phases": 0}),
+    Case(
+        "phased sgd, l1, ball",
+        PhasedSGD(clip=0.5, step_size=0.3),
+        Problem(losses.huber(0.5), L1(0.02), L2Ball(0.5)),
+        _ALONE,
+        still={"phases": 0},
+    ),
+    Case("snowball sgd", SnowballSGD(), _LOGISTIC, _ALONE, still=None),
+    Case(
+        "snowball sgd, elastic net, ball",
+        SnowballSGD(clip=0.5, noise_ratio=4.0, step_size=0.3),
+        Problem(losses.squared, ElasticNet(0.02, 0.1), L2Ball(0.5)),
+        _ALONE,
+        still=None,
+    ),
+    Case(
+        "strongly convex stages",
+        StronglyConvexStages(inner=GradientDescent(**_FULL), distance=1e3, fewest_units=2),
+        _LOGISTIC,
+        still=None,
+    ),
+    Case(
+        "strongly convex stages, all units",
+        StronglyConvexStages(inner=GradientDescent(**_FULL), distance=1e3, split="allot"),
+        Problem(losses.softmax(3), Ridge(0.1)),
+        still=None,
+    ),
+    Case(
+        "strongly convex stages, phased sgd",
+        StronglyConvexStages(inner=PhasedSGD(phases=1), distance=1e3, fewest_units=2),
+        _LOGISTIC,
+        _ALONE,
+        still=None,
+    ),
+    Case(
+        "randomized smoothing, median",
+        RandomizedSmoothing(inner=GradientDescent(**_FULL)),
+        Problem(losses.quantile(0.5), constraint=L2Ball(0.5)),
+        still=None,
+    ),
+    Case(
+        "randomized smoothing, own loss, sampled",
+        RandomizedSmoothing(
+            inner=StochasticGradientDescent(**(_SAMPLED | {"noise_multiplier": None})), radius=0.3
+        ),
+        Problem(losses.RecordLoss(own_loss)),
+        still=None,
+    ),
+    Case(
+        "randomized smoothing, softmax",
+        RandomizedSmoothing(inner=GradientDescent(**_FULL), radius=0.3),
+        Problem(losses.softmax(3), Ridge(0.1)),
+        still=None,
     ),
     Case("example, plain descent", PlainDescent(steps=6, step_size=1.0), _LOGISTIC),
     Case(

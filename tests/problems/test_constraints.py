@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from privopt.problems.constraints import (
     Box,
+    CentredBall,
     Constraint,
     L1Ball,
     L2Ball,
@@ -24,6 +25,7 @@ from privopt.problems.constraints import (
 SIZE = 5
 BOUNDED = [
     L2Ball(0.8),
+    CentredBall((0.3, -0.2, 0.0, 1.0, -0.4), 0.8),
     L1Ball(0.8),
     LpBall(0.8, 1.5),
     LpBall(2.0, 1.05),

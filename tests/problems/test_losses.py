@@ -21,6 +21,9 @@ EVERY_SCALAR: list[tuple[ScalarLoss, tuple[float, ...]]] = [
     (losses.huber(0.7), REALS),
     (losses.smoothed_hinge(), SIGNS),
     (losses.smoothed_hinge(2.0), SIGNS),
+    (losses.hinge, SIGNS),
+    (losses.absolute(), REALS),
+    (losses.absolute(0.4), REALS),
     (losses.quantile(0.3), REALS),
     (losses.quantile(0.9, 0.5), REALS),
     (losses.poisson(2.0, 10.0), COUNTS),
@@ -177,7 +180,9 @@ def formula(loss: GLMLoss, t: np.ndarray, y: np.ndarray) -> np.ndarray:
             raise AssertionError(loss)
 
 
-@scalar
+@pytest.mark.parametrize(
+    ("loss", "targets"), [pair for pair in EVERY_SCALAR if pair[0].kernel_code is not None], ids=str
+)
 def test_the_slope_is_the_formula_that_the_kernel_code_names(
     loss: ScalarLoss, targets: tuple[float, ...]
 ) -> None:

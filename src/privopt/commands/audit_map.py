@@ -44,7 +44,8 @@ from privopt.solvers.registry import SOLVERS
 
 CORE = ("data", "queries", "engine", "mechanisms", "ledger", "curator", "proofs")
 RANK = {room: place for place, room in enumerate((*CORE, "problems"))}  # in the order in which data travel
-FORMULAS = ("glm.py", "losses.py")  # of `problems`: read where a statement of `proofs` is about them
+# Of `problems`: read where a statement of `proofs` is about them.
+FORMULAS = ("glm.py", "losses.py", "cornered_losses.py")
 SOURCE = Path(privopt.__file__).parent
 RECORDS, WIDTH = 400, 3
 PROBLEMS = (

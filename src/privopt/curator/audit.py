@@ -148,7 +148,8 @@ class Audit(Curator):
             orders.append(order)
             return follow(order, recorded)
 
-        released = mechanism.release(self._noise, watched, sensitivity)
+        asked: Any = watched  # the value is a function of what the mechanism draws
+        released = mechanism.release(self._noise, asked, sensitivity)
         noise, used = np.concatenate([*drawn, np.zeros((0, self.public.d))]), 0
 
         def again(count: int) -> NDArray[np.float64]:

@@ -10,10 +10,21 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from privopt.problems.cornered_losses import (
+    Absolute,
+    Hinge,
+    as_label,
+    smoothed_ramp,
+    smoothed_step,
+    smoothed_step_slope,
+    where_margin_at_least,
+)
 from privopt.problems.glm import GLMLoss, KernelCode, Loss, LossFacts, RecordLoss, ScalarLoss, Values
 
 __all__ = [
+    "Absolute",
     "GLMLoss",
+    "Hinge",
     "Huber",
     "KernelCode",
     "Logistic",
@@ -26,6 +37,8 @@ __all__ = [
     "SmoothedHinge",
     "Softmax",
     "Squared",
+    "absolute",
+    "hinge",
     "huber",
     "logistic",
     "poisson",
@@ -55,14 +68,14 @@ class Logistic(ScalarLoss):
         )
 
     def value(self, prediction: Values, target: Values) -> Values:
-        return jax.nn.softplus(-_label(target) * prediction)
+        return jax.nn.softplus(-as_label(target) * prediction)
 
     def slope(self, prediction: Values, target: Values) -> Values:
-        label = _label(target)
+        label = as_label(target)
         return -label * jax.nn.sigmoid(-label * prediction)
 
     def second_derivative(self, prediction: Values, target: Values) -> Values:
-        label = _label(target)
+        label = as_label(target)
         margin = label * prediction
         return label * label * jax.nn.sigmoid(margin) * jax.nn.sigmoid(-margin)
 
@@ -71,7 +84,7 @@ class Logistic(ScalarLoss):
         binding = slope_cap < 1.0
         cap = jnp.where(binding, slope_cap, 0.5)
         least_margin = jnp.where(binding, jnp.log1p(-cap) - jnp.log(cap), -jnp.inf)
-        return _where_margin_at_least(least_margin, target)
+        return where_margin_at_least(least_margin, target)
 
     @property
     def balances(self) -> bool:
@@ -180,17 +193,17 @@ class SmoothedHinge(ScalarLoss):
         )
 
     def value(self, prediction: Values, target: Values) -> Values:
-        return _smoothed_ramp(1.0 - _label(target) * prediction, self.width)
+        return smoothed_ramp(1.0 - as_label(target) * prediction, self.width)
 
     def slope(self, prediction: Values, target: Values) -> Values:
-        return -_label(target) * _smoothed_step(1.0 - _label(target) * prediction, self.width)
+        return -as_label(target) * smoothed_step(1.0 - as_label(target) * prediction, self.width)
 
     def second_derivative(self, prediction: Values, target: Values) -> Values:
-        return _label(target) ** 2 * _smoothed_step_slope(1.0 - _label(target) * prediction, self.width)
+        return as_label(target) ** 2 * smoothed_step_slope(1.0 - as_label(target) * prediction, self.width)
 
     def gentle_interval(self, target: Values, slope_cap: Values) -> tuple[Values, Values]:
         least_margin = jnp.where(slope_cap < 1.0, 1.0 + self.width - 2.0 * self.width * slope_cap, -jnp.inf)
-        return _where_margin_at_least(least_margin, target)
+        return where_margin_at_least(least_margin, target)
 
     def predict_mean(self, prediction: Values) -> Values:
         return prediction
@@ -233,13 +246,13 @@ class Quantile(ScalarLoss):
 
     def value(self, prediction: Values, target: Values) -> Values:
         excess = prediction - target
-        return _smoothed_ramp(excess, self.smoothing) - self.level * excess
+        return smoothed_ramp(excess, self.smoothing) - self.level * excess
 
     def slope(self, prediction: Values, target: Values) -> Values:
-        return _smoothed_step(prediction - target, self.smoothing) - self.level
+        return smoothed_step(prediction - target, self.smoothing) - self.level
 
     def second_derivative(self, prediction: Values, target: Values) -> Values:
-        return _smoothed_step_slope(prediction - target, self.smoothing)
+        return smoothed_step_slope(prediction - target, self.smoothing)
 
     def gentle_interval(self, target: Values, slope_cap: Values) -> tuple[Values, Values]:
         # The slope passes -cap and +cap where the smoothed step passes level - cap and level + cap.
@@ -357,7 +370,9 @@ class Softmax(GLMLoss):
 logistic = Logistic()
 squared = Squared()
 huber = Huber
+hinge = Hinge()
 smoothed_hinge = SmoothedHinge
+absolute = Absolute
 quantile = Quantile
 poisson = Poisson
 softmax = Softmax
@@ -366,41 +381,6 @@ softmax = Softmax
 def _require_positive(name: str, number: float, meaning: str) -> None:
     if not (0.0 < number < math.inf):
         raise ValueError(f"{name} must be positive and finite, got {number!r}: it is {meaning}.")
-
-
-def _smoothed_ramp(position: Values, halfwidth: float) -> Values:
-    """`max(x, 0)`, averaged over `x +- halfwidth`."""
-    if halfwidth == 0.0:
-        return jnp.maximum(position, 0.0)
-    near = jnp.clip(position, -halfwidth, halfwidth)
-    return (near + halfwidth) * ((near + halfwidth) / (4.0 * halfwidth)) + jnp.maximum(
-        position - halfwidth, 0.0
-    )
-
-
-def _smoothed_step(position: Values, halfwidth: float) -> Values:
-    """The derivative of `_smoothed_ramp`, from 0 to 1; 1/2 at a corner."""
-    if halfwidth == 0.0:
-        return 0.5 * (1.0 + jnp.sign(position))
-    return jnp.clip((position + halfwidth) / (2.0 * halfwidth), 0.0, 1.0)
-
-
-def _smoothed_step_slope(position: Values, halfwidth: float) -> Values:
-    """The derivative of `_smoothed_step`; zero at a corner."""
-    if halfwidth == 0.0:
-        return jnp.zeros_like(position)
-    return (jnp.abs(position) <= halfwidth).astype(position.dtype) / (2.0 * halfwidth)
-
-
-def _label(target: Values) -> Values:
-    """The target as a label that the constants hold for: the compiled formulas do the same."""
-    return jnp.clip(target, -1.0, 1.0)
-
-
-def _where_margin_at_least(least_margin: Values, target: Values) -> tuple[Values, Values]:
-    """The predictions t with `y t >= least_margin`, y = +-1, as an interval."""
-    positive = target > 0.0
-    return jnp.where(positive, least_margin, -jnp.inf), jnp.where(positive, jnp.inf, -least_margin)
 
 
 def _log_or_minus_infinity(number: Values) -> Values:

@@ -6,8 +6,8 @@ A step on a batch of B places, with eta <= 2 / (L + mu), is
 
 phi_c the Huberised loss, Lam the ridges, P the projection onto everything or a ball, xi the noise or 0. `phi_c` is
 convex with curvature at most sup phi'', by its formula and for any record; rows are at most R long. So the gradient
-that is subtracted is that of a convex function of smoothness L = sup phi'' R^2 + the largest ridge, and for eta <= 2 / L
-the step does not expand (Hardt, Recht, Singer 2016, Lemma 3.7): <g - g', w - w'> >= |g - g'|^2 / L makes
+that is subtracted is that of a convex function of smoothness L = sup phi'' R^2 + the largest ridge, and for
+eta <= 2 / L the step does not expand (Hardt, Recht, Singer 2016, Lemma 3.7): <g - g', w - w'> >= |g - g'|^2 / L makes
 
     |w - w' - eta (g - g')|^2 <= |w - w'|^2 - eta (2 / L - eta) |g - g'|^2 <= |w - w'|^2,
 

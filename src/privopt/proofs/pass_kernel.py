@@ -33,15 +33,22 @@ def run_places(
     """Add each row's clipped gradient; where a batch of `ends[r]` places ends, take its step.
 
     Args:
-        code, p0, p1: the formula, see `KernelCode`.
-        x, y: rows and targets.
+        code: the formula, see `KernelCode`.
+        p0: its first parameter.
+        p1: its second.
+        x: rows.
+        y: targets.
         ends: places of the batch that ends here, 0 where none does.
         noise: one row a step, on the scale of the gradient; no rows for no noise.
         aim: the clip, a little inwards.
         step: eta.
-        ridge, thresholds: of each coordinate; soft thresholds are those of one step.
-        centre, radius: of the ball; infinite for none.
-        w, gradient, total: the iterate, the sum over the batch so far, the sum of all iterates; changed in place.
+        ridge: of each coordinate.
+        thresholds: of each coordinate, by which one step's proximal map shortens it.
+        centre: of the ball.
+        radius: of the ball; infinite for none.
+        w: the iterate; changed in place.
+        gradient: the sum over the batch so far; changed in place.
+        total: the sum of all iterates; changed in place.
     """
     d = x.shape[1]
     soft = False

@@ -389,7 +389,12 @@ class PassQuery(Query):
 
     @abc.abstractmethod
     def follow(
-        self, public: Public, private_features: Any, private_targets: Any, order: Any, draw: Callable[[int], Any]
+        self,
+        public: Public,
+        private_features: Any,
+        private_targets: Any,
+        order: Any,
+        draw: Callable[[int], Any],
     ) -> Any:
         """The end of the pass.
 

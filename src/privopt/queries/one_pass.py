@@ -150,9 +150,7 @@ class NoisyPass(PassQuery):
 
     def mechanism(self, public: Public) -> PassNoise:
         """The mechanism that fits this query."""
-        return PassNoise(
-            noise_multiplier=self.noise_multiplier, places=public.n, size=public.d, inside=True
-        )
+        return PassNoise(noise_multiplier=self.noise_multiplier, places=public.n, size=public.d, inside=True)
 
     def require_mechanism(self, mechanism: Mechanism | StreamMechanism, public: Public) -> None:
         """Refuse every mechanism but the one made by `mechanism` for these data."""
@@ -181,7 +179,8 @@ class NoisyPass(PassQuery):
         for t, size in enumerate(sizes):
             places, noise = order[first : first + size], self.step_size * draw(1)[0]
             left, right = (
-                steps.before_noise(side, places, at) for side, at in ((private_left, left), (private_right, right))
+                steps.before_noise(side, places, at)
+                for side, at in ((private_left, left), (private_right, right))
             )
             gap = (left - right) / self.step_size
             distance = float(np.linalg.norm(gap))
@@ -208,6 +207,6 @@ def _require(
 ) -> None:
     if mechanism != right:
         raise ValueError(
-            f"{asked.name} cannot be released by {mechanism!r}: its order and noise are drawn by the mechanism that the "
-            "query makes, `query.mechanism(...)`, for the same data."
+            f"{asked.name} cannot be released by {mechanism!r}: its order and noise are drawn by the mechanism that "
+            "the query makes, `query.mechanism(...)`, for the same data."
         )

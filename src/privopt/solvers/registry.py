@@ -25,8 +25,12 @@ from privopt.solvers.mirror_descent import MirrorDescent
 from privopt.solvers.newton import DoubleNoiseNewton
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
+from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.snowball_sgd import SnowballSGD
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
+from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
@@ -54,6 +58,10 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "kl-spider": KLSpider,
     "kl-proximal-point": KLProximalPoint,
     "dp-spider": DPSpider,
+    "phased-sgd": PhasedSGD,
+    "snowball-sgd": SnowballSGD,
+    "strongly-convex-stages": StronglyConvexStages,
+    "randomized-smoothing": RandomizedSmoothing,
 }
 
 
