@@ -65,5 +65,8 @@ def test_noise_decides_how_far_it_comes():
         result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(3)), problem)
         with double_precision():
             values[epsilon] = float(problem.objective(result.params, rows, targets))
-    assert values[math.inf] < 0.66
-    assert values[math.inf] - 5e-3 < values[4.0] < values[0.5] < 1.0
+    optimum = min(values.values())
+    assert optimum < 0.61  # log 2 at the start
+    assert values[math.inf] < optimum + 0.01
+    assert values[4.0] < optimum + 0.02
+    assert values[0.5] < optimum + 0.05

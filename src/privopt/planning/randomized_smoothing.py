@@ -32,8 +32,5 @@ def smoothed_problem(problem: Problem, public: Public, radius: float, seed: int)
     """The problem with its loss smoothed; the problem itself for a radius of 0."""
     if radius == 0.0:
         return problem
-    parameters = math.prod(problem.parameter_shape(public))
-    smooth = randomly_smoothed(
-        problem.loss, radius, parameters=parameters, row_bound=public.row_bound, seed=seed
-    )
+    smooth = randomly_smoothed(problem.loss, radius, row_bound=public.row_bound, seed=seed)
     return replace(problem, loss=smooth, growth=None)

@@ -5,8 +5,8 @@ larger ratio buys more and noisier steps. Steps of constant size eta leave
 
     W^2 / (2 eta T) + eta (1 + ln T) (C^2 + d sigma^2) / 2
 
-at the last iterate (Shamir, Zhang 2013), and the default eta is the least point of that, or the largest step that is
-private.
+at the last iterate (Shamir, Zhang 2013). The default eta is four times the least point of that, as in
+`planning.phased_sgd`, or the largest step that is private; the prediction is the bound at a quarter of eta.
 """
 
 import math
@@ -16,6 +16,7 @@ from privopt.planning import huberised
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.phased_sgd import STEP_FACTOR
 from privopt.proofs.contraction import largest_step
 from privopt.proofs.one_pass import GrowingBatches
 
@@ -39,7 +40,7 @@ def default_step_size(solver: Any, instance: Instance) -> float:
     far, second = huberised.distance(instance), _second_moment(solver, instance)
     steps = _steps(solver, instance)
     balanced = far / math.sqrt(second * steps * (1.0 + math.log(steps)))
-    return min(largest_step(instance.problem, instance.public), balanced)
+    return min(largest_step(instance.problem, instance.public), STEP_FACTOR * balanced)
 
 
 DEFAULTS = {
@@ -53,7 +54,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     """The bound on the last iterate."""
     if not instance.is_private:
         return Forecast(excess=0.0, meaning="the noise is off", notices=(NOISE_IS_OFF,))
-    far, eta, steps = huberised.distance(instance), solver.step_size, _steps(solver, instance)
+    far, eta, steps = huberised.distance(instance), solver.step_size / STEP_FACTOR, _steps(solver, instance)
     excess = far**2 / (2.0 * eta * steps)
     excess += 0.5 * eta * (1.0 + math.log(steps)) * _second_moment(solver, instance)
     return Forecast(

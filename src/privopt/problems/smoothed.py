@@ -51,15 +51,15 @@ class ShiftedValue:
         return self.loss.value(shifted, features, target)
 
 
-def randomly_smoothed(
-    loss: Loss, radius: float, *, parameters: int, row_bound: float = 1.0, seed: int = 0
-) -> RecordLoss:
+def randomly_smoothed(loss: Loss, radius: float, *, row_bound: float = 1.0, seed: int = 0) -> RecordLoss:
     """The smoothed loss, as a loss of one record; its value is that at one random point.
+
+    It states the curvature of the loss itself. That of f_r is at most L sqrt(p) / r, and steps as short as this allows
+    are far too short: the bound is for losses whose records all have their corners at the same place.
 
     Args:
         loss: a generalised-linear loss, or one of the user's own.
         radius: r, in units of the parameters; 0 for none.
-        parameters: p, how many numbers are solved for.
         row_bound: largest norm of a row, for the constants of a generalised-linear loss; utility only.
         seed: public; another one gives other points.
     Raises:
@@ -71,14 +71,11 @@ def randomly_smoothed(
         )
     linear = isinstance(loss, GLMLoss)
     lipschitz = loss.lipschitz * (row_bound if linear else 1.0)
-    curvature = loss.curvature * (row_bound**2 if linear else 1.0)
-    if radius > 0.0:
-        curvature = min(curvature, lipschitz * math.sqrt(parameters) / radius)
     return RecordLoss(
         ShiftedValue(loss, radius, seed),
         name=f"randomly smoothed {loss.name}",
         lipschitz=lipschitz,
-        curvature=curvature,
+        curvature=loss.curvature * (row_bound**2 if linear else 1.0),
         outputs=loss.outputs,
     )
 
