@@ -157,10 +157,7 @@ class Audit(Curator):
             used += count
             return noise[used - count : used]
 
-        left, right = (
-            (side.private_units.private_features, side.private_units.private_targets)
-            for side in (self._left, self._right)
-        )
+        left, right = (side.private_engine.records() for side in (self._left, self._right))
         self._note(query.name, query.moved(self.public, left, right, orders[0], again), sensitivity)
         return released
 

@@ -33,7 +33,7 @@ from privopt.planning.users import expected_excess, faint_users, one_shot_noise
 from privopt.public import Public
 
 CLIP_RATE = 0.4
-HEIGHT = 0.23  # of the count over the clip: 5 % of the budget
+HEIGHT = 0.19  # of the count over the clip: 3.5 % of the budget
 WEIGHT_SHARE = 0.01
 MOMENTUM = 0.5
 FEWEST_STEPS, MOST_STEPS = 10, 200
@@ -101,6 +101,7 @@ DEFAULTS = {
     "weighted": lambda solver, instance: instance.public.by_user and instance.public.weighting != "user",
     "reach": lambda solver, instance: reach(instance),
     "steps": steps,
+    "returns": lambda solver, instance: "tail" if instance.is_private else "last",
     "step_size": lambda solver, instance: STEP_FACTOR / smoothness(instance),
 }
 

@@ -7,9 +7,9 @@ eigenvalues, f the floor, lam the ridge, m the typical number of records of a us
 
     first clip      C_0 = C r max(1/20, m^-1/2) / 2: half of how far users' averages of m records are apart
     travel          A = D / (N0 C_0), what eta T / (1 - theta) may add up to: where the bias D^2 / A and the noise
-                    (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 3 for
+                    (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 2 for
                     odds, less for losses of targets in [-1, 1]
-    steps           T = A (1 - theta) phi'' / 1.5 at the bound on r, between 8 and 100, so that the plan is fixed
+    steps           T = 2 A (1 - theta) phi'' / 1.5 at the bound on r, between 8 and 100, so that the plan is fixed
     step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
 
 The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it concerns utility only. Chosen on movietweetings,
@@ -36,7 +36,8 @@ from privopt.planning.whitening import (
     inverse_root,
 )
 
-DISTANCE = 3.0  # D of the logistic loss
+DISTANCE = 2.0  # D of the logistic loss
+PACE = 2.0  # more steps than the travel asks for, and shorter ones: they average noise
 FEWEST_STEPS, MOST_STEPS = 8, 100
 LOGISTIC_DISTANCE = 12.8  # `descent_defaults.guess` of the logistic loss: travel times slope
 RIDGE, RIDGE_NOISE = 1e-4, 0.002
@@ -85,12 +86,12 @@ class UserWhiteningRule:
         if self.noise == 0:
             return NOISELESS_STEPS
         travel = self.reach / self.clip(self.whitening.most_signal)
-        wanted = travel * (1.0 - MOMENTUM) * self.whitening.constants.curvature / STEP_FACTOR
+        wanted = PACE * travel * (1.0 - MOMENTUM) * self.whitening.constants.curvature / STEP_FACTOR
         return min(max(round(wanted), FEWEST_STEPS), MOST_STEPS)
 
     def fields(self, inner: Any) -> dict[str, Any]:
         """What is set of the descent where it was left open."""
-        found = {"steps": self.steps(), "reach": self.reach if self.noise > 0 else None}
+        found = {"steps": self.steps(), "returns": "settled", "reach": self.reach if self.noise > 0 else None}
         return {name: value for name, value in found.items() if not inner.is_set(name)}
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
