@@ -137,6 +137,8 @@ class Whitening(Solver):
         return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
+        if isinstance(self.inner, UserGradientDescent):
+            return self.inner.forecast(instance)
         return planning.forecast(self, instance)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
