@@ -60,10 +60,10 @@ def require_workable(instance: Instance) -> None:
     if not instance.is_private or (users >= FEWEST_USERS and noise <= DROWNED):
         return
     raise BudgetTooSmall(
-        f"{users:,} users are too few for epsilon {instance.budget.epsilon:.3g} and {instance.parameters:,} "
-        f"parameters: the noise of one mean would be {noise:.2g} times the largest contribution of a user, and the "
-        f"predicted excess is {expected_excess(instance):.2g}. At least {smallest_workable_n(instance):,} users are "
-        "needed, or a larger epsilon, or fewer features."
+        f"{users:,} users are too few for {instance.parameters:,} parameters at the epsilon of "
+        f"{instance.budget.epsilon:.3g} that means are bought with: the noise of one mean would be {noise:.2g} times the "
+        f"largest contribution of a user, and the predicted excess is {expected_excess(instance):.2g}. At least "
+        f"{smallest_workable_n(instance):,} users are needed, or a larger epsilon, or fewer features."
     )
 
 
