@@ -518,6 +518,11 @@ MISTAKES = {
         "plan {schema} {budget} --group person --max-records 5 --typical-records 6 --n 100",
         "between 1 and the cap of 5",
     ),
+    "too few users": ("plan {schema} {budget} --group person --n 15", "At least 20 users are needed"),
+    "noise that drowns the users": (
+        "plan {schema} --epsilon 0.01 --delta 1e-9 --group person --n 30",
+        "the noise of one mean would be",
+    ),
     "a group named twice": (
         "plan {schema} {budget} --group person --group person --n 100",
         "one column twice",

@@ -18,6 +18,7 @@ from scipy import sparse
 
 from privopt.data.rows import MappedRows, take_rows
 from privopt.data.units import Units
+from privopt.data.users import choose_records
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.ledger.sampling import FixedSize, Poisson, Sampling
@@ -472,3 +473,20 @@ def test_the_typical_number_of_records_is_one_a_user_can_have(given: Any, error:
         Units.from_arrays(
             np.ones((2, 1)), row_bound=1.0, groups=[0, 1], max_records_per_user=4, typical_records=given
         )
+
+
+def test_which_records_are_kept_is_up_to_their_lots_alone() -> None:
+    draw = np.random.default_rng(0)
+    codes, lots, usable = draw.integers(0, 9, 200), draw.random(200), draw.random(200) < 0.8
+    order = draw.permutation(200)
+
+    def kept(rows: np.ndarray, users: int = 9) -> set[int]:
+        generator: Any = type("Lots", (), {"random": lambda _, count: lots[rows]})()
+        chosen, offsets = choose_records(codes[rows], usable[rows], users, 5, generator)
+        assert np.all(np.diff(offsets) <= 5)
+        return set(rows[chosen].tolist())
+
+    whole = kept(np.arange(200))
+    assert kept(order) == whole
+    without = np.flatnonzero(codes < 8)  # one user goes
+    assert kept(without, users=8) == {row for row in whole if codes[row] < 8}

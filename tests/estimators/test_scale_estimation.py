@@ -24,7 +24,7 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
-from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
@@ -43,7 +43,13 @@ def wide_data(kind: Any = LogisticRegression) -> tuple[NDArray[np.float64], NDAr
 
 
 def records_of(X: Any, y: Any, seed: int = 0) -> Records:
-    return Records(private_features=X, private_targets=y, groups=None, noise=NoiseSource(seed))
+    return Records(
+        private_features=X,
+        private_targets=y,
+        groups=None,
+        noise=NoiseSource(seed),
+        choice=RepeatedChoice(NoiseSource(seed)),
+    )
 
 
 def estimation(bounds: Any, width: int, *, share: float = 0.05) -> ScaleEstimation:

@@ -33,7 +33,7 @@ from privopt.data.rows import (
 from privopt.data.storage import RowSource, finite_rows, gather_rows, store_rows
 from privopt.data.users import choose_records, offsets, user_weights, within
 from privopt.errors import ArgumentError
-from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import (
     DEFAULT_RECORDS,
     DEFAULT_WEIGHTING,
@@ -183,7 +183,7 @@ class Units:
             private_present=np.ones(len(private_order), np.bool_),
             private_offsets=private_offsets,
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
-            seeded=noise is not None and not (isinstance(noise, NoiseSource) and not noise.seeded),
+            seeded=noise is not None and not _is_secret(noise),
         )
 
     @property
@@ -279,6 +279,11 @@ class Units:
 
     def __repr__(self) -> str:
         return f"Units(<private>, {self.public!r})"
+
+
+def _is_secret(noise: UnitsNoise) -> bool:
+    """Whether a source is known to be one that nobody can repeat."""
+    return isinstance(noise, NoiseSource | RepeatedChoice) and not noise.seeded
 
 
 def _check_features(features: Any) -> Any:

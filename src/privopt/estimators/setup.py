@@ -135,7 +135,7 @@ class Setup:
             classes=self.target.labels,
             target_bounds=None if scaling is None else scaling.ends,
             intercept=intercept,
-            noise=records.noise,
+            noise=records.choice,
         )
 
     def within(self, bounds: Bounds) -> "Setup":

@@ -12,11 +12,12 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from privopt.data import cells, user_keys
+from privopt.data.units import UnitsNoise
 from privopt.estimators import arguments
 from privopt.estimators.penalties import PenaltyArguments
 from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
-from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation, Weighting, of_users
 
 UNIT = "unit"
@@ -33,12 +34,14 @@ class Records:
         private_targets: (rows,).
         groups: (rows,) numbers of the users, NaN for nobody; None where a record is a unit.
         noise: the fit's secret randomness.
+        choice: which records of a user are kept: the same in all stages of a fit.
     """
 
     private_features: Any
     private_targets: NDArray[Any]
     groups: Any
     noise: NoiseSource
+    choice: UnitsNoise
 
 
 @final
@@ -167,7 +170,11 @@ class Specification:
         if groups is not None:
             groups = user_keys.as_keys(user_keys.user_codes(groups, len(private_targets)))
         return Records(
-            private_features=private_features, private_targets=private_targets, groups=groups, noise=noise
+            private_features=private_features,
+            private_targets=private_targets,
+            groups=groups,
+            noise=noise,
+            choice=noise if groups is None else RepeatedChoice(noise),
         )
 
     def shape(self, records: Records, names: Sequence[str] | None, budget: Budget | None = None) -> Shape:

@@ -133,6 +133,25 @@ class NoiseSource:
         self.__reduce_ex__(4)
 
 
+class RepeatedChoice:
+    """One secret choice of users' records, made alike each time that the records are laid out anew.
+
+    Its key is drawn once from the stream of a source that decides who takes part. It never makes noise.
+    """
+
+    def __init__(self, noise: NoiseSource) -> None:
+        self._key, self.seeded = noise.units_generator.bytes(32), noise.seeded
+
+    @property
+    def units_generator(self) -> np.random.Generator:
+        """The same secret draws again."""
+        bits: Any = ChaCha(key=int.from_bytes(self._key, "little"), rounds=20)
+        return np.random.Generator(bits)
+
+    def __repr__(self) -> str:
+        return "RepeatedChoice(<private>)"
+
+
 def _checked_seed(seed: SupportsIndex) -> int:
     try:
         number = operator.index(seed)

@@ -22,7 +22,7 @@ class CapPrice:
         typical_records: the public guess of how many records of a user are used.
         units: how many units there are, of records a guess.
         noise: N0, the noise of one mean over the largest contribution of a unit; from 1 on a plan is refused.
-        excess: what is expected of the objective above its optimum, within a factor of about 3.
+        excess: what is expected of the objective above its optimum, see `users.expected_excess`.
         smallest_n: the number of units from which on the budget is workable.
         epsilon_of_person: what the same run promises to a person all of whose records change, at the same delta.
     """

@@ -1,0 +1,276 @@
+"""Users through every front end: plans that agree with what was spent, and neighbours that differ in one user."""
+
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from tests.support.configured_estimators import EVERY_ESTIMATOR, FEW_STEPS, configured, toy_data
+from tests.support.user_neighbours import HOSTILE, USERS, WIDTH, audited, table_of
+from typer.testing import CliRunner
+
+import privopt
+from privopt import losses
+from privopt.cli import app
+from privopt.data.units import Units
+from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.regressors import Ridge
+from privopt.estimators.selection import PrivateSearchCV
+from privopt.ledger.account import Account
+from privopt.ledger.amounts import Budget
+from privopt.planning.plan import Plan
+from privopt.solve import minimize
+
+SLACK = 1.0 + 1e-9
+KEYS = np.repeat(np.arange(60), 4)
+PAIR = np.stack([KEYS // 10, KEYS % 10], axis=1)  # the same users by two columns
+BUDGET: dict[str, Any] = {"epsilon": 20.0, "delta": 1e-5}
+RELATIONS: dict[str, dict[str, Any]] = {
+    "replace-one": {},
+    "add-or-remove-one": {"relation": "add-or-remove-one", "n": 70},
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "auto": {"solver": "auto"},
+    "a private strength": {"alpha": "private", "alphas": [1e-3, 1.0]},
+    "loose bounds": {"bounds": None, "loose_bounds": (-100.0, 100.0)},
+    "one record each": {"max_records_per_user": 1},
+    "by their records": {"user_weighting": "record", "typical_records": 4, "max_records_per_user": 4},
+}
+
+
+def model_of(kind: Any, way: str, **more: Any) -> Any:
+    return configured(kind, **(BUDGET | WAYS[way] | more))
+
+
+# ---- plans ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", [LogisticRegression, Ridge])
+def test_what_was_planned_for_users_is_what_was_spent(kind: Any, way: str, relation: str) -> None:
+    model = model_of(kind, way, **RELATIONS[relation])
+    announced: Plan = model.plan(n_features=WIDTH, n=RELATIONS[relation].get("n", 60), by_user=True)
+    model.fit(*toy_data(kind), groups=PAIR)
+    assert announced.event == model.plan_.event == model.privacy_.event
+    assert announced.public == model.plan_.public
+    assert announced.public.unit == "user"
+    assert model.privacy_.count <= announced.releases
+    assert model.privacy_.epsilon <= 20.0
+    assert np.all(np.isfinite(model.coef_))
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_a_search_over_users_costs_what_was_planned(relation: str) -> None:
+    base = configured(LogisticRegression, epsilon=None, delta=None, **RELATIONS[relation])
+    search = PrivateSearchCV(base, {"alpha": [1e-3, 1.0]}, **BUDGET)
+    announced = search.plan(n_features=WIDTH, n=RELATIONS[relation].get("n", 60), by_user=True)
+    search.fit(*toy_data(), groups=pd.DataFrame(PAIR, columns=["site", "person"]))
+    assert announced.event == search.plan_.event
+    assert search.privacy_.count == announced.releases
+
+
+@pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
+def test_every_estimator_takes_keys_of_several_columns(kind: Any) -> None:
+    X, y = toy_data(kind)
+    frame = pd.DataFrame({"site": KEYS // 10, "person": [f"p{key % 10}" for key in KEYS]})
+    seeded = configured(kind, random_state=1)
+    expected = seeded.fit(X, y, groups=KEYS).coef_
+    forms: list[Any] = [PAIR, frame, list(map(tuple, PAIR)), [f"user {key}" for key in KEYS]]
+    for groups in forms:
+        np.testing.assert_array_equal(seeded.fit(X, y, groups=groups).coef_, expected)
+        assert seeded.privacy_.n == 60
+
+
+def test_the_report_says_what_users_are_promised_and_nothing_of_who_has_records() -> None:
+    X, y = toy_data()
+    model = configured(LogisticRegression, max_records_per_user=3, user_weighting="user", n=77)
+    keys = [*KEYS[:-4], None, None, None, None]
+    report = model.fit(X, y, groups=keys).privacy_
+    text = report.to_html() + str(report) + str(model.plan_)
+    for phrase in (
+        "everything a person contributed; at most 3 records of each",
+        "each person counts the same",
+        "Guessed beforehand, used of a typical person: 1.7 records",
+        "Number of users, given by the user: 77",
+    ):
+        assert phrase in text or phrase in " ".join(text.split())
+    document = json.dumps(report.to_dict()) + text
+    for private in ("59", "236", "177"):  # users with records, records with a key, records kept
+        assert f" {private} " not in document
+    assert report.n == 77
+
+
+# ---- bad input -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"groups": KEYS[:-1]}, "groups must have shape"),
+        ({"groups": np.zeros((240, 0))}, "groups must have shape"),
+        ({"groups": [None] * 240}, "name 0 users"),
+        ({"groups": np.zeros(240)}, "name 1 users"),
+        ({"n": 50}, "more users than n = 50"),
+        ({"max_records_per_user": 0}, "max_records_per_user must be an integer of at least 1"),
+        ({"typical_records": 0.5}, "typical_records must lie between 1 and the cap"),
+        ({"user_weighting": "all"}, "user_weighting must be"),
+    ],
+)
+@pytest.mark.parametrize("way", ["plain", "a private strength", "loose bounds"])
+def test_a_mistake_about_users_is_one_sentence_and_costs_nothing(
+    way: str, change: dict[str, Any], sentence: str
+) -> None:
+    account = Account(20.0, 1e-5)
+    groups, arguments = change.get("groups", KEYS), {k: v for k, v in change.items() if k != "groups"}
+    with pytest.raises(ValueError, match=sentence) as refusal:
+        model_of(LogisticRegression, way, account=account, **arguments).fit(*toy_data(), groups=groups)
+    assert "\n" not in str(refusal.value)
+    assert not account.entries
+
+
+# ---- one user, whatever they contribute ----------------------------------------------------------------------
+
+Fit = Callable[[NDArray[np.float64], NDArray[np.float64], Any, dict[str, Any]], Any]
+
+
+def by_estimator(way: str) -> Fit:
+    return lambda X, y, keys, relation: model_of(LogisticRegression, way, **relation).fit(X, y, keys)
+
+
+def by_search(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
+    base = configured(LogisticRegression, epsilon=None, delta=None, **relation)
+    return PrivateSearchCV(base, {"alpha": [1e-3, 1.0]}, **BUDGET).fit(X, y, keys)
+
+
+def by_regression(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
+    return model_of(Ridge, "plain", **relation).fit(X, y * 6, keys)
+
+
+def by_minimize(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
+    units = Units.from_arrays(X, y, groups=keys, row_bound=2.0, classes=[0, 1], **relation)
+    return minimize(losses.logistic, units, budget=Budget(20.0, 1e-5))
+
+
+FRONT_ENDS: dict[str, Fit] = {way: by_estimator(way) for way in WAYS}
+FRONT_ENDS |= {"a search": by_search, "a regression": by_regression, "minimize": by_minimize}
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("front_end", FRONT_ENDS)
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_user_moves_no_statistic_by_more_than_its_sensitivity(
+    hostile: str, front_end: str, relation: str
+) -> None:
+    X, y, keys = table_of(hostile)
+    given = RELATIONS[relation] or {"n": USERS}
+    with warnings.catch_warnings(), audited(absent=relation == "add-or-remove-one") as moves:
+        warnings.simplefilter("error")
+        FRONT_ENDS[front_end](X, y, keys, given)
+    assert moves
+    assert max(moved for _, moved in moves) <= SLACK, moves
+
+
+@pytest.mark.parametrize("way", ["plain", "auto"])
+def test_the_audit_sees_a_user_who_moves_as_much_as_the_clip_allows(way: str) -> None:
+    X, y, keys = table_of("the opposite")
+    with audited() as moves:
+        model_of(LogisticRegression, way, n=USERS, user_weighting="user").fit(X, y, keys)
+    assert 0.2 < max(moved for _, moved in moves) <= SLACK
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_a_hostile_user_in_a_file_moves_no_statistic_by_more_than_its_sensitivity(
+    hostile: str, tmp_path: Path
+) -> None:
+    X, y, keys = table_of(hostile)
+    frame = pd.DataFrame(X, columns=["a", "b", "c"]).assign(site="north", person=keys, ill=y)
+    frame.to_parquet(tmp_path / "table.parquet")
+    numbers = {name: {"kind": "num", "low": -1, "high": 1} for name in "abc"}
+    columns = numbers | {"site": {"kind": "id"}, "person": {"kind": "id"}, "ill": {"kind": "flag"}}
+    (tmp_path / "schema.json").write_text(json.dumps({"target": "ill", "columns": columns}))
+    arguments = ["--schema", tmp_path / "schema.json", "--epsilon", 20, "--delta", 1e-5, "--n", USERS]
+    arguments += ["--group", "site", "--group", "person", "--output", tmp_path / "model"]
+    with audited() as moves:
+        outcome = CliRunner().invoke(app, ["fit", str(tmp_path / "table.parquet"), *map(str, arguments)])
+    assert outcome.exit_code == 0, outcome.output
+    assert moves
+    assert max(moved for _, moved in moves) <= SLACK, moves
+
+
+# ---- nothing shows -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hostile_user_changes_nothing_that_shows(hostile: str, way: str) -> None:
+    X, y, keys = table_of(hostile)
+    second = keys == "hostile"
+    shown: list[Any] = []
+    for kept in (~second, keys != "ordinary"):
+        model = model_of(LogisticRegression, way, n=USERS)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.fit(X[kept], y[kept], groups=keys[kept])
+        report = model.privacy_
+        labels = [(group.name, group.count, group.events, group.sampling) for group in report.releases]
+        plan = model.plan_.to_dict()
+        shown.append((report.status, labels, report.declared, report.notices, plan, model.coef_.shape))
+    assert shown[0] == shown[1]
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_no_users_at_all_are_a_data_set(relation: str) -> None:
+    X, y = toy_data()
+    given = RELATIONS[relation] or {"n": 60}
+    for groups in ([None] * len(y), np.full(len(y), np.nan), [("a", None)] * len(y)):
+        model = configured(LogisticRegression, **(BUDGET | given)).fit(X, y, groups=groups)
+        assert model.privacy_.status == "The planned steps were all taken."
+        assert model.privacy_.n == given["n"]
+
+
+def test_the_order_of_rows_does_not_matter_where_all_records_of_a_user_are_used() -> None:
+    X, y = toy_data()
+    order = np.random.default_rng(0).permutation(len(y))
+    within = order[np.argsort(KEYS[order], kind="stable")]  # users in their order, records of each shuffled
+    seeded = configured(LogisticRegression, random_state=1, solver=FEW_STEPS)
+    expected = seeded.fit(X, y, groups=KEYS).coef_
+    for rows in (within, order):
+        np.testing.assert_allclose(seeded.fit(X[rows], y[rows], groups=KEYS[rows]).coef_, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("way", ["a private strength", "loose bounds"])
+def test_a_fit_of_several_stages_uses_the_same_records_of_a_user_in_all_of_them(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, _ = toy_data()
+    numbered, load = np.arange(240.0), Units.from_arrays
+    kept: list[Any] = []
+
+    def watched(features: Any, targets: Any = None, **given: Any) -> Units:
+        labels: Any = {"classes": None, "target_bounds": (0.0, 300.0)}
+        kept.append(sorted(load(features, numbered, **(given | labels)).private_targets.tolist()))
+        return load(features, targets, **given)
+
+    monkeypatch.setattr(Units, "from_arrays", watched)
+    model = model_of(LogisticRegression, way, max_records_per_user=2)
+    model.fit(X, toy_data()[1], groups=KEYS)
+    assert len(kept) >= 2
+    assert len(kept[0]) == 2 * 60
+    assert all(each == kept[0] for each in kept)
+    first = list(kept)
+    model.fit(X, toy_data()[1], groups=KEYS)
+    assert kept[-1] != first[0]  # and others in the next fit
+    assert model.privacy_.is_private
+
+
+def test_a_cap_of_one_still_protects_users() -> None:
+    plan = privopt.plan(losses.logistic, n=1000, d=3, epsilon=1.0, delta=1e-6, max_records_per_user=1)
+    assert plan.default.public.by_user
+    assert "at most 1 record of each" in " ".join(str(plan).split())
