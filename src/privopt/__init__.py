@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from privopt.estimators.selection import PrivateSearchCV
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
+    from privopt.mean_of_users import user_mean
     from privopt.planning.public_clip import clip_from
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
@@ -101,6 +102,7 @@ __all__ = [
     "plan",
     "regularisers",
     "select_stationary",
+    "user_mean",
 ]
 
 _HOME = {
@@ -149,6 +151,7 @@ _HOME = {
     "minimize": "privopt.solve",
     "plan": "privopt.solve",
     "regularisers": "privopt.problems",
+    "user_mean": "privopt.mean_of_users",
 }
 
 

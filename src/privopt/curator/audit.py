@@ -54,7 +54,7 @@ class Audit(Curator):
 
     def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
         """See `Curator.hold`; the same groups, and the same order of points, on both sides."""
-        handle = self._handle(groups)
+        handle = self._handle(groups, self._left.lot())
         positions = max(side.private_positions for side in (self._left, self._right))
         private_draw = self._left.draw_points(groups, positions)
         for side in (self._left, self._right):

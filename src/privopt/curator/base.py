@@ -206,11 +206,11 @@ class Curator(abc.ABC):
             ValueError: there are no such groups.
         """
 
-    def _handle(self, groups: int | None) -> Held:
+    def _handle(self, groups: int | None, seed: int = 0) -> Held:
         """A handle to points of this curator's data."""
         if groups is not None:
-            return Held(points=check_groups(self.public, groups), replaced=True)
-        return Held(points=self.public.n, replaced=self.public.relation is Relation.REPLACE_ONE)
+            return Held(points=check_groups(self.public, groups), replaced=True, seed=seed)
+        return Held(points=self.public.n, replaced=self.public.relation is Relation.REPLACE_ONE, seed=seed)
 
     def allot(
         self, name: str, *, share: float | None = None, rho: float | None = None, plan: Event | None = None

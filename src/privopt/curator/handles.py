@@ -27,11 +27,14 @@ class Held:
             absent unit has no point).
         replaced: whether a neighbouring data set *replaces* one point. So it is under replace-one, and for groups
             under both relations; otherwise a point is added or removed.
+        seed: a public random number, drawn when the points were held and without looking at them: for a statistic that
+            draws lots. Whoever learns it learns nothing of the points.
     """
 
-    def __init__(self, *, points: int, replaced: bool) -> None:
+    def __init__(self, *, points: int, replaced: bool, seed: int = 0) -> None:
         self.points = points
         self.replaced = replaced
+        self.seed = seed
 
     @property
     def factor(self) -> int:

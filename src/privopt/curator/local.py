@@ -88,9 +88,13 @@ class LocalCurator(Curator):
 
     def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
         """See `Curator.hold`."""
-        handle = self._handle(groups)
+        handle = self._handle(groups, self.lot())
         self.hold_as(handle, query, self.draw_points(groups, self.private_positions))
         return handle
+
+    def lot(self) -> int:
+        """A public random number."""
+        return int(self._noise.public_generator.integers(0, 2**63))
 
     @property
     def private_positions(self) -> int:

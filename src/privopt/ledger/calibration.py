@@ -19,6 +19,7 @@ GOAL = math.log1p(-MARGIN)  # of log(price / epsilon)
 LARGEST_LOG_SCALE, SMALLEST_LOG_SCALE = 35.0, -25.0
 # e times the noise that lowers the logarithm of epsilon by less than this lowers it no further.
 PLATEAU_STEP, PLATEAU_GAIN = 1.0, 1e-4
+_LEAST_ROOM = 0.1  # of the cap, for the parts that depend on the scale: where the search for it begins
 
 
 def calibrate(
@@ -93,9 +94,15 @@ def _first_guess(make_event: Callable[[float], Event], budget: Budget, compositi
         composition if filtered else "gaussian", Budget(budget.epsilon, max(available, 1e-12)), 0.0
     )
 
+    def rho(log_scale: float) -> float:
+        return additive_cost(make_event(math.exp(log_scale)), _approximate_rho) or 0.0
+
+    # Parts without the scale, such as a sparse vector, may cost more in zCDP than the cap and yet fit the budget.
+    fixed = rho(LARGEST_LOG_SCALE)
+    room = max(cap.amount - fixed, _LEAST_ROOM * cap.amount)
+
     def excess(log_scale: float) -> float:
-        rho = additive_cost(make_event(math.exp(log_scale)), _approximate_rho)
-        return math.log(max(rho or 0.0, 1e-300) / cap.amount)
+        return math.log(max(rho(log_scale) - fixed, 1e-300) / room)
 
     low = high = 0.0
     while excess(high) > 0 and high < 30:

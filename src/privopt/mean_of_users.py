@@ -1,0 +1,238 @@
+"""`user_mean`: a private mean over people of what each of them has on average."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from privopt.curator.base import Observer
+from privopt.curator.run import Run
+from privopt.curator.transcript import Transcript
+from privopt.data.units import Units
+from privopt.ledger.account import Account, checked_account
+from privopt.ledger.amounts import Budget
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.gaussian_test import GaussianTest
+from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.notices import NOISE_IS_OFF
+from privopt.planning.plan import Plan
+from privopt.planning.stable_mean import BAD_EVENT_SHARE, OUTLIERS, RADII
+from privopt.planning.user_mean import UserMeanPlan, plan_user_mean
+from privopt.precision import double_precision
+from privopt.public import DEFAULT_RECORDS, Public, Relation
+from privopt.queries.user_average import UserAverage
+from privopt.report.report import PrivacyReport
+from privopt.result import Result
+from privopt.solve_arguments import check_observer
+from privopt.solvers.private_means import ClippedMean, PrivateMean, StableMean, StableMeanAuto
+from privopt.status import Status
+
+_SECONDS_PER_NUMBER = 2e-7  # of a search, for each number held; measured
+
+
+class UserMean(NamedTuple):
+    """A private mean over users.
+
+    Attributes:
+        value: the mean, shaped like one row of the values.
+        status: how it was taken; `FELL_BACK` after a test that failed.
+        transcript: every release in order.
+        plan: what was announced before the data was read.
+    """
+
+    value: Any
+    status: Status
+    transcript: Transcript
+    plan: Plan
+
+    @property
+    def report(self) -> PrivacyReport:
+        """The privacy report, in words."""
+        return PrivacyReport.of(
+            Result(self.value, self.status, self.transcript, self.plan), title="Private mean over users"
+        )
+
+    def __repr__(self) -> str:
+        return f"UserMean(value={self.value!r}, status={self.status.value!r}, {self.plan.headline})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Way:
+    """A mean and what to say of it."""
+
+    mean: PrivateMean
+    title: str
+    settings: dict[str, float | int | str]
+    releases: int
+
+
+def user_mean(
+    values: Any,
+    groups: Any,
+    *,
+    bound: float,
+    epsilon: float,
+    delta: float,
+    radius: float | None = None,
+    outliers: float = OUTLIERS,
+    n: int | None = None,
+    relation: Relation | str = Relation.REPLACE_ONE,
+    max_records_per_user: int = DEFAULT_RECORDS,
+    account: Account | None = None,
+    random_state: int | None = None,
+    observer: Observer | None = None,
+) -> UserMean:
+    """The mean over users of each user's average row: rates, embeddings, models trained locally.
+
+    With enough users the location of the averages is found privately, and the noise is that of the *spread* of the
+    averages, not of their distance from 0: a search for the radius within which most of them lie, each radius tested
+    (`StableMeanAuto`); where no radius passes, and where there are too few users for a search, the averages are clipped
+    around 0 at `bound`.
+
+    Args:
+        values: (rows, d) or (rows,) numbers. A row that is not finite counts as no row.
+        groups: (rows,) user keys; everything of one user is protected together.
+        bound: public bound on a row's l2 norm; longer rows are shortened to it.
+        epsilon: privacy budget; infinite for no privacy.
+        delta: privacy budget. A tenth of it pays for tests.
+        radius: public radius around the mean within which most users' averages lie; default: searched for.
+        outliers: public fraction of users, below 0.5, who may lie further away, and count by direction only.
+        n: public number of users; required under add-or-remove-one, see `Units.from_arrays`.
+        relation: the neighbouring relation.
+        max_records_per_user: public cap; of users with more rows a random choice counts.
+        account: a budget shared with other runs; charged before the data is read.
+        random_state: a seed: reproducible, and *not private*.
+        observer: called with (name, count) after releases.
+    Returns:
+        Value, status, transcript, plan and report. Under replace-one a user without rows counts as an average of 0;
+        under add-or-remove-one a clipped mean divides by n, and a stable one is that of the users who are there.
+    Privacy:
+        (epsilon, delta)-DP for everything that one user contributed, under `relation`. No step depends on more than
+        the releases before it.
+    Raises:
+        ValueError, TypeError: an argument is not usable.
+        BudgetExceeded: the account cannot pay; nothing was read.
+    Source:
+        Lowy, Liu, Asi 2024, section 2, with the stable mean in place of their outlier removal; see
+        `privopt.proofs.huber_centre`.
+    """
+    budget = Budget(epsilon, delta)
+    checked_account(account)
+    check_observer(observer)
+    _check_length("bound", bound)
+    if radius is not None:
+        _check_length("radius", radius)
+    if not 0 <= float(outliers) < 0.5:
+        raise ValueError(
+            f"outliers must be at least 0 and below 0.5, got {outliers!r}: the fraction of users who may be far off."
+        )
+    if groups is None:
+        raise ValueError(
+            "groups is missing: give the key of the user that each row belongs to. Where every row is somebody else's, "
+            "give as many different keys."
+        )
+    if getattr(values, "ndim", None) is None:
+        values = np.asarray(values)
+    flat = values.ndim == 1
+    noise = NoiseSource(random_state)
+    units = Units.from_arrays(
+        values[:, None] if flat else values,
+        relation=relation,
+        row_bound=float(bound),
+        n=n,
+        groups=groups,
+        max_records_per_user=max_records_per_user,
+        user_weighting="user",
+        noise=noise,
+    )
+    with double_precision():
+        planned = plan_user_mean(
+            units.public, budget, bound=float(bound), radius=radius, outliers=float(outliers)
+        )
+        way = _way(planned, units.public, budget, float(bound), radius, float(outliers))
+        announced = _announced(way, planned, units.public, budget)
+        run = Run(
+            way.title,
+            announced.event,
+            budget,
+            units.public,
+            noise=noise,
+            account=account,
+            observer=observer,
+            seeded=units.seeded,
+        )
+        curator = run.curator(units)
+        released = way.mean.release(
+            curator, curator.hold(UserAverage(bound=float(bound))), jnp.zeros(units.public.d)
+        )
+    value = np.asarray(released.value)
+    return UserMean(value[0] if flat else value, released.status, run.transcript, announced)
+
+
+def _way(
+    planned: UserMeanPlan,
+    public: Public,
+    budget: Budget,
+    bound: float,
+    radius: float | None,
+    outliers: float,
+) -> _Way:
+    """The mean as it is planned."""
+    if planned.known is not None and radius is not None:
+        plan = planned.known
+        return _Way(
+            mean=StableMean(
+                spread=radius,
+                test=GaussianTest(plan.test_multiplier, BAD_EVENT_SHARE * budget.delta),
+                noise=Gaussian(plan.noise_multiplier),
+                outliers=outliers,
+                fallback=bound,
+            ),
+            title="user mean (stable)",
+            settings={"bound": bound, "radius": radius, "outliers": outliers, "test_share": plan.share},
+            releases=2,
+        )
+    if planned.search is not None:
+        search = planned.search
+        return _Way(
+            mean=StableMeanAuto(
+                largest=bound,
+                search=search.search,
+                noise=Gaussian(search.noise_multiplier),
+                outliers=outliers,
+                fallback=bound,
+            ),
+            title="user mean (stable, radius searched for)",
+            settings={"bound": bound, "outliers": outliers, "search_epsilon": search.search_epsilon},
+            releases=RADII + 2,
+        )
+    del public
+    mean = ClippedMean(radius=bound, noise=Gaussian(planned.clip_multiplier))
+    return _Way(mean=mean, title="user mean (clipped)", settings={"bound": bound}, releases=1)
+
+
+def _announced(way: _Way, planned: UserMeanPlan, public: Public, budget: Budget) -> Plan:
+    held = public.n * public.d
+    return Plan(
+        solver=way.title,
+        settings=way.settings,
+        event=way.mean.event(),
+        budget=budget,
+        public=public,
+        releases=way.releases,
+        passes=1.0,
+        memory_bytes=8 * 4 * held,
+        seconds=0.05 + _SECONDS_PER_NUMBER * held * way.releases,
+        prediction="a mean has no objective",
+        indicators=planned.indicators,
+        notices=(*(() if budget.is_private else (NOISE_IS_OFF,)), *planned.notices),
+        adaptive=way.releases > 1,
+    )
+
+
+def _check_length(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float | np.floating | np.integer):
+        raise TypeError(f"{name} must be a number, got {type(value).__name__}.")
+    if not (value > 0 and np.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}: it is a public length.")

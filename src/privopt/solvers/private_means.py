@@ -1,0 +1,312 @@
+"""Means of points that the curator holds: programs of one or a few releases, for a solver to call like a function.
+
+Each is a frozen value with a price, `event()`, known before there are any points, and a `release`. Clipping around a
+centre needs no test. The others find the centre themselves, and release only after a private test: where it fails they
+halt, or fall back to clipping around the centre given, with the noise that was paid for.
+"""
+
+import abc
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Self, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from privopt.curator.base import Curator
+from privopt.curator.handles import Held
+from privopt.ledger.events import Event, Sequence
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.gaussian_test import GaussianTest
+from privopt.mechanisms.sparse_test import SparseTest
+from privopt.planning import stable_mean as planning
+from privopt.planning.stable_mean import OUTLIERS, RADII, RATIO, StableNumbers
+from privopt.queries.held_huber import HuberCentre, HuberScore
+from privopt.queries.held_mean import HeldMean
+from privopt.status import Status
+
+Noisy = TypeVar("Noisy", bound=Gaussian)
+Found = TypeVar("Found")
+
+
+class MeanRelease(NamedTuple):
+    """A private mean of held points.
+
+    Attributes:
+        value: (k,).
+        status: `FINISHED`; `HALTED`: a test failed, and the value is the centre given; `FELL_BACK`: a test failed, and
+            the value is a clipped mean around the centre given.
+    """
+
+    value: Array
+    status: Status
+
+
+class PrivateMean(abc.ABC):
+    """A mean of held points."""
+
+    @abc.abstractmethod
+    def event(self) -> Event:
+        """What it costs at most, however it ends: a fallback is made with noise that is paid for."""
+
+    @abc.abstractmethod
+    def scaled(self, factor: float) -> Self:
+        """The same with every noise multiplier of Gaussian noise `factor` times as large."""
+
+    @abc.abstractmethod
+    def check(self, points: int, *, replaced: bool) -> None:
+        """Refuse public numbers of points that it cannot work on.
+
+        Args:
+            points: K.
+            replaced: whether a neighbour replaces a point, see `Held`.
+        Raises:
+            ValueError: it cannot.
+            BudgetTooSmall: there are too few points for the noise.
+        """
+
+    @abc.abstractmethod
+    def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
+        """Release the mean.
+
+        Args:
+            curator: the one that holds the points.
+            held: the points.
+            centre: v0, (k,), public or released; points without data are at 0.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClippedMean(PrivateMean):
+    """v0 + (1 / K) sum clip_c(y_j - v0) + noise. No test, no bad event; biased where many points are further than c.
+
+    Attributes:
+        radius: c.
+        noise: of the mean.
+    """
+
+    radius: float
+    noise: Gaussian
+
+    def __post_init__(self) -> None:
+        require_length("radius", self.radius)
+
+    def event(self) -> Event:
+        """One Gaussian release."""
+        return self.noise.event()
+
+    def scaled(self, factor: float) -> Self:
+        """See `PrivateMean`."""
+        return replace(self, noise=louder(self.noise, factor))
+
+    def check(self, points: int, *, replaced: bool) -> None:
+        """Any points will do."""
+        del points, replaced
+
+    def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
+        """See `PrivateMean`. The centre is added to what was released."""
+        centre = jnp.asarray(centre, jnp.float64)
+        moved = curator.release(HeldMean(held=held, centre=centre, radius=self.radius), self.noise)
+        return MeanRelease(centre + moved, Status.FINISHED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanBehindTest(PrivateMean):
+    """What means behind a test share.
+
+    Attributes:
+        noise: of the mean.
+        fallback: radius of the clipped mean that takes its place; None to halt.
+    """
+
+    noise: Gaussian
+    fallback: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.fallback is not None:
+            require_length("fallback", self.fallback)
+
+    def failed(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
+        """What is released where the test fails; at most what a pass would have cost."""
+        if self.fallback is None:
+            return MeanRelease(centre, Status.HALTED)
+        clipped = ClippedMean(radius=self.fallback, noise=self.noise).release(curator, held, centre)
+        return MeanRelease(clipped.value, Status.FELL_BACK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StableMean(MeanBehindTest):
+    """The Huber centre of points of unknown location, within a known radius of each other's mean.
+
+    The Huber centre is the point that is its own clipped mean; where more than half of the points lie well inside the
+    clip, its sensitivity is that of clipping around a known centre, 2.02 c / (N0 + 1). A score of sensitivity 1
+    certifies that, see `proofs.huber_centre`.
+
+    Attributes:
+        spread: b*, a radius around the mean that holds all but a fraction `outliers` of the points.
+        test: how the score is released.
+        noise: of the centre.
+        outliers: o.
+        fallback: radius of the clipped mean that takes its place; None to halt.
+    """
+
+    spread: float
+    test: GaussianTest
+    outliers: float = OUTLIERS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_length("spread", self.spread)
+        if not 0 <= self.outliers < 0.5:
+            raise ValueError(
+                f"outliers must be at least 0 and below 0.5, got {self.outliers!r}: it is the fraction of the points "
+                "that may lie outside of `spread`."
+            )
+
+    def event(self) -> Event:
+        """The test with its bad event, and the centre."""
+        return Sequence((self.test.event(), self.noise.event()))
+
+    def scaled(self, factor: float) -> Self:
+        """See `PrivateMean`."""
+        return replace(self, test=louder(self.test, factor), noise=louder(self.noise, factor))
+
+    def check(self, points: int, *, replaced: bool) -> None:
+        """See `PrivateMean`."""
+        self.numbers(points, replaced=replaced)
+
+    def numbers(self, points: int, *, replaced: bool) -> StableNumbers:
+        """The public numbers of the test."""
+
+        def found(count: int) -> StableNumbers | None:
+            return planning.gaussian_test_numbers(
+                count,
+                self.test.noise_multiplier,
+                self.test.bad_event_delta,
+                replaced=replaced,
+                outliers=self.outliers,
+            )
+
+        return required(points, found(points), lambda count: found(count) is not None)
+
+    def radius(self, numbers: StableNumbers) -> float:
+        """c, the clip radius."""
+        return self.spread / numbers.inner
+
+    def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
+        """See `PrivateMean`."""
+        numbers = self.numbers(held.points, replaced=held.replaced)
+        around = _Around(curator, held, jnp.asarray(centre, jnp.float64), numbers)
+        radius = self.radius(numbers)
+        if float(curator.release(around.score(radius), self.test)) < numbers.threshold:
+            return self.failed(curator, held, around.origin)
+        moved = curator.release(around.centre(radius), self.noise)
+        return MeanRelease(around.origin + moved, Status.FINISHED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StableMeanAuto(MeanBehindTest):
+    """A stable mean whose radius is searched for: the sparse vector technique asks radius after radius.
+
+    Radii grow by a factor of 1.25 up to `largest`; the first whose score passes is taken. Where none does it falls back
+    to clipping around the centre given, with the same noise multiplier; without a `fallback` it halts.
+
+    Attributes:
+        largest: c_max, the largest radius.
+        search: the tests, `SparseTest.of(epsilon, tests=radii, bad_event_delta=...)`.
+        noise: of the centre.
+        radii: how many are tried.
+        outliers: o.
+        fallback: radius of the clipped mean that takes its place; None to halt.
+    """
+
+    largest: float
+    search: SparseTest
+    radii: int = RADII
+    outliers: float = OUTLIERS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_length("largest", self.largest)
+        if self.radii < 1:
+            raise ValueError(f"radii must be at least 1, got {self.radii!r}: how many are tried.")
+
+    def event(self) -> Event:
+        """The search with its bad event, and the centre."""
+        return Sequence((self.search.event(), self.noise.event()))
+
+    def scaled(self, factor: float) -> Self:
+        """See `PrivateMean`; the search has no Gaussian noise."""
+        return replace(self, noise=louder(self.noise, factor))
+
+    def check(self, points: int, *, replaced: bool) -> None:
+        """See `PrivateMean`."""
+        self.numbers(points, replaced=replaced)
+
+    def numbers(self, points: int, *, replaced: bool) -> StableNumbers:
+        """The public numbers of the tests."""
+
+        def found(count: int) -> StableNumbers | None:
+            return planning.sparse_test_numbers(count, self.search, replaced=replaced, outliers=self.outliers)
+
+        return required(points, found(points), lambda count: found(count) is not None)
+
+    def release(self, curator: Curator, held: Held, centre: Array) -> MeanRelease:
+        """See `PrivateMean`."""
+        numbers = self.numbers(held.points, replaced=held.replaced)
+        around = _Around(curator, held, jnp.asarray(centre, jnp.float64), numbers)
+        stream = curator.stream("radius search", self.search)
+        for power in range(self.radii - 1, -1, -1):
+            radius = self.largest / RATIO**power
+            if bool(stream.ask("answer", around.score(radius))):
+                moved = curator.release(around.centre(radius), self.noise)
+                return MeanRelease(around.origin + moved, Status.FINISHED)
+        return self.failed(curator, held, around.origin)
+
+
+class _Around(NamedTuple):
+    """Score and centre of some points at any radius."""
+
+    curator: Curator
+    held: Held
+    origin: Array
+    numbers: StableNumbers
+
+    @property
+    def steps(self) -> int:
+        public = self.curator.public
+        # A drawn block may hold more units than its public size; the score is cut where N0 is not more than half.
+        return self.numbers.steps(2 * self.held.points if public.drawn else self.held.points)
+
+    def score(self, radius: float) -> HuberScore:
+        return HuberScore(
+            held=self.held, origin=self.origin, radius=radius, least=self.numbers.least, steps=self.steps
+        )
+
+    def centre(self, radius: float) -> HuberCentre:
+        return HuberCentre(
+            held=self.held, origin=self.origin, radius=radius, least=self.numbers.least, steps=self.steps
+        )
+
+
+def require_length(name: str, value: float) -> None:
+    """Refuse a length that is none.
+
+    Raises:
+        ValueError: it is not positive and finite.
+    """
+    if not (value > 0 and np.isfinite(value)):
+        raise ValueError(f"{name} must be positive and finite, got {value!r}: it is a length.")
+
+
+def louder(noise: Noisy, factor: float) -> Noisy:
+    """The same mechanism with `factor` times the noise."""
+    return replace(noise, noise_multiplier=noise.noise_multiplier * factor)
+
+
+def required(points: int, found: Found | None, workable: Callable[[int], bool]) -> Found:
+    """What was found, or the error that names the smallest number of points that works."""
+    if found is None:
+        raise planning.too_few(points, planning.smallest_enough(workable))
+    return found
