@@ -13,6 +13,7 @@ import privopt
 from privopt import Budget, Problem, Units, minimize
 from privopt.engine.receiving import ReceivingEngine
 from privopt.engine.reference import ReferenceEngine
+from privopt.errors import ArgumentError
 from privopt.flower import InProcessGrid, UserStrategy, client_app
 from privopt.flower.messages import Settings
 from privopt.flower.nodes import Nodes
@@ -21,6 +22,7 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.regularisers import Ridge
 from privopt.queries.gradient import ClippedGradient
+from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 N, D, CAP = 24, 3, 4
@@ -79,6 +81,7 @@ def same_releases(left, right):
 CASES = {
     "user gradient descent": ({}, {}),
     "whitened": ({"solver": "auto"}, {}),
+    "federated averaging": ({"solver": UserFederatedAveraging(rounds=2, first_counts=3, later_counts=1)}, {}),
     "gradient descent": ({"solver": privopt.GradientDescent(steps=3, clip=0.2)}, {}),
     "sampled": ({"solver": privopt.StochasticGradientDescent(rate=0.4, steps=5, clip=0.2)}, {}),
     "numbers, intercept, ridge": (
@@ -94,8 +97,11 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_federated_run_has_the_releases_of_the_run_in_one_process(name, relation):
     server, public = CASES[name]
-    # A sample is drawn among those who are there: at hand, who has no records has no key.
-    data = people(["a", "b", "c"] if name == "classes" else (-1.0, 1.0), fewest=int(name == "sampled"))
+    # A sample is drawn, and a point counted, among those who are there: at hand, who has no records has no key.
+    data = people(
+        ["a", "b", "c"] if name == "classes" else (-1.0, 1.0),
+        fewest=int(name in ("sampled", "federated averaging")),
+    )
     loss = server.get("loss", losses.logistic)
     run = strategy(relation=relation, **server, **public)
     width = run.public.d if name != "classes" else (D, 3)
@@ -296,6 +302,13 @@ def test_of_more_nodes_than_people_the_first_take_part_where_the_nodes_are_publi
 def test_everybody_takes_part_where_people_come_and_go():
     """A node that comes must not move another one out: that would be two changes."""
     assert asked_nodes(strategy(n=20, relation="add-or-remove-one"), people(), IDS) == set(IDS)
+
+
+def test_far_more_people_than_the_nominal_number_are_refused():
+    grid = in_process(people() + people(), ids=range(2 * N))
+    with pytest.raises(ArgumentError, match="more than 2 n = 40 nodes"):
+        strategy(n=20, relation="add-or-remove-one").start(grid, record(np.zeros(D)))
+    assert grid._sent == 0
 
 
 def test_nobody_at_all_is_a_run_too():

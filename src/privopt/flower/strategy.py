@@ -16,6 +16,7 @@ from flwr.serverapp.strategy import Strategy
 from privopt.curator.base import Observer
 from privopt.data.units import Units
 from privopt.engine.receiving import ReceivingEngine
+from privopt.errors import ArgumentError
 from privopt.flower.messages import Settings
 from privopt.flower.nodes import Nodes, messages_to
 from privopt.ledger.account import Account
@@ -30,6 +31,9 @@ from privopt.solve_arguments import check_payment, posed_problem
 from privopt.solvers.base import Solver
 
 _POLL_SECONDS = 1.0
+MOST_NODES = (
+    2  # under add-or-remove-one, times n: what bounds of the rounding of sums suppose of a drawn block
+)
 
 
 @dataclass
@@ -227,7 +231,9 @@ class UserStrategy(Strategy):
 
         Privacy:
             Under replace-one the nodes are public: the n of the smallest identifiers. Under add-or-remove-one one that
-            comes must move no other out: everybody.
+            comes must move no other out: everybody, and it is the caller's to see that they are not far more than n.
+        Raises:
+            ArgumentError: under add-or-remove-one there are more than twice n.
         """
         until = time.monotonic() + timeout
         while len(private_ids := set(grid.get_node_ids())) < self._least_nodes and time.monotonic() < until:
@@ -235,6 +241,11 @@ class UserStrategy(Strategy):
         private_sorted = sorted(private_ids)
         if self.public.relation is Relation.REPLACE_ONE:
             return private_sorted[: self.public.n]
+        if len(private_sorted) > MOST_NODES * self.public.n:
+            raise ArgumentError(
+                f"there are more than {MOST_NODES} n = {MOST_NODES * self.public.n} nodes: n must be a public number "
+                "that the people hardly exceed."
+            )
         return private_sorted
 
 

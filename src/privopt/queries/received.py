@@ -17,7 +17,15 @@ from privopt.ledger.sampling import Sampling, expected_units
 from privopt.problems.losses import GLMLoss
 from privopt.proofs.gradient_spread import is_bounded, norm_bound
 from privopt.public import Public
-from privopt.queries.base import LARGEST_RADIUS, ROUNDING_MARGIN, SMALLEST_RADIUS, MeanQuery, Query, Scalar
+from privopt.queries.base import (
+    LARGEST_RADIUS,
+    ROUNDING_MARGIN,
+    SMALLEST_RADIUS,
+    MeanQuery,
+    Query,
+    Scalar,
+    StatisticOfHeld,
+)
 from privopt.queries.gradient import ROUNDING, ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_difference import ClippedGradientDifference
@@ -103,10 +111,12 @@ def received_sensitivity(query: MeanQuery, public: Public, sampling: Sampling) -
 def require_receivable(kind: type[Query]) -> None:
     """Refuse a class of queries whose answers cannot be received.
 
+    A statistic of held vectors is computed where they are held, and supposes nothing of them.
+
     Raises:
         ValueError: they cannot.
     """
-    if kind not in _RECEPTIONS:
+    if kind not in _RECEPTIONS and not issubclass(kind, StatisticOfHeld):
         raise ValueError(
             f"{kind.__name__} is not answered by units that hold their own records: it needs all records in one place, "
             f"or nobody has said what may be taken from a stranger. Answered are {', '.join(sorted(RECEIVABLE))}."
