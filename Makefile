@@ -20,7 +20,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export MPLBACKEND := Agg
 
-.PHONY: help test check format-check format lint types tests audit thorough demo network bench docs clean
+.PHONY: help test check format-check format lint types tests audit thorough demo network federated bench docs clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ demo: $(VENV)/installed-demo  ## private models on medical records, with a repor
 
 network: $(VENV)/installed-demo  ## a private neural network written by hand, on the same records, with a report
 	$(BIN)/python examples/network.py $(ARGS)
+
+federated: $(VENV)/installed-flower  ## federated averaging with Flower, one node a person, all in this process
+	$(BIN)/python examples/federated.py $(ARGS)
 
 bench: $(VENV)/installed-dev  ## the benchmarks; results as JSON lines
 	$(BIN)/python -m benchmarks $(ARGS)

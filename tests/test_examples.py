@@ -15,7 +15,12 @@ FOLDER = Path(__file__).resolve().parent.parent / "examples"
 @pytest.fixture(scope="module")
 def network() -> ModuleType:
     pytest.importorskip("statsmodels")
-    found = importlib.util.spec_from_file_location("network_example", FOLDER / "network.py")
+    return loaded("network")
+
+
+def loaded(name: str) -> ModuleType:
+    """An example program as a module."""
+    found = importlib.util.spec_from_file_location(f"{name}_example", FOLDER / f"{name}.py")
     assert found is not None
     assert found.loader is not None
     module = importlib.util.module_from_spec(found)
@@ -56,6 +61,15 @@ def test_settings_are_compared_on_made_up_records(
     assert len(rows) == 7
     assert all(steps <= 5 and 0.0 < auc < 1.0 for *_, steps, auc in rows)
     assert len(capsys.readouterr().out.splitlines()) == 8
+
+
+def test_the_federated_run_reports_and_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    found = loaded("federated").run(people=60, rounds=2, seed=1)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "one user, among 60 users" in printed
+    assert "federated, private" in printed
+    assert found["private"].transcript.releases == 2 + 15
+    assert 0.5 < found["scores"]["in the clear"] <= 1.0
 
 
 def test_every_example_program_has_a_target_in_the_makefile() -> None:

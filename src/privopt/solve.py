@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from privopt.curator.base import Observer
+from privopt.curator.dry_run import DryRun
 from privopt.curator.run import Run
 from privopt.data.units import Units
-from privopt.engine.protocol import EngineName
+from privopt.engine.protocol import Engine, EngineName
 from privopt.errors import BudgetTooSmall, NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
@@ -21,7 +22,7 @@ from privopt.problems.problem import Problem
 from privopt.public import DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 from privopt.queries.effects import require_pure_loss
 from privopt.result import Result
-from privopt.solve_arguments import check_arguments, check_loss, flat_start, posed_problem
+from privopt.solve_arguments import check_arguments, check_loss, check_payment, flat_start, posed_problem
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
 
@@ -191,8 +192,49 @@ def minimize(
         BudgetExceeded: the account cannot pay; no data has been read.
     """
     check_arguments(units, budget, account, observer)
+    return minimize_on(
+        units,
+        problem,
+        budget=budget,
+        solver=solver,
+        start=start,
+        account=account,
+        random_state=random_state,
+        observer=observer,
+        engine=engine,
+    )
+
+
+def minimize_on(
+    data: Units | Engine,
+    problem: Loss,
+    *,
+    budget: Budget,
+    solver: Solver | str = "auto",
+    start: Any = None,
+    account: Account | None = None,
+    random_state: int | None = None,
+    observer: Observer | None = None,
+    engine: EngineName = "fast",
+) -> Result:
+    """`minimize` on units, or on an engine that computes on them wherever they are.
+
+    Args:
+        data: the units, or an engine.
+        problem: see `minimize`, as for all that follows.
+        budget: of this solve.
+        solver: "auto", a name, or a configured solver.
+        start: public or released starting point.
+        account: charged for the whole plan before the data is read.
+        random_state: a seed.
+        observer: called after releases.
+        engine: what computes on units.
+    Raises:
+        ValueError, TypeError, BudgetExceeded: as `minimize`.
+    """
+    check_payment(budget, account, observer)
     with double_precision():
-        public = units.public
+        public = data.public
         problem = posed_problem(problem, start)
         first = flat_start(problem, start, public)
         check_loss(problem, public)
@@ -201,6 +243,9 @@ def minimize(
         configured = chosen.configure(instance)
         announced = replace(configured.plan(instance), reason=reason)
         require_pure_loss(problem.loss, problem.parameter_shape(public), public)
+        if not isinstance(data, Units) and not configured.adaptive:
+            # A query that the engine cannot compute is refused before anything is paid for.
+            configured.solve(DryRun(public, require=data.require), problem, first)
         run = Run(
             configured.title,
             announced.event,
@@ -209,8 +254,8 @@ def minimize(
             noise=NoiseSource(random_state),
             account=account,
             observer=observer,
-            seeded=units.seeded,
+            seeded=data.seeded,
             engine=engine,
         )
-        result = configured.solve(run.curator(units), problem, first)
+        result = configured.solve(run.curator(data), problem, first)
         return result._replace(params=problem.unravel(result.params), plan=announced)

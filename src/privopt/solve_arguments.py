@@ -38,6 +38,15 @@ def check_arguments(units: Any, budget: Any, account: Any, observer: Any) -> Non
             f"units must be Units, got {type(units).__name__}: make them of your arrays with Units.from_arrays(X, y, "
             "row_bound=...), which says what is public about the data."
         )
+    check_payment(budget, account, observer)
+
+
+def check_payment(budget: Any, account: Any, observer: Any) -> None:
+    """Refuse what cannot pay for a run, or watch it.
+
+    Raises:
+        TypeError: one of them is of another kind.
+    """
     if not isinstance(budget, Budget):
         raise TypeError(
             f"budget must be a Budget, got {type(budget).__name__}: give both numbers, such as Budget(1.0, 1e-6)."

@@ -1,5 +1,6 @@
 """Answers zeros: which releases a solver asks for, from public quantities only."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,17 +22,27 @@ from privopt.queries.base import Query, Scalar
 
 
 class DryRun(Dataless):
-    """Answers zeros: which releases a solver with a fixed plan asks for, from public quantities only."""
+    """Answers zeros: which releases a solver with a fixed plan asks for, from public quantities only.
 
-    def __init__(self, public: Public) -> None:
+    Args:
+        public: what is public about the units.
+        require: refuses the classes of queries that could not be answered, as `Engine.require`; default: none.
+    """
+
+    def __init__(self, public: Public, *, require: Callable[[type[Query]], None] | None = None) -> None:
         super().__init__(public, Unlimited(public.relation), Transcript(public.relation))
         self._rehearsal = NoiseSource(seed=0)
+        self._require = require
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
         del ledger
-        child = DryRun(public)
+        child = DryRun(public, require=self._require)
         child.transcript = self.transcript
         return child
+
+    def _require_answer(self, kind: type[Query]) -> None:
+        if self._require is not None:
+            self._require(kind)
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         del sensitivity, sampling

@@ -47,6 +47,11 @@ def chunk_length(query: MeanQuery, public: Public, units: int) -> int:
     return block_length(8 * public.records_per_unit * (2 * public.d + 3 * width) + 24 * width, units)
 
 
+def contribution_shape(query: MeanQuery, public: Public) -> tuple[int, ...]:
+    """The shape of what one unit contributes, from public sizes."""
+    return tuple(jax.eval_shape(partial(_one_contribution, public=public), query).shape)
+
+
 def block_length(unit_bytes: int, units: int) -> int:
     """As many units as fit the memory target, or a small block for few."""
     full = min(BLOCK_ROWS, 1 << (max(1, CHUNK_BYTES // unit_bytes).bit_length() - 1))

@@ -32,12 +32,14 @@ class ReferenceEngine:
 
     Args:
         units: the data.
+        at_once: how many units are computed together, a power of two; default: as many as memory is good for.
     """
 
     compiles = False
 
-    def __init__(self, units: Units) -> None:
+    def __init__(self, units: Units, *, at_once: int | None = None) -> None:
         self.units = units
+        self._at_once = at_once
 
     @property
     def public(self) -> Public:
@@ -151,7 +153,7 @@ class ReferenceEngine:
         """Chunks of whole units, padded to one shape, with how many units each really holds."""
         units = self.units.weighted_as(query.weighting)
         count = units.private_count if private_draw is None else len(private_draw)
-        length = chunk_length(query, units.public, count)
+        length = self._at_once or chunk_length(query, units.public, count)
         records = units.public.records_per_unit
         for start in range(0, max(count, 1), length):
             stop = min(start + length, count)
