@@ -15,6 +15,7 @@ from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
+from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import Query
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
@@ -26,6 +27,7 @@ from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
@@ -150,6 +152,18 @@ EVERY_QUERY: dict[str, Query] = {
     "minimiser": HuberisedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "end of a descent": DescentEnd(
         problem=Problem(SQUARED), clip=0.4, start=jnp.zeros(D), step_size=0.3, steps=4
+    ),
+    "average of a pass": PassAverage(problem=_RIDGE, clip=0.4, start=jnp.asarray(AT), step_size=0.5),
+    "average of a pass, squared, ball": PassAverage(
+        problem=Problem(SQUARED, constraint=L2Ball(1.3)), clip=0.4, start=jnp.asarray(FAR), step_size=0.8
+    ),
+    "end of a noisy pass": NoisyPass(
+        problem=Problem(SQUARED, L1(0.02)),
+        clip=0.4,
+        start=jnp.zeros(D),
+        step_size=0.8,
+        noise_multiplier=1.0,
+        batches=GrowingBatches(places=5, scale=2.5),
     ),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "perturbed minimiser, mapped": PerturbedMinimiser(

@@ -18,12 +18,12 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit
 from privopt.precision import double_precision
-from privopt.queries.base import ArgminQuery, MeanQuery, RecordsQuery
+from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, RecordsQuery
 
 N = 5
 SLACK = 1.0 + 1e-12
 STORAGES = ("float32", "float64")
-OWN_RECORDS = (ArgminQuery, RecordsQuery)
+OWN_RECORDS = (ArgminQuery, PassQuery, RecordsQuery)
 # Where squares, products and reciprocals of float32 and float64 numbers end, and the least size of a stored row.
 EDGES = (-323, -308.5, -308, -162, -161.7, -160, -154, -46, -38.5, -24, -8, 0, 38, 154, 300, 307.7, 308)
 
@@ -102,12 +102,22 @@ def ratio(query, pair, of=value):
     """Distance moved over the stated sensitivity; infinite where something is not finite."""
     curator = LocalCurator(pair[0], Ledger(Budget(1.0, 1e-6), pair[0].public.relation))
     stated = float(curator._sensitivity(query, EveryUnit()))
+    if isinstance(query, PassQuery):
+        return moved_by_a_pass(query, pair) / stated
     with np.errstate(all="raise"):  # as a user may have set it
         left, right = (of(query, units) for units in pair)
     moved = distance(left, right, query.norm)
     if not np.isfinite(moved):
         return np.inf
     return 0.0 if moved == 0.0 else moved / stated
+
+
+def moved_by_a_pass(query, pair):
+    """What the sensitivity of a pass bounds, in one order, without noise."""
+    records = [(units.private_features, units.private_targets) for units in pair]
+    with np.errstate(all="raise"):
+        moved = query.moved(pair[0].public, *records, np.array([3, 4, 0, 2, 1]), lambda k: np.zeros((k, D)))
+    return moved if np.isfinite(moved) else np.inf
 
 
 def by_general_path(query, units):
@@ -133,6 +143,8 @@ def largest_ratios(names, layouts, seeds, relations=("replace-one",), storages=S
                 if "users" in layout and isinstance(query, OWN_RECORDS):
                     continue
                 for relation in relations:
+                    if relation == "add-or-remove-one" and isinstance(query, PassQuery):
+                        continue
                     for storage in storages:
                         for seed in seeds:
                             key = f"{relation} {storage} {layout}".encode()  # another pair each

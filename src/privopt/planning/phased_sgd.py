@@ -6,8 +6,8 @@ With steps eta 4^-(i-1) and sizes n 2^-i the bounds of the phases add up to
 
 W the distance from the start to the optimum and z the noise multiplier: each phase starts z 2 eta_{i-1} C sqrt(d) away
 from the average that it is compared with. The bound takes every gradient and every noise for as harmful as it can be;
-on four tables four times its best eta was better than that itself in most cells (docs/algorithms/phased-sgd.md), and
-is the default, or the largest step that is private. The prediction is the bound at a quarter of eta.
+on four tables four times its best eta was better than that itself in most cells (docs/algorithms/phased-sgd.md), so
+that is the default, or the largest step that is private. The prediction is the bound at a quarter of eta.
 """
 
 import math

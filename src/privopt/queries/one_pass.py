@@ -81,7 +81,8 @@ class PassAverage(PassQuery):
         """How far apart the averages of two data sets are."""
         del draw
         left, right = (self._average(public, side, order) for side in (private_left, private_right))
-        return float(np.linalg.norm(left - right))
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            return float(np.linalg.norm(left - right))
 
     def _average(self, public: Public, private_records: Records, order: Any) -> Vector:
         ends = np.ones(public.n, np.int64)
@@ -176,21 +177,22 @@ class NoisyPass(PassQuery):
         steps, sizes = self._steps(public), self.batches.sizes
         left = right = np.asarray(self.start, np.float64)
         part, squares, first = 0.0, 0.0, 0
-        for t, size in enumerate(sizes):
-            places, noise = order[first : first + size], self.step_size * draw(1)[0]
-            left, right = (
-                steps.before_noise(side, places, at)
-                for side, at in ((private_left, left), (private_right, right))
-            )
-            gap = (left - right) / self.step_size
-            distance = float(np.linalg.norm(gap))
-            if part == 0.0 and distance > 0.0:
-                part = distance / (len(sizes) - t)
-            allowed = distance if t == len(sizes) - 1 else min(part, distance)
-            shift = gap * (allowed / distance) if distance > 0.0 else np.zeros_like(gap)
-            squares, first = squares + allowed**2, first + int(size)
-            left = steps.after_noise(left - noise)
-            right = steps.after_noise(right + self.step_size * shift - noise)
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            for t, size in enumerate(sizes):
+                places, noise = order[first : first + size], self.step_size * draw(1)[0]
+                left, right = (
+                    steps.before_noise(side, places, at)
+                    for side, at in ((private_left, left), (private_right, right))
+                )
+                gap = (left - right) / self.step_size
+                distance = float(np.linalg.norm(gap))
+                if part == 0.0 and distance > 0.0:
+                    part = distance / (len(sizes) - t)
+                allowed = distance if t == len(sizes) - 1 else min(part, distance)
+                shift = gap * (allowed / distance) if distance > 0.0 else np.zeros_like(gap)
+                squares, first = squares + allowed**2, first + int(size)
+                left = steps.after_noise(left - noise)
+                right = steps.after_noise(right + self.step_size * shift - noise)
         return math.sqrt(squares)
 
     def _slack(self, steps: PassSteps, length: float) -> float:
