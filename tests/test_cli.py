@@ -318,7 +318,7 @@ def test_a_group_column_protects_users_whole(folder: Path, tmp_path: Path, run: 
         "one user ('person'): everything a person contributed; at most 2 records of each are used; among 200"
         in text
     )
-    assert "each person counts by the square root of their number of records" in text
+    assert "each person counts by their number of records" in text
     assert "counted in 'person'" in text
     plan = json.loads((tmp_path / "model" / "model.json").read_text())["document"]["plan"]
     assert (plan["unit"], plan["n"]) == ("user", 200)

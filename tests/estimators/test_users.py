@@ -41,6 +41,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "loose bounds": {"bounds": None, "loose_bounds": (-100.0, 100.0)},
     "one record each": {"max_records_per_user": 1},
     "by their records": {"user_weighting": "record", "typical_records": 4, "max_records_per_user": 4},
+    "by the root of their records": {
+        "user_weighting": "sqrt",
+        "typical_records": 4,
+        "max_records_per_user": 4,
+    },
 }
 
 

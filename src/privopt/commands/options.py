@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-MAX_RECORDS, WEIGHTING, QUANTILE = 100, "sqrt", 0.5  # the first two as in `privopt.public`
+MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`
 
 
 class ModelName(StrEnum):
