@@ -17,6 +17,9 @@ from privopt.public import Public
 from privopt.queries.base import Scalar, StatisticOfHeld, query, static
 from privopt.queries.held_mean import clipped_offsets
 
+_HALVINGS = (
+    60  # of squared distances up to 4e10 squared radii: quicker than sorting, and close enough for a start
+)
 _AT_ONCE = 8  # candidates whose distances to all points are held at the same time
 
 
@@ -171,8 +174,7 @@ def _start(
     private_points: Float[Array, "p k"], private_present: Bool[Array, " p"], least: int
 ) -> Float[Array, " k"]:
     """The candidate with the smallest N0-th nearest distance."""
-    rows = private_points.shape[0]
-    candidates = min(proof.CANDIDATES, rows)
+    candidates = min(proof.CANDIDATES, private_points.shape[0])
     private_first = jnp.argsort(~private_present, stable=True)[:candidates]
     private_squares = jnp.sum(private_points * private_points, axis=1)
 
@@ -181,8 +183,19 @@ def _start(
         private_apart = (
             private_squares - 2.0 * (private_points @ private_own) + private_squares[private_index]
         )
-        private_sorted = jnp.sort(jnp.where(private_present, private_apart, jnp.inf))
-        return jnp.where(private_present[private_index], private_sorted[min(least, rows) - 1], jnp.inf)
+        private_apart = jnp.where(private_present, private_apart, jnp.inf)
+
+        def halve(_: Array, interval: tuple[Array, Array]) -> tuple[Array, Array]:
+            low, high = interval
+            middle = 0.5 * (low + high)
+            enough = jnp.sum((private_apart <= middle).astype(jnp.float64)) >= least
+            return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+        private_most = jnp.max(jnp.where(private_present, private_apart, 0.0))
+        _, private_spread = jax.lax.fori_loop(
+            0, _HALVINGS, halve, (jnp.zeros_like(private_most), private_most)
+        )
+        return jnp.where(private_present[private_index], private_spread, jnp.inf)
 
     private_spreads = jax.lax.map(spread, private_first, batch_size=min(_AT_ONCE, candidates))
     return private_points[private_first[jnp.argmin(private_spreads)]]
