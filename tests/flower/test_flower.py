@@ -21,6 +21,7 @@ from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.regularisers import Ridge
+from privopt.public import DEFAULT_WEIGHTING
 from privopt.queries.gradient import ClippedGradient
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
@@ -219,7 +220,7 @@ def engine_of(grid, relation, ids=IDS):
         relation=relation,
         row_bound=1.5,
         max_records_per_user=CAP,
-        user_weighting="sqrt",
+        user_weighting=DEFAULT_WEIGHTING,
         typical_records=2.0,
         classes=None,
         target_bounds=None,
