@@ -45,7 +45,7 @@ def _radius_of(query: MeanQuery, public: Public) -> Scalar:
     return query.radius()
 
 
-def _longest_gradient(query: ClippedGradient, public: Public) -> Scalar:
+def _longest_gradient(query: ClippedGradient | MixedGradient, public: Public) -> Scalar:
     """The clip, or the longest gradient that the loss has at this point where that is less, see `ClippedGradient`."""
     if not (isinstance(query.loss, GLMLoss) and is_bounded(query.loss)):
         return query.clip
@@ -55,6 +55,13 @@ def _longest_gradient(query: ClippedGradient, public: Public) -> Scalar:
     return min(
         float(query.clip), float(norm_bound(query.loss, prediction_bound)) * ROUNDING * public.row_bound
     )
+
+
+def _longest_mixture(query: MixedGradient, public: Public) -> Scalar:
+    """(1 - gain) times the longest gradient, and gain times the clip of the change."""
+    gain = float(query.weight())
+    longest, change = (max(0.0, float(one)) for one in (_longest_gradient(query, public), query.change_clip))
+    return (1.0 - gain) * longest + gain * change
 
 
 @dataclass(frozen=True)
@@ -186,7 +193,7 @@ def _across(private_factors: NDArray[Any], private_vectors: Vectors) -> NDArray[
 _RECEPTIONS: dict[type[Query], Reception] = {
     ClippedGradient: Reception(_in_l2_ball, stated=False, radius=_longest_gradient),
     GradientNorm: Reception(_in_l2_ball, stated=False, radius=_longest_gradient),
-    MixedGradient: Reception(_in_l2_ball, stated=False),
+    MixedGradient: Reception(_in_l2_ball, stated=False, radius=_longest_mixture),
     ClippedGradientDifference: Reception(_in_l2_ball),
     GradientAndCount: Reception(_in_l2_ball),
     LocalPass: Reception(_in_l2_ball),
