@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
     from privopt.solvers.strongly_convex_stages import StronglyConvexStages
     from privopt.solvers.svrg import SVRG
+    from privopt.solvers.user_federated_averaging import UserFederatedAveraging
     from privopt.solvers.whitening import Whitening
     from privopt.tables.encoder import TabularEncoder
 
@@ -92,6 +93,7 @@ __all__ = [
     "StronglyConvexStages",
     "TabularEncoder",
     "Units",
+    "UserFederatedAveraging",
     "Whitening",
     "__version__",
     "clip_from",
@@ -144,6 +146,7 @@ _HOME = {
     "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
     "SnowballSGD": "privopt.solvers.snowball_sgd",
     "StronglyConvexStages": "privopt.solvers.strongly_convex_stages",
+    "UserFederatedAveraging": "privopt.solvers.user_federated_averaging",
     "Whitening": "privopt.solvers.whitening",
     "constraints": "privopt.problems",
     "double_precision": "privopt.precision",
