@@ -177,6 +177,20 @@ EVERY_CASE = (
         by_user=True,
     ),
     Case(
+        "user federated averaging, stable",
+        UserFederatedAveraging(
+            rounds=2,
+            aggregator="stable",
+            first_counts=4,
+            test_share=0.3,
+            bad_event_delta=1e-7,
+            noise_multiplier=0.2,
+        ),
+        _LOGISTIC,
+        still=_NO_ROUNDS,
+        by_user=True,
+    ),
+    Case(
         "user federated averaging, known clip",
         UserFederatedAveraging(rounds=2, quantile=1.0, longest=0.3),
         Problem(losses.huber(0.5), constraint=Box(-0.2, 0.2)),

@@ -182,6 +182,46 @@ def test_no_user_moves_a_release_by_more_than_its_sensitivity(kind: str, relatio
     assert np.all(np.isfinite(result.params))
 
 
+def agreeing_users(seed: int) -> Units:
+    """1200 users with 20 records each, of one model."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(24_000, D))
+    labels = np.where(features @ [1.0, -2.0, 0.5] + rng.logistic(size=24_000) > 0, 1.0, -1.0)
+    owners = np.arange(24_000) // 20
+    return Units.from_arrays(
+        features, labels, groups=owners, row_bound=4.0, max_records_per_user=20, noise=NoiseSource(1)
+    )
+
+
+def test_the_stable_aggregator_passes_where_users_agree() -> None:
+    solver = UserFederatedAveraging(rounds=6, aggregator="stable")
+    units, budget = agreeing_users(0), Budget(4.0, 1e-6)
+    result = privopt.minimize(losses.logistic, units, budget=budget, solver=solver, random_state=0)
+    assert result.status is Status.FINISHED
+    assert result.findings["fallbacks"].value == 0.0
+    assert result.plan.releases == 6 + 6 + 35
+    np.testing.assert_allclose(result.params, [1.0, -2.0, 0.5], atol=0.4)
+    assert 0.999 * budget.epsilon <= result.transcript.epsilon(budget.delta) <= budget.epsilon
+
+
+def test_where_the_test_fails_the_clipped_mean_costs_what_was_planned() -> None:
+    units, budget = agreeing_users(0), Budget(4.0, 1e-6)
+    solver = UserFederatedAveraging(rounds=3, aggregator="stable", quantile=0.02, outliers=0.1)
+    result = privopt.minimize(losses.logistic, units, budget=budget, solver=solver, random_state=0)
+    assert result.status is Status.FELL_BACK
+    assert result.findings["fallbacks"].value > 0.0
+    assert result.transcript.releases == result.plan.releases
+    assert result.transcript.epsilon(budget.delta) <= budget.epsilon
+
+
+def test_a_stable_aggregator_says_how_many_users_it_needs() -> None:
+    public = Public(n=150, d=3, **of_users(100, "user"))
+    with pytest.raises(BudgetTooSmall, match="give at least"):
+        UserFederatedAveraging(aggregator="stable").configure(
+            Instance(Problem(losses.logistic), public, Budget(1.0, 1e-6))
+        )
+
+
 class BrokenCurator(LocalCurator):
     """Answers every mean but the first with what no processor should make of it."""
 

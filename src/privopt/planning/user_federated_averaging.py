@@ -8,6 +8,7 @@ With n users, p parameters, rows of norm at most R, budget mu (Gaussian DP) and 
     first clip     between 10^-3 and 10 times sqrt(d) / R: parameters of columns of about standard deviation 1 are about
                    1 long; of a user-written loss, times 1
     quantile       q = 1/2; with the noise off everything is kept
+                   with the stable aggregator 0.9, since c is then a radius that nearly all moves share
     budget         90 % of mu^2 for the means, 10 % for all counts
 
 P, the first step size and its decay were chosen by the excess of logistic regression (epsilon 1) on generated users:
@@ -23,7 +24,7 @@ Source:
 import math
 from typing import Any
 
-from privopt.planning import descent_defaults, effort
+from privopt.planning import descent_defaults, effort, stable_mean
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta, long_steps
@@ -31,11 +32,12 @@ from privopt.planning.plan import Finding
 from privopt.planning.users import faint_users, one_shot_noise
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
-from privopt.public import Public
+from privopt.public import Public, Relation
 
 ROUNDS = 12
 DECAY = 0.9
-QUANTILE = 0.5
+QUANTILE, STABLE_QUANTILE = 0.5, 0.9
+OUTLIERS, TEST_SHARE = 0.2, 0.3
 FIRST_COUNTS, LATER_COUNTS = 10, 5
 COUNT_SHARE = 0.1
 LONGEST, SPAN = 10.0, 1e4
@@ -58,15 +60,43 @@ def longest(instance: Instance) -> float:
     return LONGEST * math.sqrt(instance.public.d) / instance.public.row_bound
 
 
-def quantile(instance: Instance) -> float:
+def quantile(solver: Any, instance: Instance) -> float:
     """q."""
-    return QUANTILE if instance.is_private else 1.0
+    if not instance.is_private:
+        return 1.0
+    return QUANTILE if solver.aggregator == "clip" else STABLE_QUANTILE
+
+
+def bad_event_delta(solver: Any, instance: Instance) -> float:
+    """delta_1 of each round: a tenth of delta for all of them."""
+    if solver.aggregator == "clip" or not instance.is_private or solver.rounds == 0:
+        return 0.0
+    return stable_mean.BAD_EVENT_SHARE * instance.budget.delta / solver.rounds
+
+
+def test_share(solver: Any, instance: Instance) -> float:
+    """The share of a round's test.
+
+    Raises:
+        BudgetTooSmall: there are too few users for a test; it names how many are enough.
+    """
+    if solver.aggregator == "clip" or not solver.bad_event_delta > 0.0:
+        return TEST_SHARE
+    return stable_mean.plan_stable_mean(
+        points=instance.public.n,
+        replaced=instance.public.relation is Relation.REPLACE_ONE,
+        rho=0.5 * instance.mu**2 * (1.0 - solver.count_share) / solver.rounds,
+        bad_event_delta=solver.bad_event_delta,
+        outliers=solver.outliers,
+    ).share
 
 
 DEFAULTS = {
     "step_size": lambda solver, instance: step_size(instance),
-    "quantile": lambda solver, instance: quantile(instance),
+    "quantile": lambda solver, instance: quantile(solver, instance),
     "longest": lambda solver, instance: longest(instance),
+    "bad_event_delta": bad_event_delta,
+    "test_share": test_share,
 }
 
 

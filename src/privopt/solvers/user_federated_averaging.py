@@ -11,7 +11,7 @@ Source:
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from privopt.curator.base import Curator
 from privopt.curator.handles import Held
 from privopt.ledger.events import Event, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.planning import user_federated_averaging as planning
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.effort import RELEASE_SECONDS
@@ -30,14 +31,15 @@ from privopt.planning.plan import Finding
 from privopt.planning.users import require_workable
 from privopt.problems.constraints import Constraint
 from privopt.problems.problem import Problem
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.queries.held_count import HeldCount
-from privopt.queries.held_mean import HeldMean
 from privopt.queries.local_pass import LocalPass
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Defaults, Solver
 from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.guarded import guarded
+from privopt.solvers.private_means import ClippedMean, PrivateMean, StableMean
+from privopt.status import Status
 
 
 class FederatedState(NamedTuple):
@@ -73,12 +75,18 @@ class UserFederatedAveraging(Solver):
         first_counts: bisections of the logarithm of the clip in the first round.
         later_counts: bisections in each later round, between a quarter and twice the clip before.
         count_share: part of mu^2 that all counts share.
+        aggregator: "clip", or "stable": the Huber centre that users share, released behind a test that most moves are
+            close to each other, at c; where the test fails, the clipped mean.
+        outliers: of "stable", the fraction of users whose moves may be far from the others'.
+        test_share: of "stable", part of a round's mu^2 beside the counts that its test has.
+        bad_event_delta: of "stable", the probability that a round's test passes where it must not; added to delta.
         returns: which average of w_1 .. w_P, see `mixing_ratios`.
         noise_multiplier: of each round's mean.
     Guarantee:
         P Gaussian releases of sensitivity factor c_t / n, c_t a function of earlier releases, and the counts, of
-        sensitivity 1: (epsilon, delta)-DP for everything that a user owns, under the curator's relation, for any data,
-        any loss and any local steps. Local models stay with the curator.
+        sensitivity 1; with "stable" also P tests, see `StableMean`: (epsilon, delta)-DP for everything that a user
+        owns, under the curator's relation, for any data, any loss and any local steps. Local models stay with the
+        curator.
     Differs from the paper:
         every user takes part in every round; the clip follows a private median; the mean is over the public n.
     Source:
@@ -98,6 +106,10 @@ class UserFederatedAveraging(Solver):
     later_counts: int = number(planning.LATER_COUNTS, at_least=0)
     count_share: float = number(planning.COUNT_SHARE, above=0, below=1)
     returns: Average = choice("last")
+    aggregator: Literal["clip", "stable"] = choice("clip")
+    outliers: float = number(planning.OUTLIERS, at_least=0, below=0.5)
+    test_share: float = derived(at_least=0, below=1)
+    bad_event_delta: float = derived(at_least=0, below=1)
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Users who may have several records, whatever the loss."""
@@ -121,6 +133,31 @@ class UserFederatedAveraging(Solver):
             require_workable(instance)
         return super().filled(instance)
 
+    def configure(self, instance: Instance) -> Self:
+        """See `Solver.configure`.
+
+        Raises:
+            BudgetTooSmall: too few users, for the noise or for the test of the stable aggregator.
+        """
+        solver, public = super().configure(instance), instance.public
+        if solver.rounds:
+            solver.mean(1.0).check(public.n, replaced=public.relation is Relation.REPLACE_ONE)
+        return solver
+
+    def mean(self, clip: float) -> PrivateMean:
+        """The mean of a round at this clip."""
+        noise = Gaussian(self.noise_multiplier)
+        if self.aggregator == "clip":
+            return ClippedMean(radius=clip, noise=noise)
+        test = self.noise_multiplier * math.sqrt((1.0 - self.test_share) / self.test_share)
+        return StableMean(
+            spread=clip,
+            test=GaussianTest(test, bad_event_delta=self.bad_event_delta),
+            noise=noise,
+            outliers=self.outliers,
+            fallback=clip,
+        )
+
     def counts(self) -> int:
         """How many counts are released in all rounds."""
         if self.quantile == 1.0 or self.rounds == 0:
@@ -129,20 +166,21 @@ class UserFederatedAveraging(Solver):
 
     def count_noise(self) -> Gaussian:
         """A count's noise, where all counts have their share of mu^2 beside P means of multiplier z."""
-        ratio = (1.0 - self.count_share) * self.counts() / (self.count_share * self.rounds)
+        kept = 1.0 if self.aggregator == "clip" else 1.0 - self.test_share
+        ratio = kept * (1.0 - self.count_share) * self.counts() / (self.count_share * self.rounds)
         return Gaussian(self.noise_multiplier * math.sqrt(ratio))
 
     def event(self, public: Public) -> Event:
         """The means and the counts."""
         del public
-        means = [repeat(Gaussian(self.noise_multiplier).event(), self.rounds)]
+        means = [repeat(self.mean(1.0).event(), self.rounds)]
         return sequence(
             [*means, repeat(self.count_noise().event(), self.counts())] if self.counts() else means
         )
 
     def releases(self) -> int:
-        """One mean a round, and the counts."""
-        return self.rounds + self.counts()
+        """One mean a round, its test, and the counts."""
+        return self.rounds * (1 if self.aggregator == "clip" else 2) + self.counts()
 
     def passes(self) -> float:
         """One a round: a count reads the kept moves."""
@@ -160,7 +198,7 @@ class UserFederatedAveraging(Solver):
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Rounds of local passes, counts and a mean, spec section 4.2."""
         state = FederatedState(params=start, average=start, finite=jnp.asarray(True))
-        clip = self.longest
+        clip, centre, fallen = self.longest, jnp.zeros(start.size), 0
         for turn, ratio in enumerate(mixing_ratios(self.returns, self.rounds)):
             local = LocalPass(
                 loss=problem.loss,
@@ -172,14 +210,19 @@ class UserFederatedAveraging(Solver):
                 shuffle=turn,
             )
             moves = curator.hold(local)
-            clip = self._clip(curator, moves, start.size, turn, clip)
-            mean = HeldMean(held=moves, centre=jnp.zeros(start.size), radius=clip)
-            released = curator.release(mean, Gaussian(self.noise_multiplier))
-            state = _step(state, released, ratio=float(ratio), constraint=problem.constraint)
+            clip = self._clip(curator, moves, centre, turn, clip)
+            mean = self.mean(clip).release(curator, moves, centre)
+            fallen += mean.status is Status.FELL_BACK
+            state = _step(state, mean.value, ratio=float(ratio), constraint=problem.constraint)
         found = {"clip": Finding(clip, "the last clip of users' moves, in units of the parameters")}
-        return Outcome(state.average, ending(state.finite), findings=found)
+        if self.aggregator == "stable":
+            found["fallbacks"] = Finding(float(fallen), "rounds whose test failed, and took the clipped mean")
+        status = ending(state.finite)
+        if fallen and status is Status.FINISHED:
+            status = Status.FELL_BACK
+        return Outcome(state.average, status, findings=found)
 
-    def _clip(self, curator: Curator, moves: Held, width: int, turn: int, before: float) -> float:
+    def _clip(self, curator: Curator, moves: Held, centre: Array, turn: int, before: float) -> float:
         """The quantile of the moves' lengths, by bisection of its logarithm with noisy counts."""
         if self.quantile == 1.0:
             return self.longest
@@ -187,7 +230,7 @@ class UserFederatedAveraging(Solver):
         noise, wanted = self.count_noise(), self.quantile * moves.points
         for _ in range(self.first_counts if turn == 0 else self.later_counts):
             middle = math.sqrt(low * high)
-            inside = HeldCount(held=moves, centre=jnp.zeros(width), radius=middle)
+            inside = HeldCount(held=moves, centre=centre, radius=middle)
             if float(curator.release(inside, noise)) >= wanted:
                 high = middle
             else:
