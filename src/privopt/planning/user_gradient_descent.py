@@ -6,7 +6,7 @@ and s = 2 (replace-one) or 1 (add-or-remove-one):
     noise of one mean   N0 = s sqrt(p) / (n mu): what the whole budget leaves on one mean, over the clip
     first clip          C_0 = L0 max(1/20, m^-1/2 / 2), L0 the longest gradient of a record worth keeping: users'
                         averages of m records differ by about L0 m^-1/2, and people differ however much they contribute
-    quantile            q = 0.99 - 15 N0, between 0.3 and 0.99: where there is little noise the bias of a small clip
+    quantile            q = 0.99 - 12 N0, between 0.3 and 0.99: where there is little noise the bias of a small clip
                         shows; with few records a user and N0 <= 0.004 there is no adaptation, and C_0 = L0
     travel              A = D / (N0 C_0): what eta T / (1 - theta) may add up to before noise costs more than bias, D
                         how far the optimum is
@@ -38,7 +38,7 @@ WEIGHT_SHARE = 0.01
 MOMENTUM = 0.5
 FEWEST_STEPS, MOST_STEPS = 10, 200
 STEP_FACTOR = 1.5  # momentum 1/2 is stable up to 3
-DISTANCE = 0.5  # D over the distance that record-level descent plans for
+DISTANCE = 0.4  # D over the distance that record-level descent plans for
 LEAST_SPREAD = 0.05  # half of it is the least clip: people differ, however much they contribute
 PLENTY = 0.004  # N0 up to which few records a user are not clipped
 FEW_RECORDS = 5.0
@@ -67,7 +67,7 @@ def quantile(instance: Instance) -> float:
     """q."""
     if not clips_tightly(instance):
         return 1.0
-    return min(max(0.99 - 15.0 * one_shot_noise(instance), 0.3), 0.99)
+    return min(max(0.99 - 12.0 * one_shot_noise(instance), 0.3), 0.99)
 
 
 def reach(instance: Instance) -> float | None:

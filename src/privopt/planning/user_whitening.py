@@ -7,7 +7,7 @@ eigenvalues, f the floor, lam the ridge, m the typical number of records of a us
 
     first clip      C_0 = C r max(1/20, m^-1/2) / 2: half of how far users' averages of m records are apart
     travel          A = D / (N0 C_0), what eta T / (1 - theta) may add up to: where the bias D^2 / A and the noise
-                    (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 2 for
+                    (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 2.5 for
                     odds, less for losses of targets in [-1, 1]
     steps           T = 2 A (1 - theta) phi'' / 1.5 at the bound on r, between 8 and 100, so that the plan is fixed
     step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
@@ -36,7 +36,7 @@ from privopt.planning.whitening import (
     inverse_root,
 )
 
-DISTANCE = 2.0  # D of the logistic loss
+DISTANCE = 2.5  # D of the logistic loss
 PACE = 2.0  # more steps than the travel asks for, and shorter ones: they average noise
 FEWEST_STEPS, MOST_STEPS = 8, 100
 LOGISTIC_DISTANCE = 12.8  # `descent_defaults.guess` of the logistic loss: travel times slope

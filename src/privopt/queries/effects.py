@@ -104,9 +104,11 @@ def _contribution(query: MeanQuery, *, public: Public) -> Any:
     form = query.row_form(public) if isinstance(query, RecordSum) else None
     if form is None:
         return query.finish(clipped)
-    if jnp.shape(vector) != tuple(form.shape):
+    averaged = public.by_user and form.averages and form.kernel is None  # clipped after the form
+    contributed = jnp.shape(vector if averaged else clipped)
+    if contributed != tuple(form.shape):
         raise ValueError(
-            f"{query.name} contributes arrays of shape {jnp.shape(vector)}, but its row form ones of shape "
+            f"{query.name} contributes arrays of shape {contributed}, but its row form ones of shape "
             f"{tuple(form.shape)}: both must compute the same."
         )
     rows = jnp.zeros((1, jnp.shape(form.points)[1]))
