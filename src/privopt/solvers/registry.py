@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
+from privopt.planning import user_federated_averaging
 from privopt.planning.instance import Instance
 from privopt.problems.constraints import L1Ball, Product, Simplex
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
-from privopt.public import Public
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.base import Solver
@@ -99,8 +99,9 @@ def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
         no privacy                                                        gradient descent
-        units that are users, where whitening applies                     whitened user-level gradient descent
-        other units that are users                                        user-level gradient descent
+        few units that are users, of typically 20 records or more         federated averaging
+        other users, where whitening applies                              whitened user-level gradient descent
+        other users                                                       user-level gradient descent
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss but counts, a ridge or no penalty,
@@ -122,7 +123,7 @@ def automatic(instance: Instance) -> Choice:
     if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     if public.by_user:
-        return _for_users(problem, public)
+        return _for_users(instance)
     for solver, reason in _wanted(problem):
         if solver.applicable(problem, public) is None:
             return Choice(solver, reason)
@@ -143,8 +144,12 @@ def automatic(instance: Instance) -> Choice:
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
 
 
-def _for_users(problem: Problem, public: Public) -> Choice:
+def _for_users(instance: Instance) -> Choice:
     """The default where everything a user contributed is protected together."""
+    problem, public = instance.problem, instance.public
+    averaging = UserFederatedAveraging()
+    if user_federated_averaging.wins(instance) and averaging.applicable(problem, public) is None:
+        return Choice(averaging, "there are few users, and each has many records to learn from")
     whitened = Whitening(inner=UserGradientDescent())
     if whitened.applicable(problem, public) is None:
         return Choice(
