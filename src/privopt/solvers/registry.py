@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
@@ -40,6 +41,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "whitening": Whitening,
     "gradient-descent": GradientDescent,
     "stochastic-gradient-descent": StochasticGradientDescent,
+    "user-whitening": partial(Whitening, inner=UserGradientDescent()),
     "user-gradient-descent": UserGradientDescent,
     "user-federated-averaging": UserFederatedAveraging,
     "group-privacy": GroupPrivacy,
