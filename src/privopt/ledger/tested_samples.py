@@ -10,8 +10,8 @@ alone, is a bound. With eps_a for the threshold, eps_b for the tests, e1 = eps_a
 
     g' = g e^(eps_b / 2) / (1 + g (e^(eps_b / 2) - 1)),
 
-the price is delta(eps) = e^e1 delta_sub(eps - e1) for eps >= e1, delta_sub the curve of T Gaussians on Poisson samples of
-rate g', together with everything else that is released on the same units. Bad events are added once, outside.
+the price is delta(eps) = e^e1 delta_sub(eps - e1) for eps >= e1, delta_sub the curve of T Gaussians on Poisson samples
+of rate g', together with everything else that is released on the same units. Bad events are added once, outside.
 
 **Proof.** Let u be the unit in which D and D' differ, S the others that were drawn in a step, p0 and p1 the
 probabilities with which the test passes at the threshold xi without and with u in the sample, N0 and N1 the laws of the
@@ -21,18 +21,18 @@ is replaced, and noise Lap(2 / eps_b), give
     p1 <= e^(eps_b / 2) p0,   p0' >= p0,   p1' >= p1,   and failures of D at most e^eps_b as likely as those of D'.
 
 Given S, "passes and releases in B" has under D the mass (1 - g) p0 N0(B) + g p1 N1(B) = w ((1 - a) N0 + a N1)(B) with
-w = (1 - g) p0 + g p1 and a = g p1 / w <= g'; under D', where u is replaced, at least w ((1 - a) N0 + a N1')(B). The rest
-is the same weight w on both sides and a pair of sampled Gaussians of rate a, which is a mixture of the pair of rate g'
-and of two equal laws, hence dominated by it; averaging over S with equal weights keeps that. (u absent from D': at least
-w N0(B). u absent from D: at least p0 ((1 - g) N0 + g N1')(B) against p0 N0(B).) So at a fixed xi the run on D is a
-process A, that on D' is at least e^-eps_b times a process B, the factor for at most one failure, and A and B are adaptive
+w = (1 - g) p0 + g p1 and a = g p1 / w <= g'; under D', where u is replaced, at least w ((1 - a) N0 + a N1')(B). That is
+the same weight w on both sides and a pair of sampled Gaussians of rate a: a mixture of the pair of rate g' and of two
+equal laws, hence dominated by it. Averaging over S with equal weights keeps that. (u absent from D': at least w N0(B).
+u absent from D: at least p0 ((1 - g) N0 + g N1')(B) against p0 N0(B).) So at a fixed xi the run on D is a process A,
+that on D' is at least e^-eps_b times a process B, the factor for at most one failure, and A and B are adaptive
 compositions of dominated pairs: A(E) <= e^(eps - e1) B(E) + delta_sub(eps - e1). The density of xi at xi - 1 costs
 e^eps_a:
 
     P(E) <= e^eps_a (e^(eps - e1) e^eps_b P'(E) + delta_sub(eps - e1)) <= e^eps P'(E) + e^e1 delta_sub(eps - e1).
 
-Several such vectors have independent thresholds: the factors multiply, so e1 adds up, and their Gaussians compose. Other
-releases on the same units are further steps of A and B.
+Several such vectors have independent thresholds: the factors multiply, so e1 adds up, and their Gaussians compose.
+Other releases on the same units are further steps of A and B.
 
 Source:
     Lowy, Liu, Asi 2024, Theorem C.1, whose proof amplifies the Gaussians alone, given the answers; the repair is ours.

@@ -39,7 +39,9 @@ class ACSAState(NamedTuple):
 
 
 @jax.jit
-def gradient_point(state: ACSAState, *, strong_convexity: Array, smoothness: Array) -> Float[Array, " *shape"]:
+def gradient_point(
+    state: ACSAState, *, strong_convexity: Array, smoothness: Array
+) -> Float[Array, " *shape"]:
     """x_md, where the next gradient is taken.
 
     Args:
