@@ -286,8 +286,8 @@ def test_too_few_groups_for_a_test_are_refused_with_the_number_that_would_do():
 
 
 def test_disjoint_phases_stop_where_the_last_has_too_few_groups():
-    units = as_units(*many_users(n=600), cap=3)
-    solver = PhasedGroupSGD(mode="stable", groups=600, reuse=False).configure(
+    units = as_units(*many_users(n=400), cap=3)
+    solver = PhasedGroupSGD(mode="stable", groups=400, reuse=False).configure(
         Instance(LOGISTIC, units.public, Budget(2.0, 1e-6))
     )
     assert 1 <= solver.phases < 3
