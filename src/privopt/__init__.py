@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from privopt.solvers.newton import DoubleNoiseNewton
     from privopt.solvers.objective_perturbation import ObjectivePerturbation
     from privopt.solvers.output_perturbation import OutputPerturbation
+    from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
+    from privopt.solvers.phased_group_sgd import PhasedGroupSGD
     from privopt.solvers.phased_sgd import PhasedSGD
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
@@ -78,6 +80,8 @@ __all__ = [
     "MirrorDescent",
     "ObjectivePerturbation",
     "OutputPerturbation",
+    "PhasedAcceleratedERM",
+    "PhasedGroupSGD",
     "PhasedSGD",
     "PoissonRegressor",
     "PrivacyReport",
@@ -142,6 +146,8 @@ _HOME = {
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
     "TabularEncoder": "privopt.tables.encoder",
     "Units": "privopt.data.units",
+    "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
+    "PhasedGroupSGD": "privopt.solvers.phased_group_sgd",
     "PhasedSGD": "privopt.solvers.phased_sgd",
     "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
     "SnowballSGD": "privopt.solvers.snowball_sgd",

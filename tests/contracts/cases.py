@@ -32,6 +32,8 @@ from privopt.solvers.mirror_descent import MirrorDescent
 from privopt.solvers.newton import DoubleNoiseNewton
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
+from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
+from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.phased_sgd import PhasedSGD
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
@@ -88,6 +90,8 @@ _PHASES = {"clip": 0.4, "relative_error": 0.4, "failure": 0.9, "noise_multiplier
 _NO_PHASES = {"most_steps": 0}
 _L1_BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
 _NO_STEPS = {"most_steps": 0}
+_GROUPS = {"groups": 8, "phases": 2, "step_size": 0.5, "distance": 1.0}
+_ACCELERATED = {"phases": 2, "most_steps": 3, "clip": 0.4, "strength": 0.1}
 _ADAPTIVE = {"clip": 0.4, "step_size": 1.0, "window": 20, "most_steps": 60}
 
 _ALONE = ("replace-one",)
@@ -456,6 +460,56 @@ EVERY_CASE = (
         RandomizedSmoothing(inner=GradientDescent(**_FULL), radius=0.3),
         Problem(losses.softmax(3), Ridge(0.1)),
         still=None,
+    ),
+    Case("phased group sgd", PhasedGroupSGD(**_GROUPS), _LOGISTIC, still={"phases": 0}, by_user=True),
+    Case(
+        "phased group sgd, private radius",
+        PhasedGroupSGD(radius_quantile=0.5, **_GROUPS),
+        _LOGISTIC,
+        still={"phases": 0},
+    ),
+    Case(
+        "phased group sgd, blocks, ball",
+        PhasedGroupSGD(reuse=False, **_GROUPS),
+        Problem(losses.squared, NoRegulariser(), L2Ball(0.5)),
+        still={"phases": 0},
+    ),
+    Case(
+        "phased group sgd, softmax",
+        PhasedGroupSGD(**_GROUPS),
+        Problem(losses.softmax(3)),
+        still={"phases": 0},
+    ),
+    Case(
+        "phased group sgd, own loss",
+        PhasedGroupSGD(**_GROUPS),
+        Problem(losses.RecordLoss(own_loss), Ridge(0.1)),
+        still={"phases": 0},
+    ),
+    Case(
+        "phased accelerated erm",
+        PhasedAcceleratedERM(**_ACCELERATED),
+        _LOGISTIC,
+        still={"phases": 0},
+        by_user=True,
+    ),
+    Case(
+        "phased accelerated erm, clipped, l1, restarts",
+        PhasedAcceleratedERM(aggregator="clip", stages="multi", smoothness=1.0, **_ACCELERATED),
+        Problem(losses.huber(0.5), L1(0.02)),
+        still={"phases": 0},
+    ),
+    Case(
+        "phased accelerated erm, blocks, sampled",
+        PhasedAcceleratedERM(reuse=False, rate=0.5, noise_multiplier=8.0, **_ACCELERATED),
+        Problem(losses.softmax(3), Ridge(0.1)),
+        still={"phases": 0},
+    ),
+    Case(
+        "phased accelerated erm, own loss, ball",
+        PhasedAcceleratedERM(aggregator="clip", **_ACCELERATED),
+        Problem(losses.RecordLoss(own_loss), constraint=L2Ball(0.5)),
+        still={"phases": 0},
     ),
     Case("example, plain descent", PlainDescent(steps=6, step_size=1.0), _LOGISTIC),
     Case(

@@ -23,6 +23,7 @@ from privopt.ledger.events import (
     SampledEvent,
     Sequence,
     ShiftedGaussianEvent,
+    TestedSampleEvent,
     ZCDPEvent,
     leaf_counts,
     repeat,
@@ -39,6 +40,7 @@ LEAVES = st.one_of(
     st.builds(ZCDPEvent, POSITIVE),
     st.builds(ShiftedGaussianEvent, POSITIVE, st.floats(0, 3), st.booleans()),
     st.builds(MixtureEvent, POSITIVE, st.floats(1e-6, 1), st.floats(0, 100)),
+    st.builds(TestedSampleEvent, st.floats(1e-6, 1), POSITIVE, st.integers(1, 99), POSITIVE, POSITIVE),
     st.builds(DeltaEvent, st.floats(0, 0.5)),
     st.just(NoEvent()),
     st.just(NonPrivateEvent()),
@@ -82,6 +84,10 @@ def test_a_description_names_the_noise_the_sampler_and_the_count() -> None:
         lambda v: ShiftedGaussianEvent(v, 0),
         lambda v: MixtureEvent(v, 0.1, 1.0),
         lambda v: MixtureEvent(1.0, v, 1.0),
+        lambda v: TestedSampleEvent(v, 1.0, 1, 1.0, 1.0),
+        lambda v: TestedSampleEvent(0.1, v, 1, 1.0, 1.0),
+        lambda v: TestedSampleEvent(0.1, 1.0, 1, v, 1.0),
+        lambda v: TestedSampleEvent(0.1, 1.0, 1, 1.0, v),
     ],
 )
 @pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
@@ -111,6 +117,10 @@ def test_wrong_pieces_are_refused_with_advice() -> None:
         ShiftedGaussianEvent(1.0, 0.1, two_signed="both")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="rate of MixtureEvent must be at most 1"):
         MixtureEvent(1.0, 1.5, 1.0)
+    with pytest.raises(ValueError, match="rate of TestedSampleEvent must be at most 1"):
+        TestedSampleEvent(1.5, 1.0, 1, 1.0, 1.0)
+    with pytest.raises(ValueError, match="tests must be at least 1, got 0"):
+        TestedSampleEvent(0.5, 1.0, 0, 1.0, 1.0)
     with pytest.raises(ValueError, match="sampled_ratio of MixtureEvent must be at least 0"):
         MixtureEvent(1.0, 0.5, -1.0)
     with pytest.raises(ValueError, match="delta of DeltaEvent must be at least 0 and below 1"):

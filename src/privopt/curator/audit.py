@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.handles import Held, StreamRequest
+from privopt.curator.handles import Held, Stream, StreamRequest
 from privopt.curator.local import LocalCurator
 from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
@@ -52,13 +52,13 @@ class Audit(Curator):
         self._understate = understate
         self.moves: list[tuple[str, float]] = []
 
-    def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
+    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """See `Curator.hold`; the same groups, and the same order of points, on both sides."""
-        handle = self._handle(groups, self._left.lot())
+        handle = self._handle(groups, sample, self._left.lot())
         positions = max(side.private_positions for side in (self._left, self._right))
-        private_draw = self._left.draw_points(groups, positions)
+        private_draw = self._left.draw_points(groups, sample, positions)
         for side in (self._left, self._right):
-            side.hold_as(handle, query, private_draw)
+            side.hold_as(handle, query, *private_draw)
         return handle
 
     def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:

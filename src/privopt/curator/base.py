@@ -25,9 +25,10 @@ from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.precision import as_jax, require_double_precision
 from privopt.public import Public, Relation
-from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.base import MeanQuery, Query, Scalar, StatisticOfHeld
 from privopt.queries.safeguards import stated_sensitivity
 
 Observer = Callable[[str, int], None]
@@ -158,6 +159,7 @@ class Curator(abc.ABC):
             request.source,
         )
         with stream:
+            self._require_sample(stream, request)
             if query is not None:
                 loops.require_fit(query, mechanism, EveryUnit(), source.public)
                 source._require_answer(type(query))
@@ -166,10 +168,27 @@ class Curator(abc.ABC):
                 request = replace(request, sensitivity=checked_sensitivity(sensitivity, noisy=noisy))
                 self._enter(stream, mechanism, source)
             released = self._answer_stream(request, stream.state)
+            if isinstance(mechanism, TestedSamples):
+                stream.sample.note(request.name, released)
         if released is not None:
             values = np.asarray(released)[None]
             self._record(request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values)
         return released
+
+    def _require_sample(self, stream: OpenStream, request: StreamRequest) -> None:
+        """Refuse points that were not drawn for this stream, or have served. Needs no data.
+
+        Privacy:
+            What a test says about a sample is priced together with the releases of that stream on it. A release on it
+            that is paid for elsewhere would tell who is in the sample, which the price takes to be secret.
+        """
+        query = request.query
+        held = query.held if isinstance(query, StatisticOfHeld) else None
+        drawn_for = held.drawn_for if isinstance(held, Held) else None
+        if isinstance(request.mechanism, TestedSamples):
+            stream.sample.admit(request.name, held, request.mechanism.tests)
+        elif drawn_for is not None:
+            raise ValueError(loops.SAMPLE_IS_ANOTHERS)
 
     def _enter(self, stream: OpenStream, mechanism: StreamMechanism, source: "Curator") -> None:
         """Refuse an item that would put a unit into more items than the stream was charged for.
@@ -193,24 +212,41 @@ class Curator(abc.ABC):
         entered.append(source.lineage)
 
     @abc.abstractmethod
-    def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
+    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """Compute each unit's clipped contribution and keep it. Free: nothing is released.
 
         Args:
             query: what is kept. A unit without records, or whose contribution is not finite, has the point 0.
             groups: C: one contribution for each of C random groups of units instead, see `data.groups`. A group is
                 one unit with the records of all of its own; one without any has the point 0.
+            sample: a stream of `TestedSamples`: the points of a fresh secret sample for it, which it alone answers
+                about. The contributions of all units are computed.
         Returns:
             The handle that a `StatisticOfHeld` names them by. The points are kept in a secret random order.
         Raises:
             ValueError: there are no such groups.
         """
 
-    def _handle(self, groups: int | None, seed: int = 0) -> Held:
+    def _handle(self, groups: int | None, sample: Stream | None, seed: int = 0) -> Held:
         """A handle to points of this curator's data."""
+        if sample is not None:
+            return self._handle_of_sample(sample, groups, seed)
         if groups is not None:
             return Held(points=check_groups(self.public, groups), replaced=True, seed=seed)
         return Held(points=self.public.n, replaced=self.public.relation is Relation.REPLACE_ONE, seed=seed)
+
+    def _handle_of_sample(self, sample: Stream, groups: int | None, seed: int) -> Held:
+        """A handle to a fresh sample for a stream of this curator, which turns to it."""
+        mechanism = sample.mechanism
+        if groups is not None or not isinstance(mechanism, TestedSamples) or not sample.is_of(self):
+            raise ValueError(
+                "sample must be a stream of TestedSamples that this curator opened, and units be the points."
+            )
+        points = max(2, round(mechanism.rate * self.public.n))
+        replaced = self.public.relation is Relation.REPLACE_ONE
+        held = Held(points=points, replaced=replaced, seed=seed, drawn_for=sample.key)
+        self._streams[sample.key].sample.begin(held)
+        return held
 
     def allot(
         self, name: str, *, share: float | None = None, rho: float | None = None, plan: Event | None = None

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
-from privopt.curator.handles import Held
+from privopt.curator.handles import Held, Stream
 from privopt.ledger.payer import Payer
 from privopt.public import Public
 from privopt.queries.base import MeanQuery
@@ -16,10 +16,10 @@ from privopt.queries.base import MeanQuery
 class Dataless(Curator):
     """A curator without data: children share its answers."""
 
-    def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
+    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """A handle to nothing."""
         del query
-        return self._handle(groups)
+        return self._handle(groups, sample)
 
     def _same_units(self, ledger: Payer) -> Curator:
         return self._child(self.public, ledger)

@@ -29,12 +29,19 @@ class Held:
             under both relations; otherwise a point is added or removed.
         seed: a public random number, drawn when the points were held and without looking at them: for a statistic that
             draws lots. Whoever learns it learns nothing of the points.
+        drawn_for: the stream that the points are a secret sample for, which alone answers about them; None for all.
     """
 
-    def __init__(self, *, points: int, replaced: bool, seed: int = 0) -> None:
+    def __init__(self, *, points: int, replaced: bool, seed: int = 0, drawn_for: int | None = None) -> None:
         self.points = points
         self.replaced = replaced
         self.seed = seed
+        self.drawn_for = drawn_for
+
+    @property
+    def sampled(self) -> bool:
+        """Whether a unit may enter or leave the points besides being replaced, so that their number is secret."""
+        return self.drawn_for is not None
 
     @property
     def factor(self) -> int:
@@ -90,6 +97,53 @@ class StreamRequest:
             raise ValueError(f"{self.label} knows no argument {unknown[0]!r}; its arguments are: {known}.")
 
 
+class SampleTurn:
+    """Which sample a stream of tested samples is at, and what it was asked for. All of it is public.
+
+    Attributes:
+        held: the points of the last sample.
+        asked: whether it was tested.
+        used: whether something was released of it.
+        stopped: whether the last test was to stop.
+        answers, releases: how many there were.
+    """
+
+    __slots__ = ("answers", "asked", "held", "releases", "stopped", "used")
+
+    def __init__(self) -> None:
+        self.held: Held | None = None
+        self.asked = self.used = self.stopped = False
+        self.answers = self.releases = 0
+
+    def begin(self, held: Held) -> None:
+        """Turn to a fresh sample."""
+        self.held, self.asked, self.used = held, False, False
+
+    def admit(self, name: str, held: object, most: int) -> None:
+        """Refuse a request that the price does not cover.
+
+        Raises:
+            ValueError: the points are not those of the last sample, or it has served already.
+        """
+        answers = name == "answer"
+        fresh = held is self.held and held is not None and not self.used
+        allowed = not self.asked and not self.stopped if answers else self.asked is not self.stopped
+        if not (fresh and allowed and (self.answers if answers else self.releases) < most):
+            raise ValueError(
+                f"a sample serves for one test, and for one release once it passed, {most} times at most; after a "
+                "failed test, fresh samples serve for one release each. Hold points of a fresh sample: "
+                "curator.hold(query, sample=stream)."
+            )
+
+    def note(self, name: str, released: Any) -> None:
+        """Remember what was asked for."""
+        if name == "answer":
+            self.asked, self.answers = True, self.answers + 1
+            self.stopped = bool(released)
+        else:
+            self.used, self.releases = True, self.releases + 1
+
+
 class OpenStream(HiddenState):
     """A stream as its curator keeps it: the hidden state, and the parts of the data that entered it.
 
@@ -99,16 +153,18 @@ class OpenStream(HiddenState):
     Attributes:
         state: the mechanism's; None at a curator without data.
         entered: the lineage of each item that was fed in, in order.
+        sample: of tested samples, which sample it is at.
     Privacy:
         A forked child has a copy of the state, the noise included. What both released from it would share that noise,
         so only the process that opened the stream is answered.
     """
 
-    __slots__ = ("_process", "_turn", "entered", "state")
+    __slots__ = ("_process", "_turn", "entered", "sample", "state")
 
     def __init__(self, state: HiddenState | None) -> None:
         self.state = state
         self.entered: list[Lineage] = []
+        self.sample = SampleTurn()
         self._turn, self._process = threading.Lock(), os.getpid()
 
     def __enter__(self) -> None:
@@ -133,6 +189,20 @@ class Stream:
 
     def __repr__(self) -> str:
         return "<private>"
+
+    @property
+    def key(self) -> int:
+        """Which stream of its curator."""
+        return self._key
+
+    @property
+    def mechanism(self) -> StreamMechanism:
+        """What was opened."""
+        return self._mechanism
+
+    def is_of(self, curator: KeepsStreams) -> bool:
+        """Whether this curator opened it."""
+        return self._curator is curator
 
     def ask(
         self,

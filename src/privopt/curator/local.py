@@ -28,6 +28,7 @@ from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.queries.base import (
     ArgminQuery,
     MeanQuery,
@@ -86,10 +87,10 @@ class LocalCurator(Curator):
         transcript.eager = not private_engine.compiles
         self._private_held: dict[Held, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
 
-    def hold(self, query: MeanQuery, *, groups: int | None = None) -> Held:
+    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """See `Curator.hold`."""
-        handle = self._handle(groups, self.lot())
-        self.hold_as(handle, query, self.draw_points(groups, self.private_positions))
+        handle = self._handle(groups, sample, self.lot())
+        self.hold_as(handle, query, *self.draw_points(groups, sample, self.private_positions))
         return handle
 
     def lot(self) -> int:
@@ -101,13 +102,29 @@ class LocalCurator(Curator):
         """How many points units have, absent ones included: n, or more in a drawn block."""
         return max(self.public.n, self.private_engine.private_count)
 
-    def draw_points(self, groups: int | None, positions: int) -> PointDraw:
-        """The groups of the units at some positions; without groups, the order that their points are kept in."""
-        if groups is None:
-            return self._noise.units_generator.permutation(positions)
-        return draw_groups(self.public, groups, self._noise.units_generator, private_count=positions)
+    def draw_points(
+        self, groups: int | None, sample: Stream | None, positions: int
+    ) -> tuple[PointDraw, NDArray[np.bool_] | None]:
+        """How the points of the units at some positions are kept: in groups, or in which order.
 
-    def hold_as(self, handle: Held, query: MeanQuery, private_draw: PointDraw) -> None:
+        Returns:
+            The groups or the order; and who is in the sample, if one is drawn: each position by a draw of its own.
+        """
+        generator = self._noise.units_generator
+        if groups is not None:
+            return draw_groups(self.public, groups, generator, private_count=positions), None
+        order = generator.permutation(positions)
+        if sample is None or not isinstance(sample.mechanism, TestedSamples):
+            return order, None
+        return order, generator.random(positions) < sample.mechanism.rate
+
+    def hold_as(
+        self,
+        handle: Held,
+        query: MeanQuery,
+        private_draw: PointDraw,
+        private_sample: NDArray[np.bool_] | None = None,
+    ) -> None:
         """Keep the points under a handle, as they were drawn for as many positions as this curator has, or more."""
         require_pure(query, self.public)
         if isinstance(private_draw, GroupDraw):
@@ -116,6 +133,8 @@ class LocalCurator(Curator):
             return
         private_order = private_draw[private_draw < self.private_positions]
         private_present = self.private_engine.presence()
+        if private_sample is not None:
+            private_present = private_present & private_sample[: len(private_present)]
         self._private_held[handle] = (
             self.private_engine.gather(query)[private_order],
             private_present[private_order],

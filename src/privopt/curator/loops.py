@@ -27,11 +27,24 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.mechanisms.pass_noise import PassNoise
 from privopt.public import Public
-from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, RecordsQuery, RecordSum
+from privopt.queries.base import (
+    ArgminQuery,
+    MeanQuery,
+    PassQuery,
+    Query,
+    RecordsQuery,
+    RecordSum,
+    StatisticOfHeld,
+)
 from privopt.queries.effects import require_pure
 from privopt.queries.safeguards import argues_its_sensitivity
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
+
+SAMPLE_IS_ANOTHERS = (
+    "these points are a secret sample drawn for the tests of a stream, whose price covers what that stream releases of "
+    "them and nothing else: ask that stream, or hold points without `sample`."
+)
 
 ReleaseCall = Callable[..., Array]
 Step = Callable[[Any, ReleaseCall], Any]
@@ -60,6 +73,10 @@ def require_fit(
             user owns.
     """
     require_pure(query, public)
+    if isinstance(query, StatisticOfHeld) and isinstance(mechanism, Mechanism):
+        held: Any = query.held
+        if getattr(held, "drawn_for", None) is not None:
+            raise ValueError(SAMPLE_IS_ANOTHERS)
     if query.norm != mechanism.norm and query.shape(public) != ():
         raise ValueError(
             f"{query.name} states its sensitivity in the {query.norm} norm, but {type(mechanism).__name__} scales "

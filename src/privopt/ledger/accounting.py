@@ -19,6 +19,7 @@ deviation over the sensitivity under the declared relation (2 C under replace-on
                                                    its Renyi accountant has no such event, ours is `ledger.renyi`
     mixture      add-or-remove-one    PLD, Renyi   z: a Poisson sample and everybody under one noise
     fixed size   replace-one          Renyi        z: this accountant does not double the sensitivity
+    tested       both                 PLD, Renyi   as Poisson, at a larger rate, shifted: `ledger.tested_samples`
 
 A plain Gaussian is always priced with add-or-remove semantics: z is already relative to the declared sensitivity.
 
@@ -55,6 +56,7 @@ from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
 from privopt.ledger.profiles import pure_profile, shifted_gaussian_profile, zcdp_profile
 from privopt.ledger.renyi import mixture_add_or_remove, poisson_replace_one
 from privopt.ledger.shifted import ShiftedCurve
+from privopt.ledger.tested_samples import untested
 from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
 from privopt.public import Relation
 
@@ -155,6 +157,11 @@ def _epsilon(
     if way.mu_squared == 0 and not way.leaves:
         return 0.0
     available = max(0.0, delta - way.delta)
+    tested = untested(way)
+    if tested is not None:
+        rest, shift = tested
+        nearby = None if near is None or near <= shift else near - shift
+        return shift + _epsilon(rest, available * math.exp(-shift), relation, nearby, name)
     return _least(
         name,
         way,
@@ -181,6 +188,11 @@ def _delta(way: Alternative, epsilon: float, relation: Relation, name: Accountan
         return 1.0
     if way.mu_squared == 0 and not way.leaves:
         return way.delta
+    tested = untested(way)
+    if tested is not None:
+        rest, shift = tested
+        above = math.exp(shift) * _delta(rest, epsilon - shift, relation, name) if epsilon >= shift else 1.0
+        return min(1.0, way.delta + above)
     pure = way.pure_epsilon
     curve = _least(
         name,

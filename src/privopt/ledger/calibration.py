@@ -8,8 +8,9 @@ from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import additive_cost, leaf_delta, leaf_rho
-from privopt.ledger.events import Event, MixtureEvent, SampledEvent, ShiftedGaussianEvent
+from privopt.ledger.events import Event, MixtureEvent, SampledEvent, ShiftedGaussianEvent, TestedSampleEvent
 from privopt.ledger.filters import Composition, filter_cap, filter_cost
+from privopt.ledger.tested_samples import inflated_rate
 from privopt.public import Relation
 
 MARGIN = 1e-8  # left unspent, so that sums of floats in the ledger never refuse the last release
@@ -121,6 +122,9 @@ def _approximate_rho(leaf: Event) -> float:
         return leaf.sampling.rate**2 * math.expm1(min(2 * inside, 600.0)) / 2
     if isinstance(leaf, ShiftedGaussianEvent):
         return leaf.mu**2 / 2
+    if isinstance(leaf, TestedSampleEvent):
+        rate = inflated_rate(leaf.rate, leaf.epsilon_queries)
+        return leaf.tests * rate**2 * math.expm1(min(1 / leaf.noise_multiplier**2, 600.0)) / 2
     if isinstance(leaf, MixtureEvent):
         inverse, jump = 1 / leaf.noise_multiplier**2, leaf.sampled_ratio
         sampled = leaf.rate**2 * math.expm1(min(jump**2 * inverse, 600.0)) / 2

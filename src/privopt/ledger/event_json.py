@@ -18,6 +18,7 @@ from privopt.ledger.events import (
     SampledEvent,
     Sequence,
     ShiftedGaussianEvent,
+    TestedSampleEvent,
     ZCDPEvent,
 )
 from privopt.ledger.sampling import FixedSize, Poisson
@@ -60,6 +61,7 @@ _LEAVES: dict[str, type[Event]] = {
         ZCDPEvent,
         ShiftedGaussianEvent,
         MixtureEvent,
+        TestedSampleEvent,
         DeltaEvent,
         NoEvent,
         NonPrivateEvent,

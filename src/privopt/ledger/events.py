@@ -185,6 +185,49 @@ class MixtureEvent(_Leaf):
 
 
 @dataclass(frozen=True)
+class TestedSampleEvent(_Leaf):
+    """A sparse vector whose every test looks at a fresh secret sample, with one Gaussian release on it if it passes.
+
+    A test reveals something of the sample that it is made on, so tests and releases are no independent mechanisms, and
+    the releases are not amplified at the rate that the sample was drawn with. See `privopt.ledger.tested_samples`,
+    which holds the price and its proof. The probability of a wrong pass is a `DeltaEvent` beside this one.
+
+    Attributes:
+        rate: the probability with which a unit is in a sample (Poisson), each sample drawn anew.
+        noise_multiplier: of the Gaussian releases, over the sensitivity given who was drawn.
+        tests: T, how many samples, tests and releases there are at most.
+        epsilon_threshold: spent on the threshold's noise, drawn once for all tests.
+        epsilon_queries: spent on the tests' noise.
+    """
+
+    __test__: ClassVar[bool] = False  # no class of tests
+
+    rate: float
+    noise_multiplier: float
+    tests: int
+    epsilon_threshold: float
+    epsilon_queries: float
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "rate", "where nobody is drawn nothing is released")
+        if self.rate > 1:
+            raise ValueError(
+                f"rate of TestedSampleEvent must be at most 1, got {self.rate!r}: it is a probability."
+            )
+        _check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
+        _check_positive(self, "epsilon_threshold", "a threshold without noise is NonPrivateEvent()")
+        _check_positive(self, "epsilon_queries", "tests without noise are NonPrivateEvent()")
+        object.__setattr__(self, "tests", _count(self.tests, "tests", least=1))
+
+    def describe(self) -> str:
+        return (
+            f"{self.tests} Poisson samples of {_number(100 * self.rate)} % of the units, on each a test of a sparse "
+            f"vector of epsilon {_number(self.epsilon_threshold + self.epsilon_queries)} and Gaussian noise, "
+            f"{_number(self.noise_multiplier)} times the sensitivity"
+        )
+
+
+@dataclass(frozen=True)
 class DeltaEvent(_Leaf):
     """A bad event of probability `delta`: it is taken off the delta of the budget once, with no factor e^epsilon."""
 
@@ -253,13 +296,7 @@ class Repeated(Event):
 
     def __post_init__(self) -> None:
         _check_event(self.event)
-        try:
-            count = operator.index(self.count)
-        except TypeError:
-            raise TypeError(f"count must be a whole number, got {self.count!r}.") from None
-        if count < 0:
-            raise ValueError(f"count must be at least 0, got {count}.")
-        object.__setattr__(self, "count", count)
+        object.__setattr__(self, "count", _count(self.count, "count", least=0))
 
     def describe(self) -> str:
         return f"{self.count} times: {self.event.describe()}"
@@ -358,6 +395,16 @@ def _check_number(event: _Leaf, name: str, *, low: float, high: float, advice: s
             f"{name} of {kind} must be at least {low:g} and below {high:g}, got {value!r}: {advice}."
         )
     object.__setattr__(event, name, value)
+
+
+def _count(value: Any, name: str, *, least: int) -> int:
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, got {value!r}.") from None
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, got {count}.")
+    return count
 
 
 def _as_float(event: _Leaf, name: str) -> float:

@@ -28,6 +28,7 @@ FALSE_SKIP = 1e-2  # likewise, for one radius of a search
 TEST_SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of rho
 SEARCH_SHARES = (0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)  # of epsilon
 BAD_EVENT_SHARE = 0.1  # of delta
+_SAMPLE_STRAY = 3.0  # standard deviations by which a sample may be smaller or larger than planned for
 _LEAST_INNER = 0.1  # b(l*) / c
 _MOST_POINTS = 10**9
 
@@ -55,7 +56,13 @@ class StableNumbers(NamedTuple):
 
 
 def stable_numbers(
-    points: int, threshold: float, slack: int, *, replaced: bool, outliers: float = OUTLIERS
+    points: int,
+    threshold: float,
+    slack: int,
+    *,
+    replaced: bool,
+    outliers: float = OUTLIERS,
+    sampled: bool = False,
 ) -> StableNumbers | None:
     """The numbers of a test, or None where there are too few points for it.
 
@@ -65,14 +72,18 @@ def stable_numbers(
         slack: l*.
         replaced: whether a neighbour replaces a point.
         outliers: o, the fraction of points that may lie outside of b*.
+        sampled: whether the points are a secret sample, of K on average.
     """
-    least = math.floor((1.0 - outliers) * points) - slack
-    if least <= points / 2 or (not replaced and 2 * least - 1 - points < slack):
+    stray = _SAMPLE_STRAY * math.sqrt(points) if sampled else 0.0
+    least = math.floor((1.0 - outliers) * (points - stray)) - slack
+    secret = sampled or not replaced
+    if least <= points / 2 or (secret and 2 * least - 1 - (points + stray) < slack):
         return None
-    inner = float(proof.inner_radii(slack, least, replaced=replaced)[-1])
+    inner = float(proof.inner_radii(slack, least, replaced=replaced, sampled=sampled)[-1])
     if inner < _LEAST_INNER:
         return None
-    return StableNumbers(threshold, slack, least, inner, proof.centre_shift(least, replaced=replaced))
+    shift = proof.centre_shift(least, replaced=replaced, sampled=sampled)
+    return StableNumbers(threshold, slack, least, inner, shift)
 
 
 def gaussian_test_numbers(

@@ -63,26 +63,33 @@ FAR = 1e5  # points are first clipped to this many radii around a public centre,
 _START = 3.0  # distance of the start from a minimiser, in radii
 
 
-def movement(*, replaced: bool) -> float:
-    """a: how far a neighbour and two residuals move the gradient, in radii."""
+def movement(*, replaced: bool, sampled: bool = False) -> float:
+    """a: how far a neighbour and two residuals move the gradient, in radii.
+
+    On a secret sample a unit may enter, leave or be replaced. The price of a release on one under replace-one takes
+    entering to move it by half of what is stated, so a is then twice that of a point that is added.
+    """
+    if sampled:
+        return (2.0 if replaced else 1.0) * movement(replaced=False)
     return (2.0 if replaced else 1.0) + 2.0 * TOLERANCE
 
 
-def inner_radii(most: int, least: int, *, replaced: bool) -> NDArray[np.float64]:
+def inner_radii(most: int, least: int, *, replaced: bool, sampled: bool = False) -> NDArray[np.float64]:
     """b(0), ..., b(most) in radii.
 
     Args:
         most: the largest l.
         least: N0.
         replaced: whether a neighbour replaces a point.
+        sampled: whether the points are a secret sample.
     """
     steps = 1.0 / (least + np.arange(1.0, most + 1.0))
-    return EDGE - movement(replaced=replaced) * np.concatenate([[0.0], np.cumsum(steps)])
+    return EDGE - movement(replaced=replaced, sampled=sampled) * np.concatenate([[0.0], np.cumsum(steps)])
 
 
-def centre_shift(least: int, *, replaced: bool) -> float:
+def centre_shift(least: int, *, replaced: bool, sampled: bool = False) -> float:
     """Delta: how far the centre moves, in radii, where the score is at least 1."""
-    return movement(replaced=replaced) / (least + 1)
+    return movement(replaced=replaced, sampled=sampled) / (least + 1)
 
 
 def descent_steps(least: int, most: int) -> int:

@@ -79,12 +79,14 @@ class HuberScore(_AroundItself):
         if most < 1:
             return jnp.zeros((), jnp.float64)
         replaced = self.held.replaced
-        inner = jnp.asarray(proof.inner_radii(most, self.least, replaced=replaced)[1:]) * self.radius
+        sampled = self.held.sampled
+        radii = proof.inner_radii(most, self.least, replaced=replaced, sampled=sampled)
+        inner = jnp.asarray(radii[1:]) * self.radius
         private_met = private_distances[self.least :] <= inner
         private_score = jnp.max(jnp.where(private_met, jnp.arange(1.0, most + 1.0), 0.0))
         private_solved = private_residual <= 0.5 * proof.TOLERANCE * self.radius
         private_score = jnp.where(private_solved, private_score, 0.0)
-        if replaced:
+        if replaced and not sampled:
             return private_score
         private_count = jnp.sum(private_present.astype(jnp.float64))
         return jnp.minimum(private_score, jnp.maximum(0.0, 2.0 * self.least - 1.0 - private_count))
@@ -110,7 +112,9 @@ class HuberCentre(_AroundItself):
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """Delta."""
         del public, sampling
-        return self.radius * proof.centre_shift(self.least, replaced=self.held.replaced)
+        return self.radius * proof.centre_shift(
+            self.least, replaced=self.held.replaced, sampled=self.held.sampled
+        )
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """That of a point."""

@@ -26,6 +26,8 @@ from privopt.solvers.mirror_descent import MirrorDescent
 from privopt.solvers.newton import DoubleNoiseNewton
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
+from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
+from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.phased_sgd import PhasedSGD
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
@@ -64,6 +66,8 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "snowball-sgd": SnowballSGD,
     "strongly-convex-stages": StronglyConvexStages,
     "randomized-smoothing": RandomizedSmoothing,
+    "phased-group-sgd": PhasedGroupSGD,
+    "phased-accelerated-erm": PhasedAcceleratedERM,
 }
 
 
