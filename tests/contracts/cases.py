@@ -201,6 +201,13 @@ EVERY_CASE = (
         still=_NO_ROUNDS,
         by_user=True,
     ),
+    Case(
+        "user gradient descent, probed, ball",
+        CurvatureProbe(inner=UserGradientDescent()),
+        Problem(losses.logistic, Ridge(0.1), L2Ball(0.5)),
+        still=None,
+        by_user=True,
+    ),
     Case("group privacy", GroupPrivacy(inner=GradientDescent(steps=5)), _LOGISTIC, still=None, by_user=True),
     Case("stochastic gradient descent", StochasticGradientDescent(**_SAMPLED), _LOGISTIC),
     Case(

@@ -88,7 +88,7 @@ def steps(solver: Any, instance: Instance) -> int:
     """T."""
     if solver.reach is None:
         return descent_defaults.NOISELESS_STEPS
-    wanted = solver.reach / solver.clip * (1.0 - solver.momentum) * smoothness(instance) / STEP_FACTOR
+    wanted = solver.reach / solver.clip * (1.0 - solver.momentum) / solver.step_size
     return min(max(math.ceil(wanted), FEWEST_STEPS), MOST_STEPS)
 
 
@@ -100,9 +100,9 @@ DEFAULTS = {
     "fading": lambda solver, instance: math.isinf(instance.problem.loss.curvature),
     "weighted": lambda solver, instance: instance.public.by_user and instance.public.weighting != "user",
     "reach": lambda solver, instance: reach(instance),
+    "step_size": lambda solver, instance: STEP_FACTOR / smoothness(instance),
     "steps": steps,
     "returns": lambda solver, instance: "tail" if instance.is_private else "last",
-    "step_size": lambda solver, instance: STEP_FACTOR / smoothness(instance),
 }
 
 

@@ -24,6 +24,7 @@ from privopt.planning.effort import second_moment_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
+from privopt.planning.user_gradient_descent import STEP_FACTOR
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -34,6 +35,7 @@ from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.fields import derived, number
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 WIDEST = 2_000  # d^2 numbers are summed, and d^3 operations spent
 
@@ -108,10 +110,12 @@ class CurvatureProbe(Solver):
         inner = self.inner
         if not isinstance(problem.loss, GLMLoss):
             return "the rows say how curved a generalised-linear loss is, and this loss is the user's own"
-        if not isinstance(inner, GradientDescent | ScheduledGradientDescent | ContinuousSpider):
+        if not isinstance(
+            inner, GradientDescent | ScheduledGradientDescent | ContinuousSpider | UserGradientDescent
+        ):
             return (
-                f"{inner.title} does not gain from longer steps: use scheduled or ordinary gradient descent, or the "
-                "continuous spider"
+                f"{inner.title} does not gain from longer steps: use scheduled, ordinary or user-level gradient descent, "
+                "or the continuous spider"
             )
         if public.d > WIDEST:
             return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
@@ -137,6 +141,8 @@ class CurvatureProbe(Solver):
             inner = inner.with_(smoothness=smoothness)
         elif isinstance(inner, ScheduledGradientDescent):
             inner = inner.with_(curvature=curvature)
+        elif isinstance(inner, UserGradientDescent):
+            inner = inner.with_(step_size=STEP_FACTOR / smoothness)
         elif isinstance(inner, ContinuousSpider):
             # Its curvature stays that of one record's loss: the differences of single records are clipped by it.
             inner = inner.with_(step_size=1.0 / smoothness)

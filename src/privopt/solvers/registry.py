@@ -107,6 +107,8 @@ def automatic(instance: Instance) -> Choice:
         no privacy                                                        gradient descent
         few units that are users, of typically 20 records or more         federated averaging
         other users, where whitening applies                              whitened user-level gradient descent
+        other users of generalised-linear losses, smooth penalties,
+        at most 2000 features                                             probed user-level gradient descent
         other users                                                       user-level gradient descent
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
@@ -161,6 +163,12 @@ def _for_users(instance: Instance) -> Choice:
         return Choice(
             whitened,
             "it clips users at the spread of their averages, in coordinates where features look alike",
+        )
+    probed = CurvatureProbe(inner=UserGradientDescent())
+    if problem.regulariser.is_smooth and probed.applicable(problem, public) is None:
+        return Choice(
+            probed,
+            "it clips users at the spread of their averages, and a released curvature buys longer steps",
         )
     return Choice(UserGradientDescent(), "it clips users at the spread of their averages")
 
