@@ -114,8 +114,8 @@ class CurvatureProbe(Solver):
             inner, GradientDescent | ScheduledGradientDescent | ContinuousSpider | UserGradientDescent
         ):
             return (
-                f"{inner.title} does not gain from longer steps: use scheduled, ordinary or user-level gradient descent, "
-                "or the continuous spider"
+                f"{inner.title} does not gain from longer steps: use scheduled, ordinary or user-level gradient "
+                "descent, or the continuous spider"
             )
         if public.d > WIDEST:
             return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
