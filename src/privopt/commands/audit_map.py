@@ -47,7 +47,7 @@ RANK = {room: place for place, room in enumerate((*CORE, "problems"))}  # in the
 # Of `problems`: read where a statement of `proofs` is about them.
 FORMULAS = ("glm.py", "losses.py", "cornered_losses.py")
 SOURCE = Path(privopt.__file__).parent
-RECORDS, WIDTH = 400, 3
+RECORDS, WIDTH, RECORDS_OF_A_USER = 400, 3, 2
 PROBLEMS = (
     Problem(losses.logistic, Ridge(0.05)),
     Problem(losses.logistic, constraint=L1Ball(2.0)),
@@ -60,6 +60,16 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
     "svrg": {"fall_back": False},
     "svrg-plus-plus": {"fall_back": False},
 }
+FOR_USERS = frozenset(
+    {
+        "user-whitening",
+        "user-gradient-descent",
+        "user-federated-averaging",
+        "group-privacy",
+        "phased-group-sgd",
+        "phased-accelerated-erm",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -114,30 +124,33 @@ def audit_map(name: str, *, engine: EngineName) -> AuditMap:
     """
     if name not in SOLVERS:
         raise ValueError(f"the solver must be one of {', '.join(SOLVERS)}, got {name!r}.")
-    solver, problem = _posed(SOLVERS[name]().with_(**SMALL.get(name, {})))
+    units = _units(by_user=name in FOR_USERS)
+    solver = SOLVERS[name]().with_(**SMALL.get(name, {}))
+    problem = _posed(solver, units)
     with double_precision():
         jax.clear_caches()  # what is compiled already is not traced again
         with _watched() as seen:
-            _run(solver, problem, engine)
+            _run(solver, problem, units, engine)
     return AuditMap(name, engine, tuple(_readings(seen)))
 
 
-def _posed(solver: Solver) -> tuple[Solver, Problem]:
-    public = _units().public
+def _posed(solver: Solver, units: Units) -> Problem:
     for problem in PROBLEMS:
-        if solver.applicable(problem, public) is None:
-            return solver, problem
+        if solver.applicable(problem, units.public) is None:
+            return problem
     raise AssertionError(f"no problem for {solver.name}")
 
 
-def _units() -> Units:
+def _units(*, by_user: bool) -> Units:
     rng = np.random.default_rng(0)
     rows = rng.uniform(-1.0, 1.0, (RECORDS, WIDTH)) / np.sqrt(WIDTH)
-    return Units.from_arrays(rows, np.sign(rows[:, 0]).astype(int), classes=[-1, 1], row_bound=1.0)
+    groups = np.arange(RECORDS) // RECORDS_OF_A_USER if by_user else None
+    return Units.from_arrays(
+        rows, np.sign(rows[:, 0]).astype(int), classes=[-1, 1], row_bound=1.0, groups=groups
+    )
 
 
-def _run(solver: Solver, problem: Problem, engine: EngineName) -> None:
-    units = _units()
+def _run(solver: Solver, problem: Problem, units: Units, engine: EngineName) -> None:
     configured = solver.configure(Instance(problem, units.public, BUDGET))
     event = configured.event(units.public)
     run = Run(solver.name, event, BUDGET, units.public, noise=NoiseSource(), engine=engine)
