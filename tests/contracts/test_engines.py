@@ -1,20 +1,26 @@
 """Every path that computes a query is held to the plain one: kernels are checked, not trusted."""
 
+import math
+
 import numpy as np
 import pytest
 from scipy import sparse
 from tests.contracts.cases import BUDGET, EVERY_CASE, as_units, toy_arrays
-from tests.contracts.queries import EVERY_QUERY, ROW_BOUND, D
+from tests.contracts.queries import EVERY_QUERY, ROW_BOUND, D, own_residual
 
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.engine.choose import engine_on
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.reference import ReferenceEngine
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
+from privopt.problems import losses
 from privopt.queries.base import MeanQuery
+from privopt.queries.gradient import ClippedGradient
 from privopt.solve import minimize
 
 ROWS = 60
@@ -84,3 +90,23 @@ def test_minimize_takes_the_plain_engine_and_refuses_another():
     np.testing.assert_allclose(plain.params, fast.params, rtol=1e-9, atol=1e-12)
     with pytest.raises(ValueError, match="engine must be 'fast' or 'reference', got 'cluster'"):
         minimize(case.problem, units, engine="cluster", **options)
+
+
+@pytest.mark.parametrize("loss", [losses.softmax(3), losses.RecordLoss(own_residual)])
+@pytest.mark.parametrize("engine", [ReferenceEngine, InProcessEngine])
+def test_a_contribution_is_rounded_alike_however_many_units_there_are(engine, loss):
+    """One unit more must not re-round the others': a count, or a small clip of what cancels, would show it."""
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(2_060, 3)), rng.integers(0, 3, 2_060)
+    point = rng.normal(size=(3, 3) if loss.outputs > 1 else 3)
+    query = ClippedGradient(loss=loss, at=point, clip=math.inf)
+    found = []
+    for count in (40, 2_047, 2_048, 2_049, 2_060):
+        units = Units.from_arrays(
+            rows[:count], targets[:count], classes=[0, 1, 2] if loss.outputs > 1 else None, row_bound=2.0, n=2_060,
+            groups=np.arange(count), max_records_per_user=2, relation="add-or-remove-one", noise=NoiseSource(1),
+        )  # fmt: skip
+        with double_precision():
+            found.append(engine(units).gather(query)[:40])
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])

@@ -289,3 +289,9 @@ def test_many_keys_are_read_quickly() -> None:
         codes = user_codes(form, len(keys))
         assert time.process_time() - begun < seconds
         assert codes.max() == len(np.unique(keys)) - 1
+
+
+def test_texts_that_no_encoding_knows_are_told_apart_whoever_else_is_there() -> None:
+    odd = np.array(["\ud800", "'\\ud800'", "z"], dtype=object)
+    assert len(set(user_codes(odd, 3))) == 3
+    assert len(set(user_codes(np.array([*odd, 7], dtype=object), 4)[:3])) == 3

@@ -129,3 +129,21 @@ def test_the_bound_by_the_loss_holds_around_zero_and_would_not_around_another_ce
     )
     moved = InProcessEngine(many).clipped_sum(around) - InProcessEngine(few).clipped_sum(around)
     assert by_loss < 2.99 < np.linalg.norm(moved) <= 3 * around.sensitivity(few.public)
+
+
+@pytest.mark.parametrize(("clip", "height"), [(1.0, 1e306), (1e306, 1.0), (1e-321, 1.9e-322), (0.5, 1e-310)])
+@pytest.mark.parametrize("engine", [InProcessEngine, ReferenceEngine])
+def test_counts_of_any_height_neither_overflow_nor_slip_below_their_sensitivity(
+    engine: Any, clip: float, height: float
+) -> None:
+    rows, targets = np.ones((2000, 1)), np.full(2000, 3.0)
+    query = GradientAndCount(loss=losses.squared, at=np.zeros(1), clip=clip, height=height)
+    sides = [
+        Units.from_arrays(
+            rows[:k], targets[:k], groups=np.arange(k), row_bound=1.0, n=2000, relation="add-or-remove-one"
+        )
+        for k in (2000, 1999)
+    ]
+    left, right = (engine(side).clipped_sum(query) for side in sides)
+    assert np.all(np.isfinite([left, right]))
+    assert np.max(np.abs(left - right)) <= 2000 * query.sensitivity(sides[0].public)

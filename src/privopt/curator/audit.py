@@ -193,4 +193,7 @@ def distance(left: NDArray[Any], right: NDArray[Any], norm: str) -> float:
         return float(np.sum(np.abs(moved)))
     if norm == "range":
         return float(np.max(moved) - np.min(moved))
-    return float(np.linalg.norm(moved))
+    largest = float(np.max(np.abs(moved), initial=0.0))
+    if not 0.0 < largest < np.inf:
+        return largest
+    return largest * float(np.linalg.norm(moved / largest))  # squares neither vanish nor overflow

@@ -127,7 +127,15 @@ def _alike(private_cells: NDArray[Any]) -> Codes:
     """The codes of texts alone, or of integers alone."""
     private_codes = np.full(len(private_cells), -1, np.int64)
     private_known = private_cells != ""
-    private_codes[private_known] = pd.factorize(private_cells[private_known])[0]
+    if len(private_cells) and isinstance(
+        private_cells[0], str
+    ):  # pandas takes some texts for what they look like
+        position: dict[str, int] = {}
+        private_codes[private_known] = [
+            position.setdefault(private_cell, len(position)) for private_cell in private_cells[private_known]
+        ]
+    else:
+        private_codes[private_known] = pd.factorize(private_cells[private_known])[0]
     return private_codes
 
 

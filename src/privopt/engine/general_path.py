@@ -33,10 +33,13 @@ class UnitChunk(NamedTuple):
 _widths: dict[Any, int] = {}
 
 
-def chunk_length(query: MeanQuery, public: Public, units: int) -> int:
-    """How many units a chunk holds: a power of two that divides `BLOCK_ROWS`, from public sizes and the draw's.
+def chunk_length(query: MeanQuery, public: Public, *, sampled: bool) -> int:
+    """How many units a chunk holds: a power of two that divides `BLOCK_ROWS`, from public numbers alone.
 
-    Two lengths at most occur for one query, so it compiles at most twice.
+    Privacy:
+        Chunks of different lengths are compiled apart, and a contribution may be rounded differently in each. A length
+        that followed the number of units there are, or drawn, would let one unit re-round the others', and what
+        cancels or is counted may move far by that.
     """
     leaves, structure = jax.tree.flatten(query)
     key = (structure, tuple(jnp.shape(leaf) for leaf in leaves), public)
@@ -44,7 +47,9 @@ def chunk_length(query: MeanQuery, public: Public, units: int) -> int:
         _widths[key] = int(np.prod(jax.eval_shape(partial(_one_contribution, public=public), query).shape))
     width = _widths[key]
     # Features twice (float32 and float64), then each record's contribution and its derivative's intermediates.
-    return block_length(8 * public.records_per_unit * (2 * public.d + 3 * width) + 24 * width, units)
+    return block_length(
+        8 * public.records_per_unit * (2 * public.d + 3 * width) + 24 * width, public, sampled=sampled
+    )
 
 
 def contribution_shape(query: MeanQuery, public: Public) -> tuple[int, ...]:
@@ -52,10 +57,10 @@ def contribution_shape(query: MeanQuery, public: Public) -> tuple[int, ...]:
     return tuple(jax.eval_shape(partial(_one_contribution, public=public), query).shape)
 
 
-def block_length(unit_bytes: int, units: int) -> int:
-    """As many units as fit the memory target, or a small block for few."""
+def block_length(unit_bytes: int, public: Public, *, sampled: bool) -> int:
+    """As many units as fit the memory target; a small block for a sample, and where n is small."""
     full = min(BLOCK_ROWS, 1 << (max(1, CHUNK_BYTES // unit_bytes).bit_length() - 1))
-    return min(full, _SMALL_CHUNK) if units <= 8 * _SMALL_CHUNK else full
+    return min(full, _SMALL_CHUNK) if sampled or public.n <= 8 * _SMALL_CHUNK else full
 
 
 def unit_contributions(

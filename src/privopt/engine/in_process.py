@@ -192,7 +192,8 @@ class InProcessEngine:
         units, points = self.units, np.asarray(form.points, np.float64)
         private_norms = self._norms(form.norm)
         count = units.private_count if private_draw is None else len(private_draw)
-        length = block_length(8 * (2 * units.public.d + points.shape[1] + 3 * form.outputs), count)
+        entries = 2 * units.public.d + points.shape[1] + 3 * form.outputs
+        length = block_length(8 * entries, units.public, sampled=private_draw is not None)
         total = BlockedSum((units.public.d, form.outputs))
         for start in range(0, count, length):
             stop = min(start + length, count)

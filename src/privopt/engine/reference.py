@@ -153,7 +153,7 @@ class ReferenceEngine:
         """Chunks of whole units, padded to one shape, with how many units each really holds."""
         units = self.units.weighted_as(query.weighting)
         count = units.private_count if private_draw is None else len(private_draw)
-        length = self._at_once or chunk_length(query, units.public, count)
+        length = self._at_once or chunk_length(query, units.public, sampled=private_draw is not None)
         records = units.public.records_per_unit
         for start in range(0, max(count, 1), length):
             stop = min(start + length, count)

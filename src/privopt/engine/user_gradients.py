@@ -33,7 +33,6 @@ from privopt.engine.kernels import (
 )
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.problems.losses import GLMLoss
-from privopt.queries.base import ROUNDING_MARGIN
 from privopt.queries.gradient_and_count import GradientAndCount
 
 _USERS = 16  # users whose averages are mapped together
@@ -123,7 +122,7 @@ def _task(query: GradientAndCount, width: int) -> _Task:
         matrix=np.ascontiguousarray(matrix),
         centre=np.ravel(np.asarray(query.centre, np.float64)) if centred else np.zeros(size),
         centred=centred,
-        limits=(shrunk(query.clip), float(query.height) * (1.0 - ROUNDING_MARGIN)),
+        limits=(shrunk(query.clip), shrunk(query.height) if shrunk(query.clip) > 0 else 0.0),
     )
 
 

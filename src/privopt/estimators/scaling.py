@@ -245,5 +245,7 @@ def _blocks(rows: int, width: int) -> Iterator[slice]:
 
 def _lengths(private_rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """The l2 norms of rows with entries in [-1, 1]; 1 for a zero row."""
+    if len(private_rows) == 1:  # a row alone may be rounded otherwise than one among others
+        return _lengths(np.repeat(private_rows, 2, axis=0))[:1]
     private_lengths = np.sqrt(np.einsum("ij,ij->i", private_rows, private_rows))
     return np.where(private_lengths == 0, np.float32(1), private_lengths)

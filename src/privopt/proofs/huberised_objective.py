@@ -46,7 +46,7 @@ from privopt.proofs.certified_minimiser import (
 from privopt.proofs.huberised_sum import HuberisedSum, gradient_rounding
 
 Vector = NDArray[np.float64]
-_LEAST_CLIP = 1e-100  # so that no cap of a slope is subnormal, which is rounded too coarsely
+LEAST_CLIP = 1e-100  # so that no cap of a slope is subnormal, which is rounded too coarsely
 LOSSES = (Logistic, Squared, Huber, SmoothedHinge, Quantile, Poisson)
 _REGULARISERS = (NoRegulariser, Ridge, L1, ElasticNet, GroupLasso)
 _SETS = (Unconstrained, L2Ball, CentredBall, L1Ball, Box, Simplex)
@@ -112,9 +112,9 @@ class HuberisedObjective:
             raise ValueError(f"{found}.")
         if not 0.0 <= self.ridge < math.inf:
             raise ValueError(f"the ridge must be at least 0 and finite, got {self.ridge!r}.")
-        if not self.clip >= _LEAST_CLIP:
+        if not self.clip >= LEAST_CLIP:
             raise ValueError(
-                f"clip must be positive, {_LEAST_CLIP:g} at least, got {self.clip!r}: it is the largest norm of a "
+                f"clip must be positive, {LEAST_CLIP:g} at least, got {self.clip!r}: it is the largest norm of a "
                 "record's gradient."
             )
         if self.matrix is not None and self.matrix.shape != (self.width, self.width):

@@ -59,7 +59,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import SeparableRegulariser
 from privopt.proofs import huberised_objective
 from privopt.proofs.contraction import largest_step
-from privopt.proofs.huberised_objective import own_ridge
+from privopt.proofs.huberised_objective import LEAST_CLIP, own_ridge
 from privopt.proofs.pass_kernel import run_places
 from privopt.public import Public, Relation
 
@@ -148,6 +148,11 @@ class PassSteps:
                 f"clip must be positive, got {self.clip!r}: it is the largest norm of a record's gradient."
             )
         largest = largest_step(self.problem, self.public)
+        if not min(self.step_size, self.clip) >= LEAST_CLIP:
+            raise ValueError(
+                f"step_size and clip must be at least {LEAST_CLIP:g}, got {self.step_size!r} and {self.clip!r}: "
+                "the bound on rounding would vanish."
+            )
         if not 0.0 < self.step_size <= largest * (1.0 + 1e-12):
             raise ValueError(
                 f"step_size must be positive and at most 2 / (L + mu) = {largest:.6g}, got {self.step_size!r}: beyond "

@@ -11,7 +11,6 @@ from jaxtyping import Array, Float
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.public import Public
 from privopt.queries.base import (
-    ROUNDING_MARGIN,
     RecordSum,
     RowForm,
     Scalar,
@@ -82,7 +81,7 @@ class GradientAndCount(RecordSum):
         private_clipped = clip_to_ball(private_moved, self.clip)
         private_length = jnp.sqrt(jnp.sum(private_moved * private_moved))
         private_inside = private_length <= shrunk_radius(self.clip)
-        height = jnp.asarray(self.height, jnp.float64) * (1.0 - ROUNDING_MARGIN)
+        height = jnp.where(shrunk_radius(self.clip) > 0, shrunk_radius(self.height), 0.0)
         return jnp.append(private_clipped, jnp.where(private_inside, height, -height))
 
     def row_form(self, public: Public) -> RowForm | None:
