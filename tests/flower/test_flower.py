@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 from flwr.serverapp.strategy import Strategy
 
 import privopt
-from privopt import Budget, Problem, Units, minimize
+from privopt import Budget, Problem, Units, flower, minimize
 from privopt.engine.receiving import ReceivingEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.errors import ArgumentError
@@ -308,10 +308,119 @@ def test_everybody_takes_part_where_people_come_and_go():
     assert asked_nodes(strategy(n=20, relation="add-or-remove-one"), people(), IDS) == set(IDS)
 
 
-def test_far_more_people_than_the_nominal_number_are_refused():
+@pytest.mark.parametrize("count", [0, 1, 19, 20, 21, 39, 40])
+def test_one_who_comes_changes_their_own_part_alone(count):
+    data, ids = people() + people(seed=1), list(range(2 * N))
+    run = strategy(n=20, relation="add-or-remove-one", solver=UserGradientDescent(steps=1))
+    assert asked_nodes(run, data, ids[:count]) == set(ids[:count])
+
+
+def test_more_people_than_were_declared_are_refused_before_anything_is_asked_or_paid():
     grid = in_process(people() + people(), ids=range(2 * N))
-    with pytest.raises(ArgumentError, match="more than 2 n = 40 nodes"):
-        strategy(n=20, relation="add-or-remove-one").start(grid, record(np.zeros(D)))
+    account = privopt.Account(8.0, 1e-4, relation="add-or-remove-one")
+    run = strategy(n=20, relation="add-or-remove-one", account=account)
+    with pytest.raises(ArgumentError, match="n declares that no data set has more than 2 n people"):
+        run.start(grid, record(np.zeros(D)))
+    assert grid._sent == 0
+    assert not account.entries
+
+
+# ---- how long it takes ----------------------------------------------------------------------------------------------
+class Clock:
+    """Time that passes only where somebody sleeps."""
+
+    def __init__(self, monkeypatch):
+        self.now = 0.0
+        for module in (flower.strategy, flower.nodes):
+            monkeypatch.setattr(module, "time", self)
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        assert seconds >= 0
+        self.now += seconds
+
+
+def seconds_of(monkeypatch, run, data, *, slow=(), silent=(), timeout=6.0):
+    """How long a run takes by the clock, on a grid that waits for the last answer or the timeout."""
+    clock = Clock(monkeypatch)
+
+    class Waiting(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            sent = list(messages)
+            asked = {message.metadata.dst_node_id for message in sent}
+            clock.sleep(timeout if asked & set(silent) else 2.0 * bool(asked & set(slow)))
+            replies = super().send_and_receive(sent)
+            return [reply for reply in replies if reply.metadata.src_node_id not in silent]
+
+    nodes = {node: {"person": person} for person, node in enumerate(IDS[: len(data)])}
+    grid = Waiting(client_app(losses.logistic, lambda context: data[context.node_config["person"]]), nodes)
+    run.start(grid, record(np.zeros(D)), timeout=timeout)
+    return clock.now
+
+
+def test_who_is_there_does_not_show_in_how_long_a_run_waits(monkeypatch):
+    waits = {
+        seconds_of(monkeypatch, strategy(relation="add-or-remove-one", wait_seconds=5.0), people()[:count])
+        for count in (0, 1, N - 1, N)
+    }
+    assert waits == {5.0}
+
+
+def test_nobody_is_waited_for_unless_asked(monkeypatch):
+    assert seconds_of(monkeypatch, strategy(relation="add-or-remove-one"), []) == 0.0
+
+
+def test_where_nodes_are_public_a_run_waits_for_them(monkeypatch):
+    assert seconds_of(monkeypatch, strategy(least_nodes=N, wait_seconds=5.0), people()) == 5.0
+    assert seconds_of(monkeypatch, strategy(least_nodes=N, wait_seconds=5.0), people()[1:]) == 11.0
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        UserGradientDescent(steps=4),
+        privopt.StochasticGradientDescent(rate=0.1, steps=5, clip=0.2),
+    ],
+    ids=["everybody", "sampled"],
+)
+def test_with_fixed_rounds_nobody_who_is_slow_or_silent_or_absent_shows(monkeypatch, solver):
+    run = strategy(relation="add-or-remove-one", solver=solver, round_seconds=7.0)
+    plain = strategy(relation="add-or-remove-one", solver=solver)
+    cases = [
+        (people(), {}),
+        (people(), {"slow": IDS[:1]}),
+        (people(), {"silent": IDS[:1]}),
+        (people(), {"silent": IDS}),
+        (people()[:-1], {}),
+        ([], {}),
+    ]
+    rounds = {seconds_of(monkeypatch, run, data, **those) / 7.0 for data, those in cases}
+    assert rounds in ({5.0}, {6.0})  # a total weight before the four gradients, perhaps one before the five
+    assert seconds_of(monkeypatch, plain, people(), silent=IDS) > seconds_of(monkeypatch, plain, people())
+
+
+def test_a_wait_that_would_show_one_person_is_refused():
+    with pytest.raises(ValueError, match="how long the run waits for them would show whether one person is"):
+        strategy(relation="add-or-remove-one", least_nodes=2)
+    with pytest.raises(TypeError, match=r"least_nodes must be an integer, got 2\.5"):
+        strategy(least_nodes=2.5)
+
+
+@pytest.mark.parametrize("name", ["wait_seconds", "round_seconds"])
+def test_a_number_of_seconds_is_one(name):
+    for wrong in (-1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match=f"{name} must be a finite number of seconds"):
+            strategy(**{name: wrong})
+    with pytest.raises(TypeError, match=f"{name} must be a number of seconds, got '1'"):
+        strategy(**{name: "1"})
+
+
+def test_a_round_must_have_time_for_the_timeout():
+    grid = in_process(people())
+    with pytest.raises(ValueError, match="timeout = 3600 must be less than round_seconds = 60"):
+        strategy(round_seconds=60).start(grid, record(np.zeros(D)))
     assert grid._sent == 0
 
 

@@ -1,5 +1,6 @@
 """The people behind the nodes of a Flower grid, as an engine asks them."""
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ class Nodes:
         settings: the public numbers that a node needs.
         timeout: seconds to wait for answers to one question.
         config: sent along with each question.
+        round_seconds: how long a question takes at least, whoever answers it and when; None for as long as answers do.
     """
 
     def __init__(
@@ -31,10 +33,12 @@ class Nodes:
         *,
         timeout: float,
         config: ConfigRecord | None = None,
+        round_seconds: float | None = None,
     ) -> None:
         self._grid, self._settings = grid, settings
         self._private_ids = list(private_ids)
         self._timeout, self._config = timeout, config
+        self._round_seconds = 0.0 if round_seconds is None else round_seconds
         self.asked = 0
 
     @property
@@ -46,8 +50,15 @@ class Nodes:
         """See `Respondents.ask`: the first reply of each node that was asked, whatever is in it.
 
         Privacy:
-            Which nodes reply, how often and with what decides nothing but what is in the mapping.
+            Which nodes reply, how often and with what decides nothing but what is in the mapping, and how long this
+            takes: at least `round_seconds`, also where nobody is asked.
         """
+        until = time.monotonic() + self._round_seconds
+        private_answers = self._answers(asked, private_positions)
+        time.sleep(max(0.0, until - time.monotonic()))
+        return private_answers
+
+    def _answers(self, asked: Asked, private_positions: NDArray[np.int64]) -> dict[int, Any]:
         self.asked += 1
         arrays, config = question(asked, self._settings, self.asked)
         private_asked = {self._private_ids[position]: position for position in private_positions.tolist()}

@@ -1,5 +1,6 @@
 """A Flower strategy that runs a solver of the library: the solver asks the curator, the curator asks the nodes."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -60,8 +61,8 @@ class UserStrategy(Strategy):
     Args:
         problem: a loss, a `Problem`, or a function, as for `minimize`; `client_app` gets the same.
         n: public number of people, by which means are divided however many answer. Under replace-one the n nodes of the
-            smallest identifiers take part if there are more; under add-or-remove-one everybody does, so let n be a
-            number that the people hardly exceed.
+            smallest identifiers take part if there are more. Under add-or-remove-one everybody does, and more than 2n
+            are refused: let n be a number that the people hardly exceed, and no data set have more than 2n.
         d: columns of a record's features, the intercept's included.
         budget: the (epsilon, delta) of the run.
         row_bound: public bound on the norm of a record's features, without the intercept.
@@ -76,7 +77,11 @@ class UserStrategy(Strategy):
         account: a budget shared with other runs; charged for the whole plan.
         random_state: a seed: reproducible, and *not private*.
         observer: called with (name, count) after releases.
-        least_nodes: `start` waits until so many nodes are there, for as long as it would wait for an answer.
+        least_nodes: `start` waits until so many nodes are there, for as long as it would wait for an answer. Only under
+            replace-one, where their number is public.
+        wait_seconds: public number of seconds that `start` waits, always in full, before it looks who is there.
+        round_seconds: public number of seconds that every round lasts at least, however soon the answers are there; it
+            must exceed the `timeout` of `start`. None ends a round with its last answer.
     Privacy:
         (epsilon, delta)-differential privacy of one person, who is one node, towards whoever sees what the server
         releases: parameters, transcript, result. The server itself sees the contributions, which are clipped and have
@@ -85,8 +90,21 @@ class UserStrategy(Strategy):
         `engine.receiving`. No metric, number of examples or error of a node is read or passed on. That a person has
         one node is the caller's declaration. A price that supposes a secret sample supposes that nobody but the server
         learns which nodes were asked.
+
+        Under add-or-remove-one the data sets, and so the neighbours among which the guarantee holds, are those of at
+        most 2n nodes: the caller's declaration too, as that no data set exceeds the n of `Units.from_arrays`. The
+        rounding of sums is priced for so many, see `engine.rounding`. Everybody takes part, so one who comes changes
+        their own part alone. No coin could take the declaration's place: at a public rate it bounds the expected
+        number for a declared number of nodes only, and the number itself for none; at a rate computed from how many
+        there are, one who comes would change the part of everybody. The one refusal that depends on the number of
+        nodes names the declaration, and no two declared neighbours differ in it.
+
+        How long things take is no release and is not priced. A round ends with its last answer, or at the timeout: one
+        person who is slow or silent makes it longer, for whoever can see when rounds begin or results appear. With
+        `round_seconds` rounds last alike, up to what the server itself computes and what the grid needs beyond its
+        timeout; so do starts under add-or-remove-one, which wait for nobody.
     Raises:
-        TypeError, ValueError: an argument is out of its range.
+        TypeError, ValueError: an argument is out of its range, or `least_nodes` is above 1 under add-or-remove-one.
     """
 
     def __init__(
@@ -109,6 +127,8 @@ class UserStrategy(Strategy):
         random_state: int | None = None,
         observer: Observer | None = None,
         least_nodes: int = 1,
+        wait_seconds: float = 0.0,
+        round_seconds: float | None = None,
     ) -> None:
         check_payment(budget, account, observer)
         columns = d - (intercept is not None)
@@ -132,7 +152,9 @@ class UserStrategy(Strategy):
         self.public: Public = nobody.public.block(int(n))
         self._problem, self._solver, self._budget = problem, solver, budget
         self._account, self._random_state, self._observer = account, random_state, observer
-        self._least_nodes = least_nodes
+        self._least_nodes = _least_nodes(least_nodes, self.public.relation)
+        self._wait_seconds = _seconds("wait_seconds", wait_seconds)
+        self._round_seconds = None if round_seconds is None else _seconds("round_seconds", round_seconds)
         self._settings = Settings(
             loss="",
             n=int(n),
@@ -162,10 +184,11 @@ class UserStrategy(Strategy):
         """Run the solver.
 
         Args:
-            grid: the nodes, of which those take part in the whole run that are there now.
+            grid: the nodes, of which those take part in the whole run that are there when it has waited.
             initial_arrays: the starting point: one array, or for a function the arrays of its dictionary of parameters.
             num_rounds: not taken: the number of rounds is the solver's, since it decides the price.
-            timeout: seconds to wait for the answers to one question.
+            timeout: seconds to wait for the answers to one question. If `round_seconds` is given, less than that by
+                what the grid needs beyond it: three seconds, where it looks for answers every three.
             train_config: sent to the nodes with each question.
             evaluate_config: not taken: what nodes measure is not private.
             evaluate_fn: called with (0, the starting point) and (questions asked, the released parameters), at the
@@ -173,13 +196,22 @@ class UserStrategy(Strategy):
         Raises:
             TypeError, ValueError, BudgetExceeded: an argument is not usable, or the budget cannot pay; no node was
                 asked.
+            ArgumentError: there are more nodes than were declared, see `Privacy`; no node was asked, nothing paid.
         """
         _refuse(num_rounds, evaluate_config)
+        self._check_timeout(timeout)
         start, shapes = _starting_point(initial_arrays, self._problem)
         loss = posed_problem(self._problem, start).loss
         settings = replace(self._settings, loss=loss_name(loss), start=shapes)
         self.summary()
-        nodes = Nodes(grid, self._taking_part(grid, timeout), settings, timeout=timeout, config=train_config)
+        nodes = Nodes(
+            grid,
+            self._taking_part(grid, timeout),
+            settings,
+            timeout=timeout,
+            config=train_config,
+            round_seconds=self._round_seconds,
+        )
         result = UserResult()
         _evaluate(evaluate_fn, 0, initial_arrays, result)
         result.private = minimize_on(
@@ -226,27 +258,58 @@ class UserStrategy(Strategy):
         solver = self._solver if isinstance(self._solver, str) else self._solver.title
         log(INFO, "privopt: %s, %s, solver %s", self._budget, self.public, solver)
 
+    def _check_timeout(self, timeout: float) -> None:
+        if self._round_seconds is not None and not timeout < self._round_seconds:
+            raise ValueError(
+                f"timeout = {timeout!r} must be less than round_seconds = {self._round_seconds:g}: a round in which "
+                "somebody is silent would last longer than the others. Give start(..., timeout=...) some seconds less."
+            )
+
     def _taking_part(self, grid: Grid, timeout: float) -> list[int]:
         """The nodes of the run, chosen without asking them.
 
         Privacy:
-            Under replace-one the nodes are public: the n of the smallest identifiers. Under add-or-remove-one one that
-            comes must move no other out: everybody, and it is the caller's to see that they are not far more than n.
+            Under replace-one the nodes are public: the n of the smallest identifiers, and the wait may depend on how
+            many there are. Under add-or-remove-one the wait is a public number of seconds, and one that comes moves no
+            other out: everybody takes part.
         Raises:
-            ArgumentError: under add-or-remove-one there are more than twice n.
+            ArgumentError: under add-or-remove-one there are more than twice n, which no declared data set has.
         """
-        until = time.monotonic() + timeout
-        while len(private_ids := set(grid.get_node_ids())) < self._least_nodes and time.monotonic() < until:
-            time.sleep(_POLL_SECONDS)
-        private_sorted = sorted(private_ids)
+        time.sleep(self._wait_seconds)
+        private_ids = set(grid.get_node_ids())
         if self.public.relation is Relation.REPLACE_ONE:
-            return private_sorted[: self.public.n]
-        if len(private_sorted) > MOST_NODES * self.public.n:
+            until = time.monotonic() + timeout
+            while len(private_ids) < self._least_nodes and time.monotonic() < until:
+                time.sleep(_POLL_SECONDS)
+                private_ids = set(grid.get_node_ids())
+            return sorted(private_ids)[: self.public.n]
+        if len(private_ids) > MOST_NODES * self.public.n:
             raise ArgumentError(
-                f"there are more than {MOST_NODES} n = {MOST_NODES * self.public.n} nodes: n must be a public number "
-                "that the people hardly exceed."
+                f"there are more than {MOST_NODES} n = {MOST_NODES * self.public.n} nodes: under add-or-remove-one n "
+                f"declares that no data set has more than {MOST_NODES} n people. Give a public n that they hardly "
+                "exceed."
             )
-        return private_sorted
+        return sorted(private_ids)
+
+
+def _least_nodes(least_nodes: Any, relation: Relation) -> int:
+    if isinstance(least_nodes, bool) or not isinstance(least_nodes, int | np.integer):
+        raise TypeError(f"least_nodes must be an integer, got {least_nodes!r}.")
+    if least_nodes > 1 and relation is Relation.ADD_OR_REMOVE_ONE:
+        raise ValueError(
+            f"least_nodes = {least_nodes} is not taken under add-or-remove-one: the number of nodes is private, and "
+            "how long the run waits for them would show whether one person is there. Give `wait_seconds`, a public "
+            "number of seconds that is always waited in full."
+        )
+    return int(least_nodes)
+
+
+def _seconds(name: str, seconds: Any) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float | np.number):
+        raise TypeError(f"{name} must be a number of seconds, got {seconds!r}.")
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{name} must be a finite number of seconds, at least 0, got {seconds!r}.")
+    return float(seconds)
 
 
 def _refuse(num_rounds: Any, evaluate_config: Any) -> None:
