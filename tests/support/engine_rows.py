@@ -58,6 +58,7 @@ def units_for(loss: Any, layout: str) -> Units:
         classes=classes,
         groups=users,
         max_records_per_user=8,
+        user_weighting="sqrt",
         noise=FixedChoice(),
         storage="float64" if "float64" in layout else "float32",
     )
