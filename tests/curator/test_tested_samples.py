@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from privopt.curator.audit import Audit
+from privopt.curator.handles import Held
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
@@ -16,9 +17,13 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.queries.base import query
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.held_count import HeldCount
+from privopt.queries.held_friends import FriendlyMean, FriendlyWeight
+from privopt.queries.held_huber import HuberCentre, HuberScore
 from privopt.queries.held_mean import HeldMean
+from privopt.queries.held_outliers import AcceptedMean, ConcentrationScore
 
 RELATIONS = ["replace-one", "add-or-remove-one"]
 WIDE = Budget(1e6, 1e-5)
@@ -141,6 +146,81 @@ def test_nobody_else_is_answered_about_a_sample():
             other.hold(POINTS, sample=stream)
         with pytest.raises(ValueError, match="sample must be a stream of TestedSamples"):
             curator.hold(POINTS, groups=4, sample=stream)
+
+
+@query
+class AnotherMean(HeldMean):
+    """Whatever the library says of its mean, it does not say it of this one."""
+
+    def value(self, private_vectors, private_present):
+        del private_present
+        return private_vectors.sum(axis=0)
+
+
+@query
+class ClaimedCount(HeldCount):
+    """A class that makes the claim itself."""
+
+    on_samples = frozenset({"answer"})
+
+
+@query
+class InheritedCount(HeldCount):
+    """Changes nothing, claims nothing."""
+
+
+AROUND = {"origin": np.zeros(2), "radius": 1.0, "least": 30, "steps": 400}
+NEAR = {"origin": np.zeros(2), "within": 0.1}
+ON_SAMPLES = {
+    "friendly weight": (lambda held: FriendlyWeight(held=held, **NEAR), ""),
+    "friendly mean": (lambda held: FriendlyMean(held=held, least_weight=4.0, **NEAR), ""),
+    "concentration": (lambda held: ConcentrationScore(held=held, **NEAR), ""),
+    "accepted mean": (
+        lambda held: AcceptedMean(held=held, lottery=np.zeros(50), failure=1e-6, **NEAR),
+        "",
+    ),
+    "count": (count, "answer"),
+    "score": (lambda held: HuberScore(held=held, **AROUND), "answer"),
+    "clipped mean": (mean, "mean"),
+    "centre": (lambda held: HuberCentre(held=held, **AROUND), "mean"),
+    "another mean": (lambda held: AnotherMean(held=held, centre=jnp.zeros(2), radius=10.0), ""),
+    "claimed": (lambda held: ClaimedCount(held=held, centre=jnp.zeros(2), radius=5.0), "answer"),
+    "inherited": (lambda held: InheritedCount(held=held, centre=jnp.zeros(2), radius=5.0), ""),
+}
+
+
+@pytest.mark.parametrize("wanted", ["answer", "mean"])
+@pytest.mark.parametrize("kind", ON_SAMPLES)
+def test_a_sample_answers_only_statistics_that_are_made_for_it(kind, wanted, monkeypatch):
+    """Replace-one: the price is that of a sample, so that nothing may read the other rows; and a unit that enters must
+    move what is released by half of its sensitivity, which a count or a score does not satisfy."""
+    statistic, claimed = ON_SAMPLES[kind]
+    with double_precision():
+        curator = curator_on(units())
+        stream = curator.stream("tests", TESTS)
+        held = curator.hold(POINTS, sample=stream)
+        if wanted == "mean":
+            assert not stream.ask("answer", count(held))
+        asked = statistic(held)
+        if wanted == claimed:
+            stream.ask(wanted, asked)
+            return
+
+        def read(*arguments):
+            pytest.fail("the data were read")
+
+        monkeypatch.setattr(type(asked), "value", read)
+        with pytest.raises(ValueError, match=f"is not made for the request '{wanted}' on a secret sample"):
+            stream.ask(wanted, asked)
+        turn = curator._streams[stream.key].sample
+        assert (turn.answers, turn.releases) == ((0, 0) if wanted == "answer" else (1, 0))
+
+
+@pytest.mark.parametrize("kind", ["friendly weight", "friendly mean", "concentration", "accepted mean"])
+def test_statistics_of_a_known_number_of_points_refuse_a_sample_by_themselves(kind):
+    held = Held(points=50, replaced=True, drawn_for=0)
+    with pytest.raises(ValueError, match="private in a secret sample"):
+        ON_SAMPLES[kind][0](held).sensitivity(units().public)
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

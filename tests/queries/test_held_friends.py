@@ -135,6 +135,39 @@ def test_no_point_moves_the_accepted_mean_further_than_stated_while_decisions_ag
     assert np.all(moved <= mean.sensitivity(PUBLIC))
 
 
+@pytest.mark.parametrize("points", [4, 6, 8, 10, 14, 20])
+def test_where_one_side_passes_some_point_of_the_other_is_accepted_for_sure(points):
+    """So the mean of the other side is one of points, not the zero of an empty set."""
+    rng = np.random.default_rng(points)
+    spread = rng.choice([0.4, 0.7, 1.0, 1.3], (20_000, 1, 1))
+    left = spread * np.where(
+        rng.random((20_000, 1, 1)) < 0.5,
+        rng.normal(size=(20_000, points, 2)),
+        rng.integers(-1, 2, (20_000, points, 2)),
+    )
+    right = left.copy()
+    right[:, 0] = 100.0
+    score = ConcentrationScore(held=held(points), origin=jnp.zeros(2), within=1.0)
+    # At the edge: as few neighbours as pass.
+    found = many(score, (left,))[0]
+    passed = (found >= 2 * points / 3) & (found < 2 * points / 3 + 1)
+    assert passed.sum() > 50
+    chances = jax.jit(jax.vmap(lambda p: acceptance(p, 1.0)))(jnp.asarray(right[passed]))
+    assert np.asarray(chances).max(axis=1).min() == 1.0
+
+
+@pytest.mark.parametrize("points", [2, 3])
+def test_the_accepted_mean_of_two_points_is_refused(points):
+    """Both are accepted where they are close, and neither once one is replaced."""
+    apart = np.array([[0.0, 0.0], [100.0, 0.0]])
+    assert not np.asarray(acceptance(jnp.asarray(apart), 1.0)).any()
+    mean = AcceptedMean(
+        held=held(points), origin=jnp.zeros(2), within=ONE, lottery=jnp.zeros(points), failure=1e-7
+    )
+    with pytest.raises(ValueError, match="at least 4 points"):
+        mean.sensitivity(PUBLIC)
+
+
 def test_an_odd_number_of_points_needs_one_left_out():
     """E7: with K odd and h > K / 2, accepted points of the two data sets need not share a neighbour."""
     # Two clusters of 3 at distance 1 around nothing in common, and one point that changes sides: K = 7, h = 4 > 3.5.

@@ -126,6 +126,68 @@ def test_no_added_point_moves_score_or_centre_further_than_stated(points, least,
     assert 0.1 < centre <= 1.0
 
 
+def sampled(least, steps, points):
+    held = Held(points=points, replaced=True, drawn_for=0)
+    fields = {"held": held, "origin": jnp.zeros(1), "radius": 1.0, "least": least, "steps": steps}
+    return HuberScore(**fields), HuberCentre(**fields)
+
+
+@pytest.mark.parametrize("least", [21, 25, 45])
+def test_entering_a_sample_moves_the_centre_by_half_of_what_is_stated_whichever_sample_scores(least):
+    """Samples S, S + y and S + y': the scores of S and S + y' may both be 0 where that of S + y is not."""
+    rng = np.random.default_rng(least)
+    points, count = 2 * least - 4, 60
+    queries = sampled(least, proof.descent_steps(least, 2 * least - 1), points)
+    half = 0.5 * float(queries[1].sensitivity(PUBLIC))
+    rows, present = np.zeros((count, points + 1, 1)), np.zeros((count, points + 1), bool)
+    present[:, :least] = True  # the first set: N0 equal points, one too few for a score
+    for one in range(1, count):
+        outside, turned = rng.integers(0, points - least), rng.integers(0, least + 1)
+        rows[one, :least] = rng.uniform(0.8, 0.95)
+        rows[one, :turned] *= rng.choice([-1.0, 0.0])
+        rows[one, least : least + outside] = rng.choice([5.0, -5.0, 100.0], size=(outside, 1))
+        present[one, least : least + outside] = True
+    read = [jax.jit(jax.vmap(query.value)) for query in queries]
+
+    def ask(vectors, mask):
+        return [np.asarray(each(jnp.asarray(vectors), jnp.asarray(mask))) for each in read]
+
+    def with_one(at):
+        vectors, mask = rows.copy(), present.copy()
+        vectors[:, -1], mask[:, -1] = at, True
+        return ask(vectors, mask)
+
+    score, centre = ask(rows, present)
+    found = [with_one(at) for at in (centre, centre + 0.3, 5.0, -100.0)]
+    for score_left, left in found:
+        assert np.abs(score_left - score).max() <= 1
+        for score_right, right in found:
+            safe = np.maximum.reduce([score, score_left, score_right]) >= 1
+            assert np.abs(left - centre)[safe].max(initial=0.0) <= half
+            assert np.abs(left - right)[safe].max(initial=0.0) <= 2.0 * half
+    assert (score[0], found[0][0][0], found[2][0][0]) == (0, 1, 0)
+    assert np.abs(found[2][1] - centre)[0] > 0.95 * half
+
+
+def test_a_sample_needs_enough_close_points():
+    held = Held(points=30, replaced=True, drawn_for=0)
+    fields = {"held": held, "origin": jnp.zeros(1), "radius": 1.0, "steps": 10}
+    with pytest.raises(ValueError, match="at least 21 points must be close"):
+        HuberCentre(**fields, least=20).sensitivity(PUBLIC)
+    assert HuberCentre(**fields, least=21).sensitivity(PUBLIC) == pytest.approx(2.04 / 21, rel=1e-12)
+
+
+def test_points_are_cut_nearer_the_more_entries_they_have():
+    """So that distances from a matrix product of k entries are known to 1e-4 c^2 in the worst case."""
+    k = 20_000
+    vectors = np.zeros((12, k))
+    vectors[:, 0] = 1e9
+    centre = asked(12, least=8, radius=1.0, k=k, steps=5)[1]
+    length = np.linalg.norm(values([centre], vectors)[0])
+    worst = 4.0 * (k + 3) * 2.0**-53 * length**2
+    assert 0.9e-4 < worst <= 1.001e-4
+
+
 def test_absent_rows_read_as_points_move_the_centre_further_than_stated():
     """N1: a unit that comes replaces a row of zeros, and the smaller constant does not cover that."""
     rows, least = 30, 25

@@ -249,3 +249,19 @@ def test_tests_are_gaussian_up_to_forty_steps_and_a_sparse_vector_beyond():
     many = PhasedAcceleratedERM(aggregator="stable", phases=3, strength=1e-3).configure(instance)
     assert (few.tests, many.tests) == ("gaussian", "sparse-vector")
     assert sum(map(sum, many.lengths)) > 40
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"aggregator": "stable", "tests": "gaussian", "rate": 0.8}, "needs tests='sparse-vector'"),
+        ({"aggregator": "stable", "tests": "none"}, "releases every mean behind a test"),
+        ({"aggregator": "clip", "tests": "gaussian"}, "only aggregator='stable' has tests"),
+        ({"aggregator": "adaptive", "tests": "sparse-vector"}, "only aggregator='stable' has tests"),
+    ],
+)
+def test_tests_that_nobody_asks_or_prices_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        PhasedAcceleratedERM(**fields)
+    with pytest.raises(ValueError, match=message):
+        erm(fields["aggregator"]).with_(**fields)

@@ -29,7 +29,7 @@ from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.precision import as_jax, require_double_precision
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, Scalar, StatisticOfHeld
-from privopt.queries.safeguards import stated_sensitivity
+from privopt.queries.safeguards import require_on_sample, stated_sensitivity
 
 Observer = Callable[[str, int], None]
 
@@ -176,7 +176,9 @@ class Curator(abc.ABC):
         return released
 
     def _require_sample(self, stream: OpenStream, request: StreamRequest) -> None:
-        """Refuse points that were not drawn for this stream, or have served. Needs no data.
+        """Refuse points that were not drawn for this stream, or have served, or a statistic not made for samples.
+
+        Needs no data.
 
         Privacy:
             What a test says about a sample is priced together with the releases of that stream on it. A release on it
@@ -187,6 +189,7 @@ class Curator(abc.ABC):
         drawn_for = held.drawn_for if isinstance(held, Held) else None
         if isinstance(request.mechanism, TestedSamples):
             stream.sample.admit(request.name, held, request.mechanism.tests)
+            require_on_sample(query, request.name)
         elif drawn_for is not None:
             raise ValueError(loops.SAMPLE_IS_ANOTHERS)
 
@@ -223,6 +226,8 @@ class Curator(abc.ABC):
                 about. The contributions of all units are computed.
         Returns:
             The handle that a `StatisticOfHeld` names them by. The points are kept in a secret random order.
+        Privacy:
+            Of a drawn block max(n, its private number of units) rows are kept, which shows in memory and time only.
         Raises:
             ValueError: there are no such groups.
         """

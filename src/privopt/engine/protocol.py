@@ -71,7 +71,11 @@ class Engine(Protocol):
         ...
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
-        """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit."""
+        """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit.
+
+        Privacy:
+            Of a drawn block there are max(n, its private number of units) rows, which shows in memory and time only.
+        """
         ...
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:

@@ -31,6 +31,12 @@ e^eps_a:
 
     P(E) <= e^eps_a (e^(eps - e1) e^eps_b P'(E) + delta_sub(eps - e1)) <= e^eps P'(E) + e^e1 delta_sub(eps - e1).
 
+Where the Gaussian's sensitivity holds only if a score of a sample is at least 1, S is called unsafe if the score is 0
+on S, S + u and S + u' alike, u' what replaces u. That is the same for D and D', so what passes at an unsafe S is left
+out of both processes, p0 = p1 = p0' = p1' = 0 there, and the above holds for the rest. Left out of P is at most the
+probability of a wrong pass, the bad event; leaving out makes P' smaller. On every other S all three distances must be
+covered, that of S and S + u' too where the score is 0 on both: see Lemma T in `proofs.huber_centre`.
+
 Several such vectors have independent thresholds: the factors multiply, so e1 adds up, and their Gaussians compose.
 Other releases on the same units are further steps of A and B.
 

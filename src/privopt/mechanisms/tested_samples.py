@@ -22,9 +22,9 @@ class TestedSamples(SparseTest):
     """A reversed sparse vector whose tests look at fresh Poisson samples, and a Gaussian release on each that passes.
 
     The points of a sample are held by `curator.hold(query, sample=stream)`; "answer" tests a statistic of them, of
-    sensitivity 1 wherever a unit enters, leaves or is replaced; "mean" releases another one. A sample serves for one
-    answer, and for one release if the answer was to go on; after the vector has stopped, samples that were not tested
-    serve for the releases that are left.
+    sensitivity 1 wherever a unit enters, leaves or is replaced; "mean" releases another one; which may be asked
+    for is said by `StatisticOfHeld.on_samples`. A sample serves for one answer, and for one release if the answer was
+    to go on; after the vector has stopped, samples that were not tested serve for the releases that are left.
 
     Args:
         threshold, epsilon_threshold, epsilon_queries, reversed, bad_event_delta: see `SparseTest`.

@@ -79,6 +79,8 @@ def stable_numbers(
     secret = sampled or not replaced
     if least <= points / 2 or (secret and 2 * least - 1 - (points + stray) < slack):
         return None
+    if sampled and least < proof.LEAST_OF_SAMPLE:
+        return None
     inner = float(proof.inner_radii(slack, least, replaced=replaced, sampled=sampled)[-1])
     if inner < _LEAST_INNER:
         return None

@@ -29,6 +29,21 @@ the sum is 1 / N(l). Lemma H with N = N(l): the centre moves by at most a c / N(
 1 of those points are in D', and within b(l) + a c / N(l) = b(l - 1) of u_D'. So f(D') >= l - 1; and the roles may be
 exchanged.
 
+**Lemma T.** On secret samples a unit enters, leaves or is replaced. Under replace-one the score takes a = 2.04 there,
+no less than any of the three moves the gradient by, so that Lemma F holds for each of them; a' = 1.02 is what entering
+or leaving takes. Let N0 >= 21 and S, S + y, S + y' be the samples without the unit, with it, and with what replaces it.
+If f >= 1 on *one of the three*, then |u_S - u_(S + y)| and |u_S - u_(S + y')| are at most a' c / N0, and |u_(S + y) -
+u_(S + y')| is at most 2 a' c / N0.
+
+*Proof.* If f(S) >= 1, Lemma H for S with N >= N0 + 1 gives a' c / (N0 + 1) for both. If f(S + y) >= 1, Lemma H for S +
+y gives it for S + y and S; and as in the proof of Lemma F at least N0 points of S are within b_0 of u_S. Now N0 (c -
+b_0) = 0.05 N0 c > a' c as N0 >= 21: Lemma H for S with N = N0 and b = b_0 gives a' c / N0 for S and S + y'. Likewise
+with y and y' exchanged. The last bound is the sum of the two.
+
+The scores of S and S + y' may both be 0 there: a wrong pass is one where f is 0 on *all three*, see
+`ledger.tested_samples`, and Delta = a c / N0 = 2 a' c / N0. Where units are added or removed there are S and S + y
+only, and a = a'.
+
 **The solver cannot fail where it matters.** Let N0 > K / 2 and let D or a neighbour have f >= 1. By the lemmas at
 least N0 points of D lie within b_0 of a minimiser mu. Of 64 points of D, chosen at random, one is such a point except
 with probability 2^-64 (K <= 64: all are tried). It has N0 points within 2 b_0, so the candidate with the smallest
@@ -59,7 +74,7 @@ from numpy.typing import NDArray
 TOLERANCE = 0.01  # kappa
 EDGE = 0.95  # b_0 / c
 CANDIDATES = 64
-FAR = 1e5  # points are first clipped to this many radii around a public centre, so that float64 can tell them apart
+LEAST_OF_SAMPLE = 21  # N0 on a secret sample, see Lemma T
 _START = 3.0  # distance of the start from a minimiser, in radii
 
 
@@ -88,8 +103,17 @@ def inner_radii(most: int, least: int, *, replaced: bool, sampled: bool = False)
 
 
 def centre_shift(least: int, *, replaced: bool, sampled: bool = False) -> float:
-    """Delta: how far the centre moves, in radii, where the score is at least 1."""
-    return movement(replaced=replaced, sampled=sampled) / (least + 1)
+    """Delta: how far the centre moves, in radii, where the score is at least 1.
+
+    Raises:
+        ValueError: the points are a secret sample and N0 is below `LEAST_OF_SAMPLE`.
+    """
+    if sampled and least < LEAST_OF_SAMPLE:
+        raise ValueError(
+            f"on a secret sample at least {LEAST_OF_SAMPLE} points must be close to the centre, got least = {least}: "
+            "sample at a higher rate, or hold points without `sample`."
+        )
+    return movement(replaced=replaced, sampled=sampled) / (least if sampled else least + 1)
 
 
 def descent_steps(least: int, most: int) -> int:

@@ -310,7 +310,15 @@ class StatisticOfHeld(Query):
 
     Public about them are `held.points`, K, and `held.replaced`, which says whether a neighbouring data set replaces one
     point or adds or removes one.
+
+    Attributes:
+        on_samples: which requests of `TestedSamples` may be fed with it on points of a secret sample. It serves the
+            class that declares it and no subclass. "answer" claims that the statistic reads present rows only and moves
+            by at most its sensitivity where a unit enters, leaves or is replaced; "mean" claims in addition that under
+            replace-one entering or leaving moves it by at most *half* of its sensitivity, as the price supposes.
     """
+
+    on_samples: ClassVar[frozenset[str]] = frozenset()
 
     held: Any
 

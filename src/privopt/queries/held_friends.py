@@ -106,14 +106,19 @@ class FriendlyMean(StatisticOfHeld):
 
 
 def require_replaced(held: Any) -> None:
-    """Refuse points that come and go.
+    """Refuse points that come and go, and those of a secret sample, whose number is private.
 
     Raises:
-        ValueError: they do.
+        ValueError: they do, or they are.
     """
     if not held.replaced:
         raise ValueError(
             "this statistic depends on the number of points: use replace-one, which fixes it, or groups of units."
+        )
+    if held.sampled:
+        raise ValueError(
+            "this statistic depends on the number of points, which is private in a secret sample: hold points without "
+            "`sample`."
         )
 
 

@@ -1,11 +1,11 @@
 """The Huber centre of held points, and the score that certifies how little one point can move it.
 
 The proofs are in `privopt.proofs.huber_centre`: the score has sensitivity 1, and wherever it is at least 1 the centre
-moves by at most a c / (N0 + 1).
+moves by at most a c / (N0 + 1), on secret samples a c / N0.
 """
 
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.proofs import huber_centre as proof
 from privopt.public import Public
 from privopt.queries.base import Scalar, StatisticOfHeld, query, static
-from privopt.queries.held_mean import clipped_offsets
+from privopt.queries.held_friends import within_reach
 
 _HALVINGS = (
     60  # of squared distances up to 4e10 squared radii: quicker than sorting, and close enough for a start
@@ -28,7 +28,7 @@ class _AroundItself(StatisticOfHeld):
 
     Attributes:
         held: the points.
-        origin: v0, (k,), public or released; points further than 1e5 radii from it are moved to that distance.
+        origin: v0, (k,), public or released; points far from it are moved nearer, see `within_reach`.
         radius: c.
         least: N0, more than half of the points that there may be.
         steps: of the solver, see `proofs.huber_centre.descent_steps`; at least as many.
@@ -43,7 +43,7 @@ class _AroundItself(StatisticOfHeld):
     def _solved(
         self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]
     ) -> tuple[Array, Array, Array]:
-        private_points = clipped_offsets(private_vectors, self.origin, proof.FAR * self.radius)
+        private_points = within_reach(private_vectors, self.origin, self.radius)
         return huber_centre(private_points, private_present, self.radius, least=self.least, steps=self.steps)
 
 
@@ -55,6 +55,8 @@ class HuberScore(_AroundItself):
         Sensitivity 1, by Lemma F; 0 on both data sets where the solver's residual is too large, except with the
         probability 2^-64 stated there. Where the number of points is private the score is cut at 2 N0 - 1 - K.
     """
+
+    on_samples: ClassVar[frozenset[str]] = frozenset({"answer"})
 
     held: Any = static()
     origin: Float[Array, " k"]
@@ -101,7 +103,11 @@ class HuberCentre(_AroundItself):
         lets any other pair pass with probability delta_1 at most, which the test has paid for. The lemma grants the
         residual kappa c and the solver leaves kappa c / 2, so that its bound has kappa c / (N0 + 1) to spare for the
         rounding of u, at most sqrt(k) 2^-53 1e5 c on either side.
+        On a secret sample a c / N0, **where the score is at least 1 on one of the three samples** that a unit is
+        missing from, in, or replaced in; entering moves it by at most half of that, by Lemma T.
     """
+
+    on_samples: ClassVar[frozenset[str]] = frozenset({"mean"})
 
     held: Any = static()
     origin: Float[Array, " k"]
@@ -110,7 +116,11 @@ class HuberCentre(_AroundItself):
     steps: int = static()
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """Delta."""
+        """Delta.
+
+        Raises:
+            ValueError: the points are a secret sample and N0 is below 21.
+        """
         del public, sampling
         return self.radius * proof.centre_shift(
             self.least, replaced=self.held.replaced, sampled=self.held.sampled
@@ -177,7 +187,13 @@ def huber_centre(
 def _start(
     private_points: Float[Array, "p k"], private_present: Bool[Array, " p"], least: int
 ) -> Float[Array, " k"]:
-    """The candidate with the smallest N0-th nearest distance."""
+    """The candidate with the smallest N0-th nearest distance.
+
+    Privacy:
+        By `within_reach` a squared distance is off by at most 1e-4 c^2, and the halvings by 4e10 2^-60 c^2 more: the
+        N0-th nearest point of the one chosen is within sqrt((2 b_0)^2 + 3e-4 c^2), so that it lies within 3 c of the
+        minimiser, as the proof supposes, in every dimension.
+    """
     candidates = min(proof.CANDIDATES, private_points.shape[0])
     private_first = jnp.argsort(~private_present, stable=True)[:candidates]
     private_squares = jnp.sum(private_points * private_points, axis=1)

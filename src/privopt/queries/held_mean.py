@@ -1,6 +1,6 @@
 """The mean of held points, each clipped around a public centre."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -29,7 +29,11 @@ class HeldMean(StatisticOfHeld):
         is off by at most p gamma_p c, gamma_p = p u / (1 - p u), u = 2^-53; p <= 2 K holds in a random block of the
         units as well. Two data sets' means differ by at most 2 * 2 K * gamma_2K c / K more than the exact ones:
         16 K u c covers it.
+        On a sample K is the expected number of points: one that enters moves the mean by c / K, under replace-one half
+        of the sensitivity. Rows that are no points add 0, which is exact, and p counts the others.
     """
+
+    on_samples: ClassVar[frozenset[str]] = frozenset({"mean"})
 
     held: Any = static()
     centre: Float[Array, " k"]

@@ -80,6 +80,12 @@ class AcceptedMean(StatisticOfHeld):
         K - 1 points that both data sets have, K even makes h + h' >= K + 2, so they share one and are within 4 tau.
         *Size.* s >= 2 K / 3 makes some point have 2 K / 3 neighbours within tau, which are mutually within 2 tau and
         accepted with probability 1: |S| >= 2 K / 3.
+        *S' is not empty*, K >= 4: some point keeps p' = 1. Let t >= 2 K / 3 be the most points within tau of one. If t
+        >= 2 K / 3 + 1, those of them that stay have h' >= t - 1 >= 2 K / 3. Else r = t - 2 K / 3 is 0, 1 / 3 or 2 / 3
+        and the counts within tau fall short of t by r K in total, s being their average. So some j != k has t
+        (otherwise they fall short by K - 1 at least), and shares a neighbour with every point of more than K - t. The
+        others fall short by 2 t - K = K / 3 + 2 r each: fewer than 3 r, so h_j >= K - 1, and h_j = K unless r = 2 / 3.
+        Then h_j' >= h_j - 1 >= 2 K / 3 for every even K >= 4: r = 2 / 3 has K = 8 at least. K = 2 is refused.
         *Coupling.* With the same lottery, decisions about j != k differ with probability |p_j - p_j'| <= 6 / K each,
         independently: their number X is at most the (1 - zeta)-quantile of Poisson(6 (K - 1) / K), by Hoeffding
         1956 and Anderson, Samuels 1967 from the mean plus 1 on, except with probability zeta. Then
@@ -100,9 +106,18 @@ class AcceptedMean(StatisticOfHeld):
     failure: float = static()
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """6 tau (X + 2) / K."""
+        """6 tau (X + 2) / K.
+
+        Raises:
+            ValueError: there are fewer than four points.
+        """
         del public, sampling
         require_replaced(self.held)
+        if self.held.points < 4:
+            raise ValueError(
+                f"outlier removal needs at least 4 points, got {self.held.points}: of two points none may be accepted "
+                "once one is replaced."
+            )
         return self.within * accepted_shift(self.held.points, self.failure)
 
     def shape(self, public: Public) -> tuple[int, ...]:

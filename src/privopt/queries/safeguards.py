@@ -17,9 +17,11 @@ from privopt.queries.base import (
     LARGEST_RADIUS,
     SMALLEST_RADIUS,
     MeanQuery,
+    Query,
     RecordSum,
     RowForm,
     Scalar,
+    StatisticOfHeld,
     shrunk_radius,
 )
 
@@ -84,6 +86,28 @@ def argues_its_sensitivity(kind: type[MeanQuery]) -> bool:
         if _defines(one, (*_COMPUTED_BY, "sensitivity", "finish")):
             return False
     return False
+
+
+def require_on_sample(query: Query | None, request: str) -> None:
+    """Refuse a statistic of a secret sample whose class does not say that it may be computed on one. Needs no data.
+
+    Privacy:
+        A statistic that reads rows outside of the sample, or moves too far where a unit enters, costs more than a
+        sample does. The claim is about the class that makes it: it does not serve a subclass.
+
+    Raises:
+        ValueError: it does not.
+    """
+    kind = type(query)
+    claimed: frozenset[str] = frozenset()
+    if issubclass(kind, StatisticOfHeld):
+        claimed = vars(kind).get("on_samples", claimed)
+    if request not in claimed:
+        raise ValueError(
+            f"{kind.__name__} is not made for the request {request!r} on a secret sample: it may read points outside "
+            "of it, or move further where a unit enters than the price allows. Hold points without `sample`, or claim "
+            "it in `on_samples` of that class."
+        )
 
 
 def row_form_of(query: MeanQuery, public: Public) -> RowForm | None:

@@ -126,6 +126,26 @@ class PhasedAcceleratedERM(Solver):
     test_epsilon: float = derived(above=0)
     after_failure: Literal["clip", "halt"] = choice("clip")
 
+    def check(self) -> None:
+        """Refuse tests that do not go with the aggregator or the sampling."""
+        if not self.is_set("tests"):
+            return
+        if self.aggregator != "stable" and self.tests != "none":
+            raise ValueError(
+                f"tests={self.tests!r} would be paid for and never asked: only aggregator='stable' has tests, got "
+                f"{self.aggregator!r}. Leave out tests, or use aggregator='stable'."
+            )
+        if self.aggregator == "stable" and self.tests == "none":
+            raise ValueError(
+                "aggregator='stable' releases every mean behind a test, got tests='none': use 'gaussian' or "
+                "'sparse-vector', or leave out tests."
+            )
+        if self.aggregator == "stable" and self.tests == "gaussian" and self.rate < 1.0:
+            raise ValueError(
+                f"aggregator='stable' with rate = {self.rate!r} below 1 needs tests='sparse-vector', got 'gaussian': "
+                "nothing else has a price on samples."
+            )
+
     def event(self, public: Public) -> Event:
         """The steps of every phase, on all users one after the other, or each phase on its own."""
         del public
