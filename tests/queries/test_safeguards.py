@@ -31,6 +31,7 @@ from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.safeguards import stated_sensitivity
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
+from privopt.queries.total_weight import TotalWeight
 from privopt.queries.vertex_scores import VertexScores
 
 N, D, NOISE = 30, 3, Gaussian(50.0)
@@ -312,6 +313,7 @@ BELOW: dict[type[MeanQuery], Any] = {
         loss=losses.logistic, at=ROW, gradient=ROW, ridge=np.ones(D), damping=1.0, clip=1.0, model="hessian"
     ),
     ColumnMagnitudes: ColumnMagnitudes(levels=3, columns=D),
+    TotalWeight: TotalWeight(),
 }
 
 
