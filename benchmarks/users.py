@@ -120,6 +120,7 @@ METHODS: Mapping[str, Method] = {
     TOLD: Method(told=True),
     "default, sqrt": Method(arguments={"user_weighting": "sqrt"}),
     "default, user": Method(arguments={"user_weighting": "user"}),
+    "user-whitening": Method(solvers=_named("user-whitening"), told=True),
     "user-gradient-descent": Method(solvers=_named("user-gradient-descent"), told=True),
     "user-federated-averaging": Method(solvers=_named("user-federated-averaging"), told=True),
     "phased-group-sgd": Method(solvers=_named("phased-group-sgd"), told=True),
@@ -129,7 +130,7 @@ METHODS: Mapping[str, Method] = {
     ),
     "phased-accelerated-erm": Method(solvers=_named("phased-accelerated-erm"), told=True),
     "phased-accelerated-erm, stable": Method(
-        solvers=_named("phased-accelerated-erm", private_mean="stable"), told=True
+        solvers=_named("phased-accelerated-erm", aggregator="stable"), told=True
     ),
     "group-privacy": Method(solvers=_named("group-privacy"), told=True),
     ORACLE_GROUP: Method(solvers=_group_settings, told=True),
