@@ -56,7 +56,8 @@ EPSILONS: Mapping[str, tuple[float, ...]] = {
     BUDGETS: (0.5, 1.0, 2.0, 4.0, 8.0),
     RECORDS: (1.0,),
 }
-SEEDS: Mapping[str, int] = {MOVIES: 4}  # of a table; others have `USUAL_SEEDS`
+SEEDS: Mapping[str, int] = {MOVIES: 8, RANDHIE: 24, FEW: 24}  # of fits; others have `USUAL_SEEDS`
+PEER_SEEDS: Mapping[str, int] = {MOVIES: 4, RANDHIE: 8, FEW: 8}
 USUAL_SEEDS, SYNTHETIC_SEEDS, QUICK_SEEDS = 8, 4, 1
 CELLS = (  # n, m, h, epsilon of the specification's synthetic table
     (1000, 1, 0.0, 1.0),
@@ -207,7 +208,7 @@ def measure(
         data: of a table's data sets; default all.
         epsilons: privacy budgets; default the table's.
         methods: of `METHODS`; default all.
-        seeds: runs of a cell; default 8, 4 where a run is dear.
+        seeds: runs of a cell; default 4 to 24, fewer where a run is dear.
         quick: few people, one seed, few methods.
         done: (table, data, method, epsilon) that are not measured again.
     """
@@ -217,7 +218,10 @@ def measure(
         if held != cell.data:
             cut.cache_clear()
             held = cell.data
-        usual = SYNTHETIC_SEEDS if cell.data.startswith("synthetic") else SEEDS.get(cell.data, USUAL_SEEDS)
+        per_table = PEER_SEEDS if cell.what == PEERS else SEEDS
+        usual = (
+            SYNTHETIC_SEEDS if cell.data.startswith("synthetic") else per_table.get(cell.data, USUAL_SEEDS)
+        )
         runs = seeds or (QUICK_SEEDS if quick else usual)
         for method in cell.methods:
             if (cell.what, cell.data, method, cell.epsilon) not in done:

@@ -86,6 +86,11 @@ class Points:
         d = self.values.shape[1]
         return math.sqrt(float(stats.chi2.ppf(1.0 - OUTLIERS, d)) / d)
 
+    @property
+    def pair_radius(self) -> float:
+        """Within which all but a twentieth of the pairs of points lie."""
+        return math.sqrt(2.0) * self.radius
+
 
 Ended = tuple[NDArray[np.float64], str, float | None]  # the mean, how it ended, the noise its plan stated
 Way = Callable[[Points], Ended]
@@ -129,14 +134,14 @@ def _searched(points: Points) -> Ended:
 
 
 def _soft(points: Points) -> Ended:
-    """Nearly all points are within twice the radius of nearly all others, so W is nearly K."""
+    """Nearly all pairs are within the radius, so W is nearly K."""
     K = len(points.values)
 
     def mean(scale: float) -> SoftFriendlyMean:
         test = GaussianTest(scale / math.sqrt(TEST_SHARE), BAD_EVENT_DELTA)
         slack = test.threshold(0.0, 3.0) + 9.0 * test.noise_multiplier
         return SoftFriendlyMean(
-            within=2.0 * points.radius,
+            within=points.pair_radius,
             least_weight=max((1.0 - 4.0 * OUTLIERS) * K - slack, 3.1),
             test=test,
             noise=Gaussian(scale / math.sqrt(1.0 - TEST_SHARE)),
@@ -147,11 +152,11 @@ def _soft(points: Points) -> Ended:
 
 
 def _paper(points: Points) -> Ended:
-    """Nearly all points are within twice the radius of each other; half of the bad event is the coupling's."""
+    """Nearly all pairs are within the radius; half of the bad event is the coupling's."""
 
     def mean(scale: float) -> PaperOutlierMean:
         return PaperOutlierMean(
-            within=2.0 * points.radius,
+            within=points.pair_radius,
             test=GaussianTest(scale / math.sqrt(TEST_SHARE), BAD_EVENT_DELTA),
             noise=Gaussian(scale / math.sqrt(1.0 - TEST_SHARE)),
             coupling_delta=BAD_EVENT_DELTA / 2.0,
