@@ -1,9 +1,10 @@
 """The benchmarks, from the command line.
 
-    python -m benchmarks [all | accuracy | prediction | steps | paper | lasso | kl | speed | eager | planned | table]
+    python -m benchmarks [WHAT]
 
-Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
-docs/benchmarks.md and docs/benchmarks-kl.md. Without a command everything is measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, kl, users, speed, eager, planned or table. Results are JSON
+lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into docs/benchmarks.md,
+docs/benchmarks-kl.md and docs/benchmarks-users.md. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -13,7 +14,21 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks import eager, kl, kl_data, kl_methods, lasso, methods, paper, planned, speed, steps, tables
+from benchmarks import (
+    eager,
+    kl,
+    kl_data,
+    kl_methods,
+    lasso,
+    methods,
+    paper,
+    planned,
+    speed,
+    steps,
+    tables,
+    users,
+    users_data,
+)
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
@@ -25,6 +40,7 @@ DATA = ("adult", "covertype", "mnist", "w8a")
 EPSILONS = (0.1, 0.3, 1.0, 3.0)
 QUICK_EPSILONS = (0.3, 1.0)
 QUICK_ROWS = 5_000
+USUAL_METHODS = (methods.PLAIN, *methods.PRIVATE)
 SLOW = {"mnist": {"seeds": 3, "relations": ("replace-one",)}}  # of the baselines, see docs/benchmarks.md
 
 
@@ -45,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
             "paper",
             "lasso",
             "kl",
+            "users",
             "speed",
             "eager",
             "planned",
@@ -54,7 +71,11 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--data",
         nargs="+",
-        choices=tuple(dict.fromkeys((*DATA, *tables.HELD_OUT, *kl_data.DATA))),
+        choices=tuple(
+            dict.fromkeys(
+                (*DATA, *tables.HELD_OUT, *kl_data.DATA, *users_data.HELD_OUT, *users_data.OTHER_LOSSES)
+            )
+        ),
         help=f"default: the first four; for prediction the first seven; for kl {', '.join(kl_data.DATA)}",
     )
     command.add_argument(
@@ -67,10 +88,15 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--method",
         nargs="+",
-        default=(methods.PLAIN, *methods.PRIVATE),
-        choices=(methods.PLAIN, *methods.PRIVATE, methods.DESCENT, *kl_methods.METHODS),
+        default=USUAL_METHODS,
+        choices=(methods.PLAIN, *methods.PRIVATE, methods.DESCENT, *kl_methods.METHODS, *users.METHODS),
     )
-    command.add_argument("--resume", action="store_true", help="kl: keep the cells that are already measured")
+    command.add_argument(
+        "--table", nargs="+", choices=users.TABLES, default=users.TABLES, help="users: which tables"
+    )
+    command.add_argument(
+        "--resume", action="store_true", help="kl, users: keep the cells that are already measured"
+    )
     command.add_argument(
         "--quick", action="store_true", help="fewer rows, seeds and candidates; results not kept"
     )
@@ -143,6 +169,23 @@ def measure_kl(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     )
 
 
+def measure_users(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    """The tables on whole people that are asked for."""
+    known = select(read(folder), benchmark="users") if options.resume else []
+    asked = () if options.method == USUAL_METHODS else options.method
+    named = tuple(method for method in asked if method in users.METHODS)
+    return users.measure(
+        options.shared,
+        tables=options.table,
+        data=options.data,
+        epsilons=options.epsilon,
+        methods=named or None,
+        seeds=options.seeds,
+        quick=options.quick,
+        done={(one["what"], one["data"], one["method"], one["epsilon"]) for one in known},
+    )
+
+
 MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     "steps": lambda options, _: steps.measure(options.shared, seeds=options.seeds or 2, quick=options.quick),
     "paper": lambda options, _: paper.measure(
@@ -150,6 +193,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     ),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "kl": measure_kl,
+    "users": measure_users,
     "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),
     "eager": lambda options, _: eager.measure(repeats=options.seeds or 5, quick=options.quick),
     "planned": lambda options, _: planned.measure(repeats=options.seeds or 5, quick=options.quick),
@@ -177,10 +221,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        for page in (tables.PAGE, kl.PAGE):
+        for page in (tables.PAGE, kl.PAGE, users.PAGE):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
-        for verdict in (*verdicts(records), *kl.verdicts(records)):
+        for verdict in (*verdicts(records), *kl.verdicts(records), *users.verdicts(records)):
             print(verdict)
     return 0
 
