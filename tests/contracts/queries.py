@@ -32,6 +32,7 @@ from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
+from privopt.queries.user_average import UserAverage
 from privopt.queries.vertex_scores import VertexScores
 
 D = 4
@@ -86,6 +87,7 @@ EVERY_QUERY: dict[str, Query] = {
     ),
     "gradient and count, own loss": GradientAndCount(loss=OWN, at=AT, clip=3e-16, height=1e-16),
     "total weight": TotalWeight(),
+    "average of a unit": UserAverage(bound=0.4),
     "difference": ClippedGradientDifference(loss=SQUARED, at=AT, anchor=BEFORE, slope_clip=0.3),
     "difference, clipped gradients": ClippedGradientDifference(
         loss=SQUARED, at=AT, anchor=BEFORE, slope_clip=0.3, gradient_clip=0.5

@@ -446,7 +446,13 @@ def test_sparse_rows_are_never_made_dense() -> None:
 
 def test_a_query_may_weigh_users_in_its_own_way() -> None:
     units = Units.from_arrays(
-        np.ones((4, 1)), row_bound=1.0, groups=[0, 0, 0, 1], max_records_per_user=4, n=3, typical_records=3
+        np.ones((4, 1)),
+        row_bound=1.0,
+        groups=[0, 0, 0, 1],
+        max_records_per_user=4,
+        user_weighting="sqrt",
+        n=3,
+        typical_records=3,
     )
     assert units.public.typical_weight == math.sqrt(0.75)
     np.testing.assert_allclose(units.private_weights, np.sqrt([0.75, 0.25]))

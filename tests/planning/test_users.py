@@ -65,27 +65,28 @@ def test_a_plan_warns_before_it_is_refused() -> None:
     assert "noise will dominate: with 300 users and epsilon 1 " in notice
 
 
-# 9.4 of the specification, excess x 1000 of 4.1w with its better weighting, R_v = 1 and 3: users, d, typical records.
+# docs/benchmarks-users.md, excess x 1000 of the default that is told how many records people have.
 MEASURED = [
-    (10_594, 27, 2.0, 1.0, (7.9, 8.6)),
-    (3_783, 47, 3.0, 1.0, (19.0, 25.0)),
-    (3_783, 47, 3.0, 3.0, (5.5, 7.2)),
-    (800, 41, 36.0, 1.0, (20.0, 7.1)),
-    (800, 41, 36.0, 3.0, (2.9, 2.6)),
+    (13_243, 27, 2.0, 1.0, 4.2),
+    (13_243, 27, 2.0, 3.0, 1.4),
+    (4_730, 47, 3.0, 1.0, 12.7),
+    (4_730, 47, 3.0, 3.0, 3.8),
+    (800, 41, 36.0, 1.0, 5.8),
+    (800, 41, 36.0, 3.0, 1.1),
 ]
 
 
 @pytest.mark.parametrize(("n", "d", "typical", "epsilon", "measured"), MEASURED)
 def test_the_expected_excess_is_within_a_factor_of_three_of_measurements(
-    n: int, d: int, typical: float, epsilon: float, measured: tuple[float, float]
+    n: int, d: int, typical: float, epsilon: float, measured: float
 ) -> None:
     found = 1e3 * users.expected_excess(
         instance(n=n, d=d, epsilon=epsilon, typical=typical, delta=1.0 / n**2)
     )
-    assert max(measured) / 3 <= found <= 3 * min(measured)
+    assert measured / 3 <= found <= 3 * measured
 
 
-def test_more_records_of_each_user_help_until_people_differ_more_than_their_records() -> None:
+def test_more_records_of_each_user_help() -> None:
     found = [users.expected_excess(instance(typical=typical)) for typical in (1.0, 4.0, 16.0)]
-    assert found[0] == pytest.approx(2 * found[1])
-    assert found[0] == pytest.approx(4 * found[2])
+    assert found[0] / found[1] == pytest.approx(4**0.9)
+    assert found[1] / found[2] == pytest.approx(4**0.9)

@@ -52,7 +52,7 @@ def clips_tightly(instance: Instance) -> bool:
 
 def spread(records: float) -> float:
     """Half of how far users' averages of so many records are apart, over the longest gradient of a record."""
-    return 0.5 * max(2.0 * LEAST_SPREAD, records**-0.5)
+    return 0.5 * max(LEAST_SPREAD, records**-0.5)
 
 
 def first_clip(instance: Instance) -> float:
@@ -127,7 +127,7 @@ def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """0.55 D N0 C: bias and noise of averaged descent together, at its best length."""
+    """That of `users.expected_excess`."""
     if not instance.is_private:
         return Forecast(
             excess=None if instance.has_own_loss else 0.0, meaning="the noise is off", notices=(NOISE_IS_OFF,)
@@ -137,5 +137,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         return Forecast(meaning="no formula for a user-written loss", notices=notices)
     del solver
     return Forecast(
-        excess=expected_excess(instance), meaning="often off by a factor of 2 to 3", notices=notices
+        excess=expected_excess(instance),
+        meaning="fitted to the default; mostly within a factor of 3 if people have as many records as was said",
+        notices=notices,
     )

@@ -28,7 +28,7 @@ from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.instance import Instance
 from privopt.planning.user_gradient_descent import MOMENTUM, STEP_FACTOR, spread
-from privopt.planning.users import one_shot_noise
+from privopt.planning.users import LOGISTIC_DISTANCE, one_shot_noise
 from privopt.planning.whitening import (
     NOISELESS_MOMENTUM,
     NOISELESS_STEPS,
@@ -39,7 +39,6 @@ from privopt.planning.whitening import (
 DISTANCE = 2.5  # D of the logistic loss
 PACE = 2.0  # more steps than the travel asks for, and shorter ones: they average noise
 FEWEST_STEPS, MOST_STEPS = 8, 100
-LOGISTIC_DISTANCE = 12.8  # `descent_defaults.guess` of the logistic loss: travel times slope
 RIDGE, RIDGE_NOISE = 1e-4, 0.002
 
 
