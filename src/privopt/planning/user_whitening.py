@@ -9,7 +9,8 @@ eigenvalues, f the floor, lam the ridge, m the typical number of records of a us
     travel          A = D / (N0 C_0), what eta T / (1 - theta) may add up to: where the bias D^2 / A and the noise
                     (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 2.5 for
                     odds, less for losses of targets in [-1, 1]
-    steps           T = 2 A (1 - theta) phi'' / 1.5 at the bound on r, between 8 and 100, so that the plan is fixed
+    steps           T = 2 A (1 - theta) phi'' / 1.5 at the bound on r and at m = 10, between 8 and 100, so that the plan
+                    is fixed
     step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
 
 The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it concerns utility only. Chosen on movietweetings,
@@ -38,6 +39,7 @@ from privopt.planning.whitening import (
 
 DISTANCE = 2.5  # D of the logistic loss
 PACE = 2.0  # more steps than the travel asks for, and shorter ones: they average noise
+PLANNED_RECORDS = 10.0  # m of the steps: more of them, where people have more records, only add noise
 FEWEST_STEPS, MOST_STEPS = 8, 100
 RIDGE, RIDGE_NOISE = 1e-4, 0.002
 
@@ -84,7 +86,8 @@ class UserWhiteningRule:
         """T, from public numbers alone."""
         if self.noise == 0:
             return NOISELESS_STEPS
-        travel = self.reach / self.clip(self.whitening.most_signal)
+        clip = self.whitening.constants.slope * self.whitening.most_signal * spread(PLANNED_RECORDS)
+        travel = self.reach / clip
         wanted = PACE * travel * (1.0 - MOMENTUM) * self.whitening.constants.curvature / STEP_FACTOR
         return min(max(round(wanted), FEWEST_STEPS), MOST_STEPS)
 
