@@ -33,7 +33,7 @@ from privopt.precision import double_precision
 from privopt.public import Relation
 from privopt.queries.user_average import UserAverage
 from privopt.solvers.friendly_means import PaperOutlierMean, SoftFriendlyMean
-from privopt.solvers.private_means import ClippedMean, PrivateMean
+from privopt.solvers.held_means import ClippedMean, PrivateMean
 
 DELTA = 1e-6
 BAD_EVENT_DELTA = 1e-7

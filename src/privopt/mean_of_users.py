@@ -25,7 +25,7 @@ from privopt.queries.user_average import UserAverage
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.solve_arguments import check_observer
-from privopt.solvers.private_means import ClippedMean, PrivateMean, StableMean, StableMeanAuto
+from privopt.solvers.held_means import ClippedMean, PrivateMean, StableMean, StableMeanAuto
 from privopt.status import Status
 
 _SECONDS_PER_NUMBER = 2e-7  # of a search, for each number held; measured

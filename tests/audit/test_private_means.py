@@ -15,7 +15,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.stable_mean import plan_stable_mean
 from privopt.precision import double_precision
 from privopt.queries.user_average import UserAverage
-from privopt.solvers.private_means import StableMean
+from privopt.solvers.held_means import StableMean
 from privopt.status import Status
 
 pytestmark = pytest.mark.audit

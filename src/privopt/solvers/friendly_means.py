@@ -13,7 +13,7 @@ from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.queries.held_friends import FriendlyMean, FriendlyWeight, require_replaced
 from privopt.queries.held_outliers import AcceptedMean, ConcentrationScore, even
-from privopt.solvers.private_means import MeanBehindTest, MeanRelease, louder, require_length, required
+from privopt.solvers.held_means import MeanBehindTest, MeanRelease, louder, require_length, required
 from privopt.status import Status
 
 

@@ -11,7 +11,7 @@ from privopt.curator.handles import Held
 from privopt.ledger.events import Event, repeat
 from privopt.mechanisms.additive import Gaussian
 from privopt.queries.held_count import HeldCount
-from privopt.solvers.private_means import louder, require_length
+from privopt.solvers.held_means import louder, require_length
 
 
 @dataclass(frozen=True, kw_only=True)

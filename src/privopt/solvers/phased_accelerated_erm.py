@@ -30,7 +30,7 @@ from privopt.result import Outcome, ending
 from privopt.solvers.ac_sa import ACSAState, ac_sa_step, gradient_point
 from privopt.solvers.base import Defaults, Solver
 from privopt.solvers.fields import choice, derived, number, optional
-from privopt.solvers.private_means import MeanRelease, StableMean
+from privopt.solvers.held_means import MeanRelease, StableMean
 from privopt.solvers.stable_means import StableMeans
 from privopt.status import Status
 

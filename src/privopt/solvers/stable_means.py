@@ -17,7 +17,7 @@ from privopt.planning.stable_mean import OUTLIERS, StableNumbers
 from privopt.queries.base import MeanQuery, StatisticOfHeld
 from privopt.queries.held_huber import HuberCentre, HuberScore
 from privopt.queries.held_mean import HeldMean
-from privopt.solvers.private_means import MeanRelease
+from privopt.solvers.held_means import MeanRelease
 from privopt.status import Status
 
 

@@ -38,7 +38,7 @@ from privopt.result import Outcome, ending
 from privopt.solvers.base import Defaults, Solver
 from privopt.solvers.fields import choice, derived, number
 from privopt.solvers.guarded import guarded
-from privopt.solvers.private_means import ClippedMean, PrivateMean, StableMean
+from privopt.solvers.held_means import ClippedMean, PrivateMean, StableMean
 from privopt.status import Status
 
 

@@ -34,8 +34,8 @@ from privopt.precision import double_precision
 from privopt.queries.user_average import UserAverage
 from privopt.result import Result
 from privopt.solvers.friendly_means import PaperOutlierMean, SoftFriendlyMean
+from privopt.solvers.held_means import ClippedMean, StableMean, StableMeanAuto
 from privopt.solvers.norm_quantile import NormQuantile
-from privopt.solvers.private_means import ClippedMean, StableMean, StableMeanAuto
 from privopt.status import Status
 
 N, D = 60, 3
