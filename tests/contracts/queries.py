@@ -13,6 +13,7 @@ import numpy as np
 import privopt
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, Simplex
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.problems.saddle import BilinearGame, SaddleProblem
@@ -24,6 +25,8 @@ from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.group_losses import GroupLosses, GroupLossScores, GroupShares
+from privopt.queries.grouped_gradient import GroupedGradient, GroupedVertexScores
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
@@ -80,6 +83,8 @@ class PlainSquared(losses.Squared):
 PLAIN = PlainSquared()
 OWN, SOFTMAX, SQUARED = losses.RecordLoss(own_residual), losses.softmax(3), losses.squared
 _RIDGE = Problem(losses.logistic, Ridge(0.1))
+GROUPED = GroupedLoss(losses.logistic, 2, (0.7, 0.3))
+_GROUP_WEIGHTS = np.array([0.4, 2.5])
 
 EVERY_QUERY: dict[str, Query] = {
     "gradient, logistic": ClippedGradient(loss=losses.logistic, at=AT, clip=0.4),
@@ -174,6 +179,18 @@ EVERY_QUERY: dict[str, Query] = {
     "scores of models, losses": HoldoutScores(
         score=BoundedLoss(losses.squared, 2.0), models=np.stack([AT, BEFORE])[:, :, None]
     ),
+    "gradient of groups": GroupedGradient(loss=GROUPED, at=AT, weights=_GROUP_WEIGHTS, clip=0.4),
+    "gradient of groups, not balanced": GroupedGradient(
+        loss=GROUPED, at=FAR, weights=1e6 * _GROUP_WEIGHTS, clip=3e-16, balanced=False
+    ),
+    "vertex scores of groups": GroupedVertexScores(
+        loss=GROUPED, at=AT, weights=_GROUP_WEIGHTS, clip=0.2, columns=D - 1
+    ),
+    "losses of groups": GroupLosses(loss=GROUPED, at=FAR),
+    "scores of groups": GroupLossScores(
+        loss=GROUPED, at=AT, divisors=np.array([0.7, 0.3]), constants=np.ones(2)
+    ),
+    "shares of groups": GroupShares(loss=GROUPED),
     "minimiser": HuberisedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "end of a descent": DescentEnd(
         problem=Problem(SQUARED), clip=0.4, start=jnp.zeros(D), step_size=0.3, steps=4
