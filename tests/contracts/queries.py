@@ -249,6 +249,8 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
         PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
     ),
 }
+
+
 def is_of_codes(query: Query) -> bool:
     """Whether a query is asked of a coded table."""
     return isinstance(query, MarginalMeans | QueryMeans)
