@@ -151,10 +151,9 @@ def default_held(solver: Any, task: Task[Game]) -> bool:
 
 def default_steps(solver: Any, task: Task[Game]) -> int:
     """T at which the affordable temperature is about `AIM` of its cap, for the player who reaches it first."""
-    drawing: dict[Who, Player] = {}
-    for who, player in movers(task.problem).items():
-        if solver.draws_vertices(who):
-            drawing[who] = player
+    drawing: dict[Who, Player] = {
+        who: player for who, player in movers(task.problem).items() if solver.draws_vertices(who)
+    }
     wanted = float(MOST_STEPS if drawing else NOISED_STEPS)
     n, factor, shares = task.public.n, task.public.relation.factor, price_shares(task.problem)
     for who, player in drawing.items():
