@@ -1,24 +1,14 @@
 """Gaps: exact for matrix games, enclosed for others, and never less than what an answer shows."""
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.support.bent_game import BENT, ROWS, U, V
 
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.gaps import nonprivate_best_payoff, nonprivate_gap, nonprivate_gap_bilinear
 from privopt.problems.saddle import BilinearGame, SaddleProblem
 
-U = np.array([[np.sin(i + 2 * j + 1) for j in range(3)] for i in range(12)])
-V = np.array([[np.cos(2 * i + j + 1) for j in range(4)] for i in range(12)])
-STEEPNESS = np.array([-0.5, 1.0, -1.5, 2.0])
 UNIFORM = np.full(3, 1 / 3), np.full(4, 1 / 4)
-
-
-def bent_payoff(x, y, features, target):
-    """Convex in x, linear in y."""
-    del target
-    u, v = features[:3], features[3:]
-    return y @ jnp.logaddexp(0.0, jnp.asarray(STEEPNESS) * (u @ x) + v)
 
 
 def round_payoff(x, y, features, target):
@@ -26,7 +16,6 @@ def round_payoff(x, y, features, target):
     return (features[:3] @ x - target) ** 2 + x @ x + features[0] * (x[0] * y[0]) - y @ y
 
 
-BENT = SaddleProblem(bent_payoff, x=Simplex(), y=Simplex(), sizes=(3, 4))
 ROUND = SaddleProblem(round_payoff, x=L1Ball(1.0), y=Simplex(), sizes=(3, 2))
 
 
@@ -34,7 +23,7 @@ def test_the_gap_of_a_matrix_game_is_the_specified_one():
     matrix = U.T @ V / 12
     assert nonprivate_gap_bilinear(matrix, 0.0, 0.0, *UNIFORM) == pytest.approx(0.012952120730, abs=1e-11)
     game = BilinearGame(rows=3, columns=4)
-    gap = nonprivate_gap(game, np.hstack([U, V]), None, *UNIFORM, tolerance=1e-12)
+    gap = nonprivate_gap(game, ROWS, None, *UNIFORM, tolerance=1e-12)
     assert gap.low == pytest.approx(0.012952120730, abs=1e-11)
     assert gap.high == pytest.approx(gap.low, abs=1e-12)
 
@@ -49,12 +38,12 @@ def test_offsets_enter_the_gap():
 
 
 def test_the_gap_of_a_bent_game_is_the_specified_one():
-    gap = nonprivate_gap(BENT, np.hstack([U, V]), None, *UNIFORM, tolerance=1e-10)
+    gap = nonprivate_gap(BENT, ROWS, None, *UNIFORM, tolerance=1e-10)
     assert gap.low <= 0.0268279514 + 1e-10 <= gap.high + 2e-10
     assert gap.high - gap.low < 3e-10
-    best = nonprivate_best_payoff(BENT, np.hstack([U, V]), None, "y", UNIFORM[0])
+    best = nonprivate_best_payoff(BENT, ROWS, None, "y", UNIFORM[0])
     assert best.low == pytest.approx(0.772799068219, abs=1e-11)
-    least = nonprivate_best_payoff(BENT, np.hstack([U, V]), None, "x", UNIFORM[1], tolerance=1e-10)
+    least = nonprivate_best_payoff(BENT, ROWS, None, "x", UNIFORM[1], tolerance=1e-10)
     assert least.low == pytest.approx(0.7459711168, abs=2e-10)
 
 
