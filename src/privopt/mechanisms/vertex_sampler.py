@@ -115,7 +115,8 @@ class VertexSampler(VertexStream):
         return errors * added * np.asarray(self.temperatures)
 
     def _enter(self, state: VertexState, private_item: NDArray[np.float64]) -> None:
-        state.private_scores = state.private_scores + self.item_weights[state.added] * private_item
+        private_item *= self.item_weights[state.added]  # a fresh quotient
+        state.private_scores += private_item
 
     def _require_items(self, state: VertexState, step: int) -> None:
         if state.added != step:

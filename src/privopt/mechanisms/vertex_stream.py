@@ -123,7 +123,7 @@ class VertexStream(StreamMechanism):
 
     @abc.abstractmethod
     def _enter(self, state: VertexState, private_item: NDArray[np.float64]) -> None:
-        """Take the next item, divided by its sensitivity, into the hidden state."""
+        """Take the next item, a fresh array that was divided by its sensitivity, into the hidden state."""
 
     @abc.abstractmethod
     def _require_items(self, state: VertexState, step: int) -> None:
