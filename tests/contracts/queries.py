@@ -20,6 +20,7 @@ from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
+from privopt.queries.bias_reduced_gradient import BiasReducedGradient
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -216,6 +217,24 @@ EVERY_QUERY: dict[str, Query] = {
         game=OWN_GAME, who="x", x=AT, y=AT[:2] / 2.0, clip=0.3, along_vertices=True
     ),
     "slope of a player": PlayerSlope(game=OWN_GAME, who="y", x=AT, y=AT[:2] / 2.0, clip=0.3),
+    "bias-reduced gradient": BiasReducedGradient(
+        game=OWN_GAME,
+        who="x",
+        x=np.stack([AT, BEFORE, FAR]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]]),
+        gain=3.75,
+        difference_clip=0.2,
+        half_range=0.3,
+    ),
+    "bias-reduced gradient, both halves, scaled": BiasReducedGradient(
+        game=SCALED_GAME,
+        who="y",
+        x=np.stack([AT, FAR, BEFORE, AT]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8], [0.0, 1.0]]),
+        gain=1.0,
+        difference_clip=0.5,
+        half_range=0.3,
+    ),
     "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
     "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
