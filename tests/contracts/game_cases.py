@@ -8,6 +8,7 @@ import numpy as np
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
 from privopt.games.moves import Drawn, Noised
+from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
@@ -63,6 +64,18 @@ EVERY_GAME = (
         "sampled dual averaging, both noised, one pass",
         SampledDualAveraging(x=Noised(clip=0.3), y=Noised(), batches="one pass", steps=4),
         OWN,
+    ),
+    GameCase("mirror descent, paper", SaddleMirrorDescent(schedule="paper", steps=4, draws=2), MATRIX),
+    GameCase(
+        "mirror descent, epochs, fresh",
+        SaddleMirrorDescent(schedule="epochs", steps=6, epochs=2, draws=2, output="fresh"),
+        MATRIX,
+        by_user=True,
+    ),
+    GameCase(
+        "mirror descent, decreasing, fresh",
+        SaddleMirrorDescent(schedule="decreasing", output="fresh", steps=5),
+        OFFSETS,
     ),
     GameCase("sampled dual averaging, one vertex", SampledDualAveraging(held=False, **_FEW), LONELY),
 )

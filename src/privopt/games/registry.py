@@ -4,12 +4,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from privopt.games.base import GameSolver
+from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game
 
 GAME_SOLVERS: dict[str, Callable[[], GameSolver]] = {
     "sampled-dual-averaging": SampledDualAveraging,
+    "saddle-mirror-descent": SaddleMirrorDescent,
 }
 
 

@@ -128,6 +128,8 @@ def affordable_step(who: Who, solver: Any, task: Task[Game], steps: int, draws: 
 def bound(solver: Any, task: Task[Game], steps: int, draws: int, step: dict[Who, float]) -> float:
     """The bound of the paper's Theorem 3.1 with its constants put right; of Theorem A for played averages."""
     game, total = task.problem, 0.0
+    if steps < 2:
+        return game_forecast.trivial_gap(game)
     for who, player in movers(game).items():
         logs, length, tau = math.log(player.vertices.count), player.half_range, step[who]
         if tau == 0:
@@ -221,18 +223,25 @@ def calibrated(solver: Any, task: Task[Game]) -> Any:
             }
         )
 
-    def at(noise: float) -> Any:
-        steps = {}
-        for who in wanted:
-            longest = largest_step(choosing[who], game, solver.steps)
-            once = math.sqrt(price_shares(game)[who]) * task.public.n / choosing[who].half_range
-            steps[f"step_{who}"] = longest if noise == 0 else min(longest, once / noise)
-        return solver.with_(**steps)
+    return _within(solver, task, wanted, frozenset[Who]())
 
-    free = at(0.0)
-    if not task.is_private or solver.steps < 2 or price(free, task) <= budget.epsilon:
-        return free
-    return at(calibrate(lambda noise: at(noise).event(task.public), budget, task.public.relation))
+
+def _within(solver: Any, task: Task[Game], wanted: list[Who], capped: frozenset[Who]) -> Any:
+    """The solver with the wanted steps set to the budget, some of them as long as they may be."""
+    game = task.problem
+    once = {who: affordable_step(who, solver, task, solver.steps, solver.draws) for who in wanted}
+    longest = {who: largest_step(game.players[who], game, solver.steps) for who in wanted}
+
+    def at(noise: float, fixed: frozenset[Who]) -> Any:
+        return solver.with_(
+            **{f"step_{who}": longest[who] if who in fixed else once[who] / noise for who in wanted}
+        )
+
+    if capped == set(wanted) or not task.is_private or solver.steps < 2:
+        return at(1.0, frozenset(wanted))
+    noise = calibrate(lambda level: at(level, capped).event(task.public), task.budget, task.public.relation)
+    over: list[Who] = [who for who in wanted if who not in capped and once[who] / noise > longest[who]]
+    return _within(solver, task, wanted, capped | set(over)) if over else at(noise, capped)
 
 
 def price(solver: Any, task: Task[Game]) -> float:
