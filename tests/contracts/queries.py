@@ -11,28 +11,35 @@ import jax.numpy as jnp
 import numpy as np
 
 import privopt
+from privopt.data.units import Units
 from privopt.problems import losses
-from privopt.problems.constraints import L2Ball
+from privopt.problems.constraints import L1Ball, L2Ball, Simplex
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
+from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
-from privopt.queries.base import Query
+from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
+from privopt.queries.marginal_errors import CellErrors, MarginalDistances, SignedErrors
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.one_pass import NoisyPass, PassAverage
+from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
+from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
+from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.user_average import UserAverage
@@ -52,6 +59,17 @@ WIDE, WIDE_BEFORE = np.outer(AT, [1.0, -0.5, 0.2]), np.outer(BEFORE, [1.0, 2.0, 
 def own_residual(params, features, target):
     """A user-written loss whose gradient is as long as its data."""
     return 0.5 * (features @ params - target) ** 2
+
+
+def own_payoff(x, y, features, target):
+    """A user-written payoff, bent in both strategies."""
+    return jnp.sum(jnp.sin(features * x)) * (1.0 + y[0] * target) - 0.1 * jnp.sum(y * y) * jnp.sum(
+        features**2
+    )
+
+
+OWN_GAME = SaddleProblem(own_payoff, x=L1Ball(2.0), y=Simplex(), sizes=(4, 2))
+SCALED_GAME = SaddleProblem(own_payoff, x=L1Ball(2.0), y=Simplex(), sizes=(4, 2), clip="scale")
 
 
 @dataclass(frozen=True)
@@ -176,6 +194,13 @@ EVERY_QUERY: dict[str, Query] = {
         noise_multiplier=1.0,
         batches=GrowingBatches(places=5, scale=2.5),
     ),
+    "gradient of a player": PlayerGradient(game=OWN_GAME, who="x", x=AT, y=AT[:2] / 2.0, half_range=0.3),
+    "gradient of a player, scaled": PlayerGradient(
+        game=SCALED_GAME, who="y", x=FAR, y=np.array([0.2, 0.8]), half_range=0.3
+    ),
+    "slope of a player": PlayerSlope(game=OWN_GAME, who="y", x=AT, y=AT[:2] / 2.0, clip=0.3),
+    "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
+    "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "perturbed minimiser, mapped": PerturbedMinimiser(
         problem=Problem(SQUARED), clip=0.4, ridge=0.1, matrix=np.diag([1.0, 1e-140, 2.0, 1e-3])
@@ -186,6 +211,90 @@ EVERY_QUERY: dict[str, Query] = {
 def is_of_codes(query: Query) -> bool:
     """Whether a query is asked of a coded table."""
     return isinstance(query, MarginalMeans | QueryMeans)
+
+
+GAME = BilinearGame(rows=1, columns=3)
+OFFSETS = BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))
+
+
+@dataclass(frozen=True)
+class OfMean:
+    """A function of a held mean: what is held, the function of its handle, and data of another kind, if it needs such.
+
+    `pair(rng, relation, layout)` makes two neighbouring sets of units; None for the hostile rows of all queries.
+    """
+
+    held: MeanQuery
+    function: Callable[[Any], FunctionOfMean]
+    pair: Callable[[Any, str, str], Any] | None = None
+
+
+PAIRS = MarginalMeans(workload=Workload.ways((3, 2, 3), 2))
+ANSWERS = QueryMeans(workload=Workload((3, 2, 3), queries=np.abs(np.sin(np.arange(90) ** 2)).reshape(5, 18)))
+_MODELLED = 0.3 + 0.2 * np.cos(np.arange(21))
+
+
+def coded_pair(rng: np.random.Generator, relation: str, layout: str) -> tuple[Units, Units]:
+    """Two coded tables that differ in one unit, records or users of two; most of it stands in few cells."""
+    users = "users" in layout
+    count, last = (10, 8) if users else (5, 4)
+    tables = [rng.choice([0, 0, 0, 1, 2, 9], (count, 3)) for _ in range(2)]
+    tables[1][:last] = tables[0][:last]
+    sizes = (last if relation == "add-or-remove-one" else count, count)
+    left, right = (
+        Units.from_codes(
+            table[:size],
+            levels=(3, 2, 3),
+            relation=relation,
+            n=5,
+            groups=np.arange(size) // 2 if users else None,
+            max_records_per_user=2,
+            user_weighting="user",
+        )
+        for table, size in zip(tables, sizes, strict=True)
+    )
+    return left, right
+
+
+EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
+    "a marginal": OfMean(PAIRS, lambda mean: HeldMarginal(mean=mean, place=1), coded_pair),
+    "an answer": OfMean(ANSWERS, lambda mean: HeldAnswer(mean=mean, place=2), coded_pair),
+    "errors of cells": OfMean(PAIRS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED), coded_pair),
+    "errors of answers": OfMean(
+        ANSWERS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED[:5] - 0.3), coded_pair
+    ),
+    "signed errors of cells": OfMean(
+        PAIRS, lambda mean: SignedErrors(mean=mean, modelled=_MODELLED), coded_pair
+    ),
+    "signed errors of answers": OfMean(
+        ANSWERS, lambda mean: SignedErrors(mean=mean, modelled=_MODELLED[:5]), coded_pair
+    ),
+    "distances of marginals": OfMean(
+        PAIRS,
+        lambda mean: MarginalDistances(
+            mean=mean, modelled=0.2 * _MODELLED, penalties=np.array([1.0, 30.0]), candidates=(2, 0)
+        ),
+        coded_pair,
+    ),
+    "an answer of a table": OfMean(
+        PAIRS, lambda mean: TableAnswer(mean=mean, values=np.arange(9) % 2 * 1.0, place=1), coded_pair
+    ),
+    "the error of an answer of a table": OfMean(
+        PAIRS,
+        lambda mean: TableAnswerError(mean=mean, values=np.arange(9) % 2 * 1.0, place=1, modelled=0.4),
+        coded_pair,
+    ),
+    "gradient of x": OfMean(
+        PayoffMeans(game=GAME),
+        lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.array([0.2, 0.5, 0.3])),
+    ),
+    "gradient of y": OfMean(
+        PayoffMeans(game=GAME), lambda mean: PayoffGradient(mean=mean, who="y", play=jnp.ones(1))
+    ),
+    "gradient of x, offsets": OfMean(
+        PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
+    ),
+}
 
 
 def concrete_queries() -> Iterator[type[Query]]:

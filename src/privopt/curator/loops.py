@@ -18,6 +18,7 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy import stats
 
+from privopt.curator.handles import Held, OpenStream, StreamRequest
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
@@ -26,9 +27,11 @@ from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.mechanisms.pass_noise import PassNoise
+from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.public import Public
 from privopt.queries.base import (
     ArgminQuery,
+    FunctionOfMean,
     MeanQuery,
     PassQuery,
     Query,
@@ -37,7 +40,7 @@ from privopt.queries.base import (
     StatisticOfHeld,
 )
 from privopt.queries.effects import require_pure
-from privopt.queries.safeguards import argues_its_sensitivity
+from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
 
@@ -61,6 +64,25 @@ class Slot:
     shape: tuple[int, ...]
 
 
+def require_sample(stream: OpenStream, request: StreamRequest) -> None:
+    """Refuse points that were not drawn for this stream, or have served, or a statistic not made for samples.
+
+    Needs no data.
+
+    Privacy:
+        What a test says about a sample is priced together with the releases of that stream on it. A release on it that
+        is paid for elsewhere would tell who is in the sample, which the price takes to be secret.
+    """
+    query = request.query
+    held = query.held if isinstance(query, StatisticOfHeld) else None
+    drawn_for = held.drawn_for if isinstance(held, Held) else None
+    if isinstance(request.mechanism, TestedSamples):
+        stream.sample.admit(request.name, held, request.mechanism.tests)
+        require_on_sample(query, request.name)
+    elif drawn_for is not None:
+        raise ValueError(SAMPLE_IS_ANOTHERS)
+
+
 def require_fit(
     query: Query, mechanism: Mechanism | StreamMechanism, sampling: Sampling, public: Public
 ) -> None:
@@ -72,7 +94,8 @@ def require_fit(
             charged for a sample, the sample is one of another number of units, the query cannot tell which records a
             user owns, or it reads numbers and the rows are coded, or the other way round.
     """
-    query.require_rows(public)
+    if not isinstance(query, StatisticOfHeld | FunctionOfMean):
+        query.require_rows(public)
     require_pure(query, public)
     if isinstance(query, StatisticOfHeld) and isinstance(mechanism, Mechanism):
         held: Any = query.held
