@@ -50,14 +50,19 @@ class HeldMarginal(FunctionOfMean):
     place: int = static()
 
     @property
+    def name(self) -> str:
+        """With the columns, so that the transcript says which marginal was released."""
+        return f"{type(self).__name__}[{','.join(map(str, self.workload.sets[self.place]))}]"
+
+    @property
     def workload(self) -> Workload:
         """What is held."""
-        return held_workload(self.name, self.mean, MarginalMeans)
+        return held_workload(type(self).__name__, self.mean, MarginalMeans)
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """sqrt(2) / n for replace-one, 1 / n for add-or-remove-one, and rounding."""
         del public, sampling
-        held_workload(self.name, self.mean, MarginalMeans)
+        held_workload(type(self).__name__, self.mean, MarginalMeans)
         units = self.mean.public
         length = math.sqrt(2.0) if units.relation is Relation.REPLACE_ONE else 1.0
         return length / units.n + self.mean.rounding
