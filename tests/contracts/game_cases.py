@@ -7,7 +7,11 @@ import numpy as np
 
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
+from privopt.games.best_response import BestResponse
 from privopt.games.moves import Drawn, Noised
+from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.noisy_matrix import NoisyMatrix
+from privopt.games.saddle_gradient_descent import SaddleGradientDescent
 from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
@@ -77,6 +81,13 @@ EVERY_GAME = (
         SaddleMirrorDescent(schedule="decreasing", output="fresh", steps=5),
         OFFSETS,
     ),
+    GameCase("noisy exponentiated gradient", NoisyExponentiatedGradient(**_FEW), OFFSETS, by_user=True),
+    GameCase("noisy matrix", NoisyMatrix(), OFFSETS),
+    GameCase("noisy matrix, users", NoisyMatrix(), MATRIX, by_user=True),
+    GameCase("gradient descent and ascent", SaddleGradientDescent(**_FEW), MATRIX),
+    GameCase("gradient descent and ascent, own payoff", SaddleGradientDescent(clip_x=0.5, **_FEW), OWN),
+    GameCase("best response", BestResponse(**_FEW), MATRIX, by_user=True),
+    GameCase("best response, own payoff", BestResponse(steps=4), OWN),
     GameCase("sampled dual averaging, one vertex", SampledDualAveraging(held=False, **_FEW), LONELY),
 )
 GAMES = [(case, relation) for case in EVERY_GAME for relation in case.relations]

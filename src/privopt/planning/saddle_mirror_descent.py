@@ -237,7 +237,7 @@ def _within(solver: Any, task: Task[Game], wanted: list[Who], capped: frozenset[
             **{f"step_{who}": longest[who] if who in fixed else once[who] / noise for who in wanted}
         )
 
-    if capped == set(wanted) or not task.is_private or solver.steps < 2:
+    if capped >= frozenset(wanted) or not task.is_private or solver.steps < 2:
         return at(1.0, frozenset(wanted))
     noise = calibrate(lambda level: at(level, capped).event(task.public), task.budget, task.public.relation)
     over: list[Who] = [who for who in wanted if who not in capped and once[who] / noise > longest[who]]
