@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import privopt
+from privopt.data.units import Units
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
@@ -28,9 +29,11 @@ from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.group_losses import GroupLosses, GroupLossScores, GroupShares
 from privopt.queries.grouped_gradient import GroupedGradient, GroupedVertexScores
+from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
+from privopt.queries.marginal_errors import CellErrors, MarginalDistances, SignedErrors
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
@@ -41,6 +44,7 @@ from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
+from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.user_average import UserAverage
@@ -260,7 +264,61 @@ class OfMean:
     pair: Callable[[Any, str, str], Any] | None = None
 
 
+PAIRS = MarginalMeans(workload=Workload.ways((3, 2, 3), 2))
+ANSWERS = QueryMeans(workload=Workload((3, 2, 3), queries=np.abs(np.sin(np.arange(90) ** 2)).reshape(5, 18)))
+_MODELLED = 0.3 + 0.2 * np.cos(np.arange(21))
+
+
+def coded_pair(rng: np.random.Generator, relation: str, layout: str) -> tuple[Units, Units]:
+    """Two coded tables that differ in one unit, records or users of two; most of it stands in few cells."""
+    users = "users" in layout
+    count, last = (10, 8) if users else (5, 4)
+    tables = [rng.choice([0, 0, 0, 1, 2, 9], (count, 3)) for _ in range(2)]
+    tables[1][:last] = tables[0][:last]
+    sizes = (last if relation == "add-or-remove-one" else count, count)
+    left, right = (
+        Units.from_codes(
+            table[:size],
+            levels=(3, 2, 3),
+            relation=relation,
+            n=5,
+            groups=np.arange(size) // 2 if users else None,
+            max_records_per_user=2,
+            user_weighting="user",
+        )
+        for table, size in zip(tables, sizes, strict=True)
+    )
+    return left, right
+
+
 EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
+    "a marginal": OfMean(PAIRS, lambda mean: HeldMarginal(mean=mean, place=1), coded_pair),
+    "an answer": OfMean(ANSWERS, lambda mean: HeldAnswer(mean=mean, place=2), coded_pair),
+    "errors of cells": OfMean(PAIRS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED), coded_pair),
+    "errors of answers": OfMean(
+        ANSWERS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED[:5] - 0.3), coded_pair
+    ),
+    "signed errors of cells": OfMean(
+        PAIRS, lambda mean: SignedErrors(mean=mean, modelled=_MODELLED), coded_pair
+    ),
+    "signed errors of answers": OfMean(
+        ANSWERS, lambda mean: SignedErrors(mean=mean, modelled=_MODELLED[:5]), coded_pair
+    ),
+    "distances of marginals": OfMean(
+        PAIRS,
+        lambda mean: MarginalDistances(
+            mean=mean, modelled=0.2 * _MODELLED, penalties=np.array([1.0, 30.0]), candidates=(2, 0)
+        ),
+        coded_pair,
+    ),
+    "an answer of a table": OfMean(
+        PAIRS, lambda mean: TableAnswer(mean=mean, values=np.arange(9) % 2 * 1.0, place=1), coded_pair
+    ),
+    "the error of an answer of a table": OfMean(
+        PAIRS,
+        lambda mean: TableAnswerError(mean=mean, values=np.arange(9) % 2 * 1.0, place=1, modelled=0.4),
+        coded_pair,
+    ),
     "gradient of x": OfMean(
         PayoffMeans(game=GAME),
         lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.array([0.2, 0.5, 0.3])),
