@@ -7,6 +7,8 @@ import numpy as np
 
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
+from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+from privopt.games.boosted_saddle import BoostedSaddle
 from privopt.games.moves import Drawn, Noised
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
@@ -65,6 +67,33 @@ EVERY_GAME = (
         OWN,
     ),
     GameCase("sampled dual averaging, one vertex", SampledDualAveraging(held=False, **_FEW), LONELY),
+    GameCase("bias-reduced mirror descent", BiasReducedMirrorDescent(effort=6.0), MATRIX),
+    GameCase(
+        "bias-reduced mirror descent, own payoff, first half",
+        BiasReducedMirrorDescent(effort=6.0, highest_level=1, differences="first half", schedule_seed=3),
+        OWN,
+    ),
+    GameCase("bias-reduced mirror descent, derived, users", BiasReducedMirrorDescent(), OWN, by_user=True),
+    GameCase("bias-reduced mirror descent, one vertex", BiasReducedMirrorDescent(effort=5.0), LONELY),
+    GameCase(
+        "boosted saddle",
+        BoostedSaddle(candidates=3, forced=True, inner=SampledDualAveraging(**_FEW)),
+        OFFSETS,
+    ),
+    GameCase(
+        "boosted saddle, own payoff",
+        BoostedSaddle(candidates=2, answers=1, forced=True, inner=SampledDualAveraging(steps=3)),
+        OWN,
+    ),
+    GameCase(
+        "boosted saddle, users",
+        BoostedSaddle(candidates=2, forced=True, inner=SampledDualAveraging(batches="one pass", steps=2)),
+        MATRIX,
+        by_user=True,
+    ),
+    GameCase(
+        "boosted saddle, one run", BoostedSaddle(candidates=1, inner=SampledDualAveraging(**_FEW)), MATRIX
+    ),
 )
 GAMES = [(case, relation) for case in EVERY_GAME for relation in case.relations]
 IDS = [f"{case.name}, {relation}" for case, relation in GAMES]

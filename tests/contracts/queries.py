@@ -22,6 +22,7 @@ from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.bias_reduced_gradient import BiasReducedGradient
+from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -239,6 +240,14 @@ EVERY_QUERY: dict[str, Query] = {
         difference_clip=0.5,
         half_range=0.3,
     ),
+    "payoffs of candidates": CandidatePayoffs(
+        game=OWN_GAME,
+        x=np.stack([AT, FAR]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0]]),
+        x_answers=np.stack([[BEFORE, AT, FAR], [AT, AT, BEFORE]]),
+        y_answers=np.zeros((2, 0, 2)),
+        payoff_clip=0.7,
+    ),
     "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
     "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
@@ -292,6 +301,18 @@ def coded_pair(rng: np.random.Generator, relation: str, layout: str) -> tuple[Un
 
 
 EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
+    "gaps of candidates": OfMean(EVERY_QUERY["payoffs of candidates"], lambda mean: CandidateGaps(mean=mean)),
+    "gaps of candidates, a matrix game": OfMean(
+        CandidatePayoffs(
+            game=GAME,
+            x=np.ones((3, 1)),
+            y=np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+            x_answers=np.zeros((3, 0, 1)),
+            y_answers=np.zeros((3, 0, 3)),
+            payoff_clip=1.0,
+        ),
+        lambda mean: CandidateGaps(mean=mean),
+    ),
     "a marginal": OfMean(PAIRS, lambda mean: HeldMarginal(mean=mean, place=1), coded_pair),
     "an answer": OfMean(ANSWERS, lambda mean: HeldAnswer(mean=mean, place=2), coded_pair),
     "errors of cells": OfMean(PAIRS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED), coded_pair),

@@ -215,7 +215,10 @@ def test_no_neighbour_of_signs_costs_more_than_is_charged(name, relation):
 
 
 def test_held_payoffs_cost_no_more_either():
-    sides = neighbours_of(np.random.default_rng(3), "replace-one", 6)
+    rows = signs(np.random.default_rng(3), 6)
+    other = rows.copy()
+    other[-1, 2:] *= -1.0
+    sides = rows, other
     pair, charged = trees(FULL, PRODUCTS, sides, 6, "replace-one")
     assert 0.0 < largest_cost(*pair) <= charged
 

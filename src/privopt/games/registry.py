@@ -4,12 +4,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from privopt.games.base import GameSolver
+from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+from privopt.games.boosted_saddle import BoostedSaddle
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game
 
 GAME_SOLVERS: dict[str, Callable[[], GameSolver]] = {
     "sampled-dual-averaging": SampledDualAveraging,
+    "bias-reduced-mirror-descent": BiasReducedMirrorDescent,
+    "boosted-saddle": BoostedSaddle,
 }
 
 
