@@ -39,10 +39,12 @@ from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.one_pass import NoisyPass, PassAverage
+from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
 from privopt.queries.payoff_slope import PayoffSlope
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
+from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
@@ -58,6 +60,7 @@ AT, FAR, BEFORE = (
     np.array([30.0, -2e3, 5.0, 1.0]),
     np.array([0.1, 0.2, -0.3, 0.0]),
 )
+CORNERS = np.array([[2.0, 0.0, 0.0, 0.0], [0.0, 1e3, -1.0, 0.5], [-1.0, 1.0, 1.0, 1.0]])
 LEVELS = (3, 2, 4, 2)  # of the coded tables that some queries are asked of
 WIDE, WIDE_BEFORE = np.outer(AT, [1.0, -0.5, 0.2]), np.outer(BEFORE, [1.0, 2.0, -1.0])
 
@@ -148,6 +151,10 @@ EVERY_QUERY: dict[str, Query] = {
     "vertex scores, no kernel": VertexScores(loss=PLAIN, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, softmax": VertexScores(loss=SOFTMAX, at=WIDE, clip=0.2, offset=0.1 * WIDE),
     "vertex scores, own loss": VertexScores(loss=OWN, at=AT, clip=0.2, offset=0.0 * AT),
+    "polytope scores": PolytopeScores(loss=SQUARED, at=AT, vertices=CORNERS, clip=0.2, offset=0.1 * AT),
+    "polytope scores, own loss": PolytopeScores(
+        loss=OWN, at=AT, vertices=CORNERS[:1], clip=0.2, offset=0.0 * AT
+    ),
     "second moment": SecondMoment(row_bound=ROW_BOUND),
     "second moment, clipped": SecondMoment(row_bound=0.5),
     "top curvature": TopCurvature(row_bound=ROW_BOUND),
@@ -346,6 +353,14 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
     ),
     "gradient of y": OfMean(
         PayoffMeans(game=GAME), lambda mean: PayoffGradient(mean=mean, who="y", play=jnp.ones(1))
+    ),
+    "scores of a part": OfMean(
+        VertexScores(loss=SQUARED, at=AT, clip=0.2, offset=0.1 * AT),
+        lambda mean: PartScores(mean=mean, places=((1, 3), (5, 7))),
+    ),
+    "scores of a simplex": OfMean(
+        VertexScores(loss=OWN, at=AT, clip=0.2, offset=0.1 * AT),
+        lambda mean: PartScores(mean=mean, places=((0, 4),)),
     ),
     "gradient of x, offsets": OfMean(
         PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
