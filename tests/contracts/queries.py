@@ -12,11 +12,12 @@ import numpy as np
 
 import privopt
 from privopt.problems import losses
-from privopt.problems.constraints import L2Ball
+from privopt.problems.constraints import L1Ball, L2Ball, Simplex
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
+from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.proofs.one_pass import GrowingBatches
-from privopt.queries.base import Query
+from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -28,7 +29,9 @@ from privopt.queries.local_pass import LocalPass
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.one_pass import NoisyPass, PassAverage
+from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
+from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
@@ -48,6 +51,17 @@ WIDE, WIDE_BEFORE = np.outer(AT, [1.0, -0.5, 0.2]), np.outer(BEFORE, [1.0, 2.0, 
 def own_residual(params, features, target):
     """A user-written loss whose gradient is as long as its data."""
     return 0.5 * (features @ params - target) ** 2
+
+
+def own_payoff(x, y, features, target):
+    """A user-written payoff, bent in both strategies."""
+    return jnp.sum(jnp.sin(features * x)) * (1.0 + y[0] * target) - 0.1 * jnp.sum(y * y) * jnp.sum(
+        features**2
+    )
+
+
+OWN_GAME = SaddleProblem(own_payoff, x=L1Ball(2.0), y=Simplex(), sizes=(4, 2))
+SCALED_GAME = SaddleProblem(own_payoff, x=L1Ball(2.0), y=Simplex(), sizes=(4, 2), clip="scale")
 
 
 @dataclass(frozen=True)
@@ -167,9 +181,46 @@ EVERY_QUERY: dict[str, Query] = {
         noise_multiplier=1.0,
         batches=GrowingBatches(places=5, scale=2.5),
     ),
+    "gradient of a player": PlayerGradient(game=OWN_GAME, who="x", x=AT, y=AT[:2] / 2.0, half_range=0.3),
+    "gradient of a player, scaled": PlayerGradient(
+        game=SCALED_GAME, who="y", x=FAR, y=np.array([0.2, 0.8]), half_range=0.3
+    ),
+    "slope of a player": PlayerSlope(game=OWN_GAME, who="y", x=AT, y=AT[:2] / 2.0, clip=0.3),
+    "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
+    "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "perturbed minimiser, mapped": PerturbedMinimiser(
         problem=Problem(SQUARED), clip=0.4, ridge=0.1, matrix=np.diag([1.0, 1e-140, 2.0, 1e-3])
+    ),
+}
+
+
+GAME = BilinearGame(rows=1, columns=3)
+OFFSETS = BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))
+
+
+@dataclass(frozen=True)
+class OfMean:
+    """A function of a held mean: what is held, the function of its handle, and data of another kind, if it needs such.
+
+    `pair(rng, relation, layout)` makes two neighbouring sets of units; None for the hostile rows of all queries.
+    """
+
+    held: MeanQuery
+    function: Callable[[Any], FunctionOfMean]
+    pair: Callable[[Any, str, str], Any] | None = None
+
+
+EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
+    "gradient of x": OfMean(
+        PayoffMeans(game=GAME),
+        lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.array([0.2, 0.5, 0.3])),
+    ),
+    "gradient of y": OfMean(
+        PayoffMeans(game=GAME), lambda mean: PayoffGradient(mean=mean, who="y", play=jnp.ones(1))
+    ),
+    "gradient of x, offsets": OfMean(
+        PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
     ),
 }
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.handles import Held, Stream, StreamRequest
+from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.local import LocalCurator
 from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
@@ -59,6 +59,14 @@ class Audit(Curator):
         private_draw = self._left.draw_points(groups, sample, positions)
         for side in (self._left, self._right):
             side.hold_as(handle, query, *private_draw)
+        return handle
+
+    def hold_mean(self, query: MeanQuery) -> HiddenMean:
+        """See `Curator.hold_mean`; the means of both sides under one handle, and how far apart they are."""
+        handle = self._mean_handle(query)
+        for side in (self._left, self._right):
+            side.hold_mean_as(handle)
+        self._compare(query, EveryUnit(), None, handle.sensitivity)
         return handle
 
     def private_value(self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None) -> Any:

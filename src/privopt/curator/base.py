@@ -14,7 +14,7 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator import loops
-from privopt.curator.handles import Held, OpenStream, Stream, StreamRequest
+from privopt.curator.handles import Held, HiddenMean, OpenStream, Stream, StreamRequest
 from privopt.curator.transcript import FilterMark, Release, Transcript
 from privopt.data.blocks import Block, Lineage, block_sizes, share_units
 from privopt.data.groups import check_groups
@@ -28,8 +28,8 @@ from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, che
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.precision import as_jax, require_double_precision
 from privopt.public import Public, Relation
-from privopt.queries.base import MeanQuery, Query, Scalar, StatisticOfHeld
-from privopt.queries.safeguards import require_on_sample, stated_sensitivity
+from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.safeguards import stated_sensitivity
 
 Observer = Callable[[str, int], None]
 
@@ -159,7 +159,7 @@ class Curator(abc.ABC):
             request.source,
         )
         with stream:
-            self._require_sample(stream, request)
+            loops.require_sample(stream, request)
             if query is not None:
                 loops.require_fit(query, mechanism, EveryUnit(), source.public)
                 source._require_answer(type(query))
@@ -174,24 +174,6 @@ class Curator(abc.ABC):
             values = np.asarray(released)[None]
             self._record(request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values)
         return released
-
-    def _require_sample(self, stream: OpenStream, request: StreamRequest) -> None:
-        """Refuse points that were not drawn for this stream, or have served, or a statistic not made for samples.
-
-        Needs no data.
-
-        Privacy:
-            What a test says about a sample is priced together with the releases of that stream on it. A release on it
-            that is paid for elsewhere would tell who is in the sample, which the price takes to be secret.
-        """
-        query = request.query
-        held = query.held if isinstance(query, StatisticOfHeld) else None
-        drawn_for = held.drawn_for if isinstance(held, Held) else None
-        if isinstance(request.mechanism, TestedSamples):
-            stream.sample.admit(request.name, held, request.mechanism.tests)
-            require_on_sample(query, request.name)
-        elif drawn_for is not None:
-            raise ValueError(loops.SAMPLE_IS_ANOTHERS)
 
     def _enter(self, stream: OpenStream, mechanism: StreamMechanism, source: "Curator") -> None:
         """Refuse an item that would put a unit into more items than the stream was charged for.
@@ -231,6 +213,28 @@ class Curator(abc.ABC):
         Raises:
             ValueError: there are no such groups.
         """
+
+    @abc.abstractmethod
+    def hold_mean(self, query: MeanQuery) -> HiddenMean:
+        """Compute a mean over all units and keep it. Free: nothing is released.
+
+        Args:
+            query: what is computed, once, however many functions of it are asked for.
+        Returns:
+            The handle that a `FunctionOfMean` names it by.
+        Raises:
+            ValueError: the query's sensitivity is not argued for, or nobody here can answer it.
+        """
+
+    def _mean_handle(self, query: MeanQuery) -> HiddenMean:
+        """A handle to a mean over this curator's units. Needs no data."""
+        self._require_answer(type(query))
+        return HiddenMean(
+            query=query,
+            public=self.public,
+            sensitivity=float(self._sensitivity(query, EveryUnit())),
+            rounding=2.0 * float(rounding_bound(1.0, self.public.n)) / self.public.n,
+        )
 
     def _handle(self, groups: int | None, sample: Stream | None, seed: int = 0) -> Held:
         """A handle to points of this curator's data."""

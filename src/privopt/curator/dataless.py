@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
-from privopt.curator.handles import Held, Stream
+from privopt.curator.handles import Held, HiddenMean, Stream
 from privopt.ledger.payer import Payer
 from privopt.public import Public
 from privopt.queries.base import MeanQuery
@@ -20,6 +20,10 @@ class Dataless(Curator):
         """A handle to nothing."""
         del query
         return self._handle(groups, sample)
+
+    def hold_mean(self, query: MeanQuery) -> HiddenMean:
+        """A handle to nothing."""
+        return self._mean_handle(query)
 
     def _same_units(self, ledger: Payer) -> Curator:
         return self._child(self.public, ledger)

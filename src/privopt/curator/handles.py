@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 from privopt.data.blocks import Lineage
 from privopt.mechanisms.base import HiddenState, StreamMechanism
-from privopt.queries.base import Query
+from privopt.public import Public
+from privopt.queries.base import MeanQuery, Query
 
 
 class KeepsStreams(Protocol):
@@ -47,6 +48,37 @@ class Held:
     def factor(self) -> int:
         """How many clipped points one unit can move a sum of them by."""
         return 2 if self.replaced else 1
+
+    def __repr__(self) -> str:
+        return "<private>"
+
+
+class HiddenMean:
+    """A mean over units that the curator keeps. It says what was computed and how far one unit moves it, not the value.
+
+    Attributes:
+        query: what was computed, with its public points.
+        public: of the units that it was computed on.
+        sensitivity: how far one unit can move the mean, in `query.norm`, rounding of the sum included.
+        rounding: how much further apart the computed means of two neighbouring data sets may be than the exact ones, in
+            any norm that `query.radius` bounds and over a contribution's radius in it.
+    """
+
+    def __init__(self, *, query: MeanQuery, public: Public, sensitivity: float, rounding: float) -> None:
+        self.query = query
+        self.public = public
+        self.sensitivity = sensitivity
+        self.rounding = rounding
+
+    @property
+    def norm(self) -> str:
+        """In which norm the sensitivity is."""
+        return self.query.norm
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the mean."""
+        return self.query.shape(self.public)
 
     def __repr__(self) -> str:
         return "<private>"

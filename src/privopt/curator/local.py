@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator, Observer
-from privopt.curator.handles import Held, Stream, StreamRequest
+from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
 from privopt.data.groups import GroupDraw, draw_groups
@@ -31,6 +31,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.queries.base import (
     ArgminQuery,
+    FunctionOfMean,
     MeanQuery,
     PassQuery,
     Query,
@@ -86,12 +87,24 @@ class LocalCurator(Curator):
         self.private_engine = private_engine
         transcript.eager = not private_engine.compiles
         self._private_held: dict[Held, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
+        self._private_means: dict[HiddenMean, NDArray[np.float64]] = {}
 
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """See `Curator.hold`."""
         handle = self._handle(groups, sample, self.lot())
         self.hold_as(handle, query, *self.draw_points(groups, sample, self.private_positions))
         return handle
+
+    def hold_mean(self, query: MeanQuery) -> HiddenMean:
+        """See `Curator.hold_mean`."""
+        handle = self._mean_handle(query)
+        self.hold_mean_as(handle)
+        return handle
+
+    def hold_mean_as(self, handle: HiddenMean) -> None:
+        """Compute the mean of a handle on these units, and keep it under the handle."""
+        require_pure(handle.query, self.public)
+        self._private_means[handle] = np.asarray(self.private_value(handle.query, EveryUnit(), None))
 
     def lot(self) -> int:
         """A public random number."""
@@ -143,7 +156,7 @@ class LocalCurator(Curator):
     def same_units(self, ledger: Payer) -> "LocalCurator":
         """A curator of the same units with another ledger."""
         curator = self._child(self.private_engine, ledger)
-        curator._private_held = self._private_held
+        curator._private_held, curator._private_means = self._private_held, self._private_means
         return curator
 
     def some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
@@ -153,7 +166,7 @@ class LocalCurator(Curator):
     def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
         """A curator of the same units with mapped rows, see `Units.mapped`."""
         curator = self._child(self.private_engine.view(row_map, row_bound), self.ledger)
-        curator._private_held = self._private_held
+        curator._private_held, curator._private_means = self._private_held, self._private_means
         return curator
 
     def _same_units(self, ledger: Payer) -> Curator:
@@ -201,6 +214,13 @@ class LocalCurator(Curator):
                 )
             private_vectors, private_present = self._private_held[query.held]
             return query.value(jnp.asarray(private_vectors), jnp.asarray(private_present))
+        if isinstance(query, FunctionOfMean):
+            if query.mean not in self._private_means:
+                raise ValueError(
+                    f"{query.name} asks for a mean that another curator holds: ask the curator that holds it."
+                )
+            with np.errstate(all="ignore"):  # a warning must not depend on the data
+                return query.value(self._private_means[query.mean])
         if isinstance(query, ArgminQuery):
             return partial(query.minimise, self.public, *self.private_engine.records())
         if isinstance(query, PassQuery):
@@ -209,7 +229,7 @@ class LocalCurator(Curator):
             return query.value(self.public, *self.private_engine.records())
         raise TypeError(
             f"no engine computes a {type(query).__name__}: derive it from RecordSum, UnitSum, RecordsQuery, "
-            "ArgminQuery, PassQuery or StatisticOfHeld."
+            "ArgminQuery, PassQuery, StatisticOfHeld or FunctionOfMean."
         )
 
     def private_draw(self, sampling: Sampling) -> NDArray[np.int64] | None:

@@ -18,6 +18,7 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 from scipy import stats
 
+from privopt.curator.handles import Held, OpenStream, StreamRequest
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
@@ -26,6 +27,7 @@ from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.mechanisms.pass_noise import PassNoise
+from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.public import Public
 from privopt.queries.base import (
     ArgminQuery,
@@ -37,7 +39,7 @@ from privopt.queries.base import (
     StatisticOfHeld,
 )
 from privopt.queries.effects import require_pure
-from privopt.queries.safeguards import argues_its_sensitivity
+from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
 
@@ -59,6 +61,25 @@ class Slot:
     mechanism: Mechanism
     sampling: Sampling
     shape: tuple[int, ...]
+
+
+def require_sample(stream: OpenStream, request: StreamRequest) -> None:
+    """Refuse points that were not drawn for this stream, or have served, or a statistic not made for samples.
+
+    Needs no data.
+
+    Privacy:
+        What a test says about a sample is priced together with the releases of that stream on it. A release on it that
+        is paid for elsewhere would tell who is in the sample, which the price takes to be secret.
+    """
+    query = request.query
+    held = query.held if isinstance(query, StatisticOfHeld) else None
+    drawn_for = held.drawn_for if isinstance(held, Held) else None
+    if isinstance(request.mechanism, TestedSamples):
+        stream.sample.admit(request.name, held, request.mechanism.tests)
+        require_on_sample(query, request.name)
+    elif drawn_for is not None:
+        raise ValueError(SAMPLE_IS_ANOTHERS)
 
 
 def require_fit(

@@ -16,6 +16,7 @@ from privopt.engine.general_path import (
     block_coefficients,
     block_length,
 )
+from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
 from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
@@ -27,6 +28,7 @@ from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.local_pass import LocalPass
+from privopt.queries.payoff_means import PayoffMeans
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
 from privopt.queries.second_moment import WeightedSecondMoment
 from privopt.queries.total_weight import TotalWeight
@@ -86,6 +88,8 @@ class InProcessEngine:
                 return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
             if isinstance(query, GradientAndCount) and supports_gradient_and_count(self.units, query):
                 return gradient_and_count_sum(self.units, query, private_draw, self._threads)
+            if isinstance(query, PayoffMeans) and supports_payoffs(query):
+                return payoff_sum(self.units, query, private_draw)
             if type(query) is TotalWeight:
                 return self._total_weight(private_draw)
             return self._summed(query, private_draw)

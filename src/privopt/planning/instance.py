@@ -1,39 +1,17 @@
-"""What a solver plans for: a problem, what is public about the data, and a budget."""
+"""What a solver of a minimisation plans for: a task, and what its problem says."""
 
 import math
 from dataclasses import dataclass
 
-from privopt.ledger.amounts import Budget
-from privopt.ledger.gaussian_dp import gaussian_mu
+from privopt.planning.task import Task
 from privopt.problems.growth import KL
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
-from privopt.public import Public
 
 
 @dataclass(frozen=True)
-class Instance:
-    """One problem to solve at one price; everything in it is public.
-
-    Attributes:
-        problem: loss, regulariser and constraint set.
-        public: sizes, bounds and relation of the data.
-        budget: the (epsilon, delta) of the whole solve.
-    """
-
-    problem: Problem
-    public: Public
-    budget: Budget
-
-    @property
-    def is_private(self) -> bool:
-        """Whether there is any noise: not for an infinite epsilon."""
-        return self.budget.is_private
-
-    @property
-    def mu(self) -> float:
-        """The budget as the parameter of Gaussian differential privacy; infinite without noise."""
-        return gaussian_mu(self.budget.epsilon, self.budget.delta) if self.is_private else math.inf
+class Instance(Task[Problem]):
+    """One minimisation at one price; everything in it is public."""
 
     @property
     def has_own_loss(self) -> bool:

@@ -8,6 +8,7 @@ contributes, how a unit's contribution is clipped, and what the sensitivity of t
     ├── RecordSum          mean over units of clip(average over the unit's records)
     ├── UnitSum            mean over units of clip(a function of all the unit's records)
     ├── StatisticOfHeld    a function of per-unit vectors that stay with the curator
+    ├── FunctionOfMean     a public function of a mean that stays with the curator
     ├── RecordsQuery       a function of all the records at once
     ├── ArgminQuery        a minimiser whose noise sits inside the objective
     └── PassQuery          the end of one pass over the records, in a secret order
@@ -28,7 +29,7 @@ from privopt.problems.norms import scale_of
 from privopt.public import Public, Relation, Weighting
 
 Scalar = Any  # a Python float, or a traced zero-dimensional float64 array inside a compiled loop
-Norm = Literal["l2", "linf"]
+Norm = Literal["l2", "linf", "range"]
 QueryType = TypeVar("QueryType")
 ROUNDING_MARGIN = 1e-9  # relative; a float64 norm of d entries is off by at most d * 1.2e-16
 SMALLEST_RADIUS, LARGEST_RADIUS = (
@@ -332,6 +333,22 @@ class StatisticOfHeld(Query):
                 block of the units perhaps more. A statistic that counts a row that is none has the sensitivity of
                 replaced points: a unit that comes or goes replaces a row of zeros.
         """
+
+
+class FunctionOfMean(Query):
+    """A public function of a mean held by the curator (`Curator.hold_mean`); the class argues its sensitivity.
+
+    Attributes:
+        mean: the handle, which says what was computed and how far one unit moves it. An argument that rests on how a
+            contribution is made checks the class of `mean.query`. The rounding of the sum and of `value` itself, on
+            both data sets, is part of the sensitivity.
+    """
+
+    mean: Any
+
+    @abc.abstractmethod
+    def value(self, private_mean: Any) -> Any:
+        """The value, from a float64 array of `mean.shape`."""
 
 
 class RecordsQuery(Query):

@@ -189,9 +189,9 @@ class SVRG(Solver):
                 state = curator.iterate(step, state, block)  # lines 5 to 9
         return Outcome(state.descent.average, ending(state.descent.finite))  # line 10: the last epoch's mean
 
-    def _check_configured(self) -> None:
+    def check_configured(self) -> None:
         if self.fallback is None:  # which leaves rate and snapshot multipliers open
-            super()._check_configured()
+            super().check_configured()
 
     def _step(self, snapshot_multiplier: float) -> SVRGStep:
         return SVRGStep(

@@ -1,0 +1,184 @@
+"""What every program over a curator has: public fields, a price known beforehand, and a plan, whatever it solves."""
+
+import abc
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from privopt.ledger.events import Event
+from privopt.planning.effort import data_bytes, loading_seconds
+from privopt.planning.forecast import Forecast
+from privopt.planning.plan import Finding, Plan
+from privopt.planning.task import Task
+from privopt.public import Public
+from privopt.solvers.fields import check_fields, declared
+
+P = TypeVar("P")
+
+# By field, in order: how it is derived. Each rule sees the program with the fields before it filled in.
+Defaults = Mapping[str, Callable[[Any, Any], Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program(abc.ABC, Generic[P]):
+    """A frozen configuration that runs over a curator and solves a P. `configure` derives what was left open.
+
+    A subclass declares its fields (see `fields`), how the open ones are derived (`defaults`), how the noise is set to
+    the budget (`calibrated`), what it releases (`event`) and what to expect of it (`forecast`). How it runs, and what
+    it gives back, is said by the kinds of programs: solvers of minimisations, of saddle points, synthesizers. In a
+    program the only lines that cost privacy are calls on the curator. Concrete programs are final.
+    """
+
+    name: ClassVar[str]  # in plans and on the command line
+    defaults: ClassVar[Defaults] = {}
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.check()
+
+    def check(self) -> None:
+        """Refuse fields that do not go together.
+
+        Raises:
+            ValueError: it says which.
+        """
+        return
+
+    @property
+    def title(self) -> str:
+        """The name with what runs inside."""
+        return self.name
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether how often it releases, and with how much noise, depends on what was released before."""
+        return False
+
+    @abc.abstractmethod
+    def event(self, public: Public) -> Event:
+        """Everything this configured program releases. Needs no data."""
+
+    @abc.abstractmethod
+    def releases(self) -> int:
+        """The number of releases of this configured program; the most there can be of an adaptive one."""
+
+    @abc.abstractmethod
+    def calibrated(self, task: Task[P]) -> Self:
+        """The program with all fields but its noise set, and that now set to the budget."""
+
+    def passes(self) -> float:
+        """Expected passes over the data of this configured program: one a release."""
+        return float(self.releases())
+
+    @abc.abstractmethod
+    def seconds(self, problem: P, public: Public) -> float:
+        """Rough time of a run of this configured program on data that are loaded."""
+
+    def memory_bytes(self, problem: P, public: Public) -> int:
+        """Memory of the stored data, and of what a run holds beside them."""
+        del problem
+        return data_bytes(public)
+
+    def forecast(self, instance: Any) -> Forecast:
+        """What to expect of this configured program on a task, before the data are read."""
+        del instance
+        return Forecast()
+
+    def applicable(self, problem: P, public: Public) -> str | None:
+        """Why this program cannot solve the problem, or None if it can."""
+        del problem, public
+        return None
+
+    def check_applicable(self, problem: P, public: Public) -> None:
+        """Refuse a problem that this program cannot solve.
+
+        Raises:
+            ValueError: it says why.
+        """
+        obstacle = self.applicable(problem, public)
+        if obstacle is not None:
+            raise ValueError(f"{self.title} cannot solve this problem: {obstacle}.")
+
+    def is_set(self, field: str) -> bool:
+        """Whether a field has a value."""
+        return getattr(self, field) is not None
+
+    def with_(self, **changes: Any) -> Self:
+        """The same program with other fields."""
+        return replace(self, **changes)
+
+    def filled(self, instance: Any) -> Self:
+        """The program with every field but the noise set from public quantities; what was given stays.
+
+        Raises:
+            ValueError: the program cannot solve the problem, or a field cannot be derived.
+        """
+        self.check_applicable(instance.problem, instance.public)
+        program = self
+        for field, rule in self.defaults.items():
+            if not program.is_set(field):
+                program = replace(program, **{field: rule(program, instance)})
+        return program
+
+    def configure(self, instance: Any) -> Self:
+        """Derive what was left open and set the noise to the budget.
+
+        Returns:
+            A program whose whole plan costs at most the budget; what it leaves unspent its forecast says.
+        """
+        return self.filled(instance).calibrated(instance)
+
+    def indicators(self, instance: Any) -> Mapping[str, Finding]:
+        """By name, what can be hoped for on such a task, whichever program runs."""
+        del instance
+        return {}
+
+    def plan(self, instance: Any) -> Plan:
+        """The plan of this program, configured first where needed."""
+        program = self.configure(instance)
+        public = instance.public
+        forecast = program.forecast(instance)
+        return Plan(
+            solver=self.title,
+            settings=settings(program),
+            event=program.event(public),
+            budget=instance.budget,
+            public=public,
+            releases=program.releases(),
+            adaptive=program.adaptive,
+            passes=program.passes(),
+            memory_bytes=program.memory_bytes(instance.problem, public),
+            seconds=loading_seconds(public) + program.seconds(instance.problem, public),
+            predicted_excess=forecast.excess,
+            prediction=forecast.meaning,
+            bound=forecast.bound,
+            indicators={**self.indicators(instance), **forecast.indicators},
+            notices=forecast.notices,
+        )
+
+    def check_configured(self) -> None:
+        """Refuse to run with fields that are open.
+
+        Raises:
+            ValueError: there are some.
+        """
+        missing = [
+            name for name, field in declared(type(self)).items() if field.derived and not self.is_set(name)
+        ]
+        if missing:
+            raise ValueError(
+                f"{self.title} is not configured: {', '.join(missing)} not set. Call `configure(instance)` first."
+            )
+
+
+def settings(program: Program[Any]) -> Mapping[str, float | int | str]:
+    """A program's fields, in a form that prints and serialises; an inner program's stand after its own."""
+    values: dict[str, Any] = {}
+    for field in fields(program):
+        value = getattr(program, field.name)
+        if isinstance(value, Program):
+            values[field.name] = value.title
+            values.update({f"{field.name}.{key}": inner for key, inner in settings(value).items()})
+        elif field.repr:
+            values[field.name] = value if isinstance(value, int | float | str) else repr(value)
+    return values

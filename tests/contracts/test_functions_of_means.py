@@ -1,0 +1,206 @@
+"""Functions of held means: no unit moves one further than it states, and only its handle is ever seen."""
+
+import warnings
+
+import numpy as np
+import pytest
+from tests.contracts.queries import EVERY_FUNCTION_OF_A_MEAN, EVERY_QUERY, concrete_queries
+from tests.contracts.test_hostile_rows import SLACK, hostile_pair
+
+from privopt.curator.audit import Audit, distance
+from privopt.curator.dry_run import DryRun
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
+from privopt.data.units import Units
+from privopt.errors import PlanMismatch
+from privopt.ledger.amounts import Budget
+from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import EveryUnit, Poisson
+from privopt.ledger.unlimited import Unlimited
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.precision import double_precision
+from privopt.problems.saddle import BilinearGame
+from privopt.public import Relation
+from privopt.queries.base import FunctionOfMean, query, static
+from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
+
+RELATIONS = ("replace-one", "add-or-remove-one")
+LAYOUTS = ("dense", "csr users")
+N, SIZE = 12, 3
+GAME = BilinearGame(rows=SIZE, columns=SIZE)
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with double_precision():
+        yield
+
+
+def largest_ratio(case, seeds, layouts=LAYOUTS):
+    """The largest distance moved over the stated sensitivity, over neighbours and relations; nothing warns."""
+    found = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for relation in RELATIONS:
+            for layout in layouts:
+                for seed in seeds:
+                    rng = np.random.default_rng([seed, *f"{relation} {layout}".encode()])
+                    if case.pair is None:
+                        pair = hostile_pair(rng, relation, "float64" if seed % 2 else "float32", layout)
+                    else:
+                        pair = case.pair(rng, relation, layout)
+                    values = []
+                    for units in pair:
+                        curator = LocalCurator(units, Unlimited(units.public.relation))
+                        asked = case.function(curator.hold_mean(case.held))
+                        values.append(np.asarray(curator.private_value(asked, EveryUnit(), None)))
+                        stated = float(asked.sensitivity(units.public))
+                        assert values[-1].shape == asked.shape(units.public)
+                    moved = distance(*values, asked.norm)
+                    found = max(found, moved / stated if np.isfinite(moved) else np.inf)
+    return found
+
+
+@pytest.mark.parametrize("name", EVERY_FUNCTION_OF_A_MEAN)
+def test_no_function_of_a_mean_moves_further_than_it_states(name):
+    ratio = largest_ratio(EVERY_FUNCTION_OF_A_MEAN[name], range(10))
+    assert ratio <= SLACK
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("name", EVERY_FUNCTION_OF_A_MEAN)
+def test_no_function_of_a_mean_moves_further_on_many_rows(name):
+    ratio = largest_ratio(
+        EVERY_FUNCTION_OF_A_MEAN[name], range(100), ("dense", "csr", "dense users", "csr users")
+    )
+    assert ratio <= SLACK
+
+
+def test_every_function_of_a_mean_is_in_the_list():
+    asked = {kind for kind in concrete_queries() if issubclass(kind, FunctionOfMean)}
+    handles = LocalCurator(units_of(rows()), Unlimited(Relation.REPLACE_ONE))
+    made = set()
+    for case in EVERY_FUNCTION_OF_A_MEAN.values():
+        made.add(type(case.function(handles._mean_handle(case.held))))
+    assert made == asked
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_the_stated_range_is_attained_up_to_rounding(relation):
+    """One record pays (1, -1, -1), nobody else anything: a statement 0.2 % too small would be caught."""
+    corner = np.concatenate([[1.0, -1.0, 1.0], np.ones(SIZE)])
+    left, right = np.zeros((N, 2 * SIZE)), np.zeros((N, 2 * SIZE))
+    right[0], left[0] = corner, -corner * [-1, -1, -1, 1, 1, 1] if relation == "add-or-remove-one" else corner
+    if relation == "replace-one":
+        left[0, :SIZE] *= -1
+    else:
+        left[0] = 0.0
+    values = []
+    for x in (left, right):
+        units = units_of(x, relation)
+        curator = LocalCurator(units, Unlimited(units.public.relation))
+        asked = PayoffGradient(
+            mean=curator.hold_mean(PayoffMeans(game=GAME)), who="x", play=np.ones(SIZE) / SIZE
+        )
+        values.append(np.asarray(curator.private_value(asked, EveryUnit(), None)))
+    moved = distance(*values, "range")
+    assert 0.999 < moved / float(asked.sensitivity(units.public)) <= 1.0
+
+
+def rows(seed=0):
+    return np.random.default_rng(seed).choice([-1.0, 1.0], (N, 2 * SIZE))
+
+
+def units_of(x, relation="replace-one"):
+    return Units.from_arrays(x, relation=relation, row_bound=3.0, n=N, storage="float64")
+
+
+def program(curator):
+    """Hold the payoffs, release one gradient, draw vertices from two more."""
+    mean = curator.hold_mean(PayoffMeans(game=GAME))
+    sampler = VertexSampler.weighted_average(
+        step_weights=[1.0],
+        inverse_temperatures=[0.0, 1.0],
+        draws=2,
+        half_range=GAME.half_range,
+        sensitivities=1.01 * 2.0 * curator.public.relation.factor * GAME.half_range / curator.public.n,
+        **({"vertices": SIZE} if "vertices" in VertexSampler.weighted_average.__annotations__ else {}),
+    )
+    stream = curator.stream("plays", sampler, (SIZE,))
+    first = stream.ask("draw")
+    stream.ask("add", PayoffGradient(mean=mean, who="x", play=np.bincount(first, minlength=SIZE) / 2.0))
+    return stream.ask("draw")
+
+
+def test_a_program_replays_and_audits_and_rehearses():
+    units, ledger = units_of(rows()), Unlimited(Relation.REPLACE_ONE)
+    curator = LocalCurator(units, ledger, noise=NoiseSource(seed=1))
+    drawn = program(curator)
+    again = program(Replay(curator.transcript, units.public))
+    np.testing.assert_array_equal(drawn, again)
+    assert program(DryRun(units.public)).shape == drawn.shape
+    other = rows()
+    other[3] = -other[3]
+    audit = Audit(units, units_of(other), Unlimited(Relation.REPLACE_ONE), noise=NoiseSource(seed=1))
+    program(audit)
+    assert {name for name, _ in audit.moves} == {"PayoffMeans", "PayoffGradient"}
+    assert max(moved for _, moved in audit.moves) <= 1.0
+
+
+def test_holding_is_free_and_shows_nothing():
+    units = units_of(rows())
+    curator = LocalCurator(
+        units, Ledger(Budget(1.0, 1e-6), units.public.relation, plan=Gaussian(5.0).event())
+    )
+    mean = curator.hold_mean(PayoffMeans(game=GAME))
+    assert repr(mean) == "<private>"
+    assert len(curator.transcript) == 0
+    assert not any(isinstance(value, np.ndarray) and value.size > 1 for value in vars(mean).values())
+    curator.release(PayoffMeans(game=GAME), Gaussian(5.0))
+    with pytest.raises(PlanMismatch, match="0 of it are left"):
+        curator.release(PayoffMeans(game=GAME), Gaussian(5.0))
+
+
+def test_a_mean_is_answered_about_by_the_curator_that_holds_it():
+    units = units_of(rows())
+    curator, other = (LocalCurator(units, Unlimited(Relation.REPLACE_ONE)) for _ in range(2))
+    mean = curator.hold_mean(PayoffMeans(game=GAME))
+    asked = PayoffGradient(mean=mean, who="x", play=np.ones(SIZE) / SIZE)
+    with pytest.raises(ValueError, match="another curator holds"):
+        other.private_value(asked, EveryUnit(), None)
+    assert curator.allot("inner", share=0.5).private_value(asked, EveryUnit(), None).shape == (SIZE,)
+
+
+def test_a_function_of_a_mean_is_not_charged_for_a_sample():
+    units = units_of(rows())
+    curator = LocalCurator(units, Unlimited(Relation.REPLACE_ONE))
+    mean = curator.hold_mean(PayoffMeans(game=GAME))
+
+    @query
+    class Entries(FunctionOfMean):
+        """All entries."""
+
+        mean: object = static()
+
+        def sensitivity(self, public, sampling=EveryUnit()):
+            return self.mean.sensitivity
+
+        def shape(self, public):
+            return self.mean.shape
+
+        def value(self, private_mean):
+            return private_mean
+
+    assert np.shape(curator.release(Entries(mean=mean), Gaussian(1.0))) == (SIZE * SIZE,)
+    with pytest.raises(ValueError, match="computed on every unit"):
+        curator.release(Entries(mean=mean), Gaussian(1.0), Poisson(0.1))
+
+
+def test_a_gradient_of_something_else_that_is_held_is_refused():
+    units = units_of(rows())
+    curator = LocalCurator(units, Unlimited(Relation.REPLACE_ONE))
+    mean = curator.hold_mean(EVERY_QUERY["average of a unit"])
+    with pytest.raises(TypeError, match="is a function of PayoffMeans"):
+        PayoffGradient(mean=mean, who="x", play=np.ones(3)).sensitivity(units.public)
