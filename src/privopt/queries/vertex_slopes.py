@@ -1,6 +1,7 @@
 """How steeply the loss falls towards each vertex of a polytope: the items of streams that draw vertices."""
 
 from collections.abc import Callable
+from dataclasses import field
 from functools import cache
 from typing import ClassVar, Literal
 
@@ -13,7 +14,7 @@ from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.vertices import ListedVertices, Vertices
 from privopt.public import Public
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, query, static
-from privopt.queries.gradient import glm_slopes, record_gradient
+from privopt.queries.gradient import balance, glm_slopes, record_gradient
 from privopt.queries.vertex_scores import clip_to_cube
 
 
@@ -85,27 +86,44 @@ class VertexSlopes(SlopesAlong):
 
     Attributes:
         offset: public gradient of a penalty at the point, shaped like it.
+        balanced: shorten a record's gradient by a factor that does not depend on its target, see `ClippedGradient`;
+            here the longest gradient is that of the largest entry. For losses that have one (`balances`).
     Privacy:
-        See `SlopesAlong`: each unit's gradient is scaled into the l_inf ball of radius `clip`.
+        See `SlopesAlong`: each unit's gradient is scaled into the l_inf ball of radius `clip`, balanced or not.
     Source:
         Gonzalez, Guzman, Paquette 2024, Algorithm 5 (the gradients); Dong, Durfee, Rogers 2020 (range).
     """
 
+    balanced: bool = field(default=False, metadata={"static": True})
+
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """The gradient of one record's loss."""
-        return record_gradient(self.loss, self.at, private_features, private_target)
+        """The gradient of one record's loss, shortened if `balanced`."""
+        private_gradient = record_gradient(self.loss, self.at, private_features, private_target)
+        if not (self.balanced and isinstance(self.loss, GLMLoss)):
+            return private_gradient
+        points = jnp.reshape(self.at, (private_features.shape[0], self.loss.outputs))
+        private_largest = jnp.max(jnp.abs(private_features))
+        private_predictions = (private_features @ points)[None, :]
+        return (
+            private_gradient * balance(self.loss, private_predictions, private_largest[None], self.clip)[0]
+        )
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: slope times row, clipped by the row's largest entry."""
         loss = self.loss
         if not isinstance(loss, GLMLoss):
             return None
+        if self.balanced and not loss.balances:
+            raise ValueError(f"the {loss.name} loss has no balanced clip: use balanced=False.")
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            del private_norms
-            return glm_slopes(loss, private_predictions, private_targets)
+            private_slopes = glm_slopes(loss, private_predictions, private_targets)
+            if not self.balanced:
+                return private_slopes
+            return private_slopes * balance(loss, private_predictions, private_norms, self.clip)[:, None]
 
-        return _row_form(self, loss, public, [self.at], coefficients, "gradient")
+        balanced = self.clip if self.balanced else float("inf")
+        return _row_form(self, loss, public, [self.at], coefficients, "gradient", balanced)
 
 
 @query
@@ -172,12 +190,15 @@ def _row_form(
     points: list[Array],
     coefficients: Callable[[Array, Array, Array], Array],
     kind: Literal["gradient", "difference"],
+    balanced: Scalar = float("inf"),
 ) -> RowForm:
     """The generalised-linear form of either query."""
     width = (public.d, loss.outputs)
     kernel = None
     if loss.kernel_code is not None:
-        kernel = KernelCall(kind=kind, code=int(loss.kernel_code), parameters=loss.kernel_parameters)
+        kernel = KernelCall(
+            kind=kind, code=int(loss.kernel_code), parameters=loss.kernel_parameters, balanced=balanced
+        )
     return RowForm(
         points=jnp.concatenate([jnp.reshape(point, width) for point in points], axis=1),
         coefficients=coefficients,

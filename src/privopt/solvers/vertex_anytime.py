@@ -81,6 +81,7 @@ class VertexAnytime(Solver):
     penalty_bound: float = derived(at_least=0)
     clip: float = derived(above=0)
     entry_bound: float | None = optional(above=0, below=math.inf)
+    balanced: bool = False
     steps: int = derived(at_least=0)
     draws: int = derived(at_least=1)
 
@@ -166,6 +167,7 @@ class VertexAnytime(Solver):
                     clip=self.clip,
                     offset=problem.regulariser.gradient(params),
                     offset_bound=self.penalty_bound,
+                    balanced=self.balanced,
                 )
                 stream.ask("add", slopes, on=sources[t])
         return Outcome(params, Status.FINISHED)
