@@ -13,10 +13,12 @@ import numpy as np
 import privopt
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, Simplex
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
+from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.column_magnitudes import ColumnMagnitudes
@@ -24,15 +26,19 @@ from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.group_losses import GroupLosses, GroupLossScores, GroupShares
+from privopt.queries.grouped_gradient import GroupedGradient, GroupedVertexScores
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
+from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
+from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
@@ -47,6 +53,7 @@ AT, FAR, BEFORE = (
     np.array([30.0, -2e3, 5.0, 1.0]),
     np.array([0.1, 0.2, -0.3, 0.0]),
 )
+LEVELS = (3, 2, 4, 2)  # of the coded tables that some queries are asked of
 WIDE, WIDE_BEFORE = np.outer(AT, [1.0, -0.5, 0.2]), np.outer(BEFORE, [1.0, 2.0, -1.0])
 
 
@@ -79,6 +86,8 @@ PLAIN = PlainSquared()
 OWN, SOFTMAX, SQUARED = losses.RecordLoss(own_residual), losses.softmax(3), losses.squared
 CORNERS = ListedVertices(np.array([[1.0, 0.0, 2.0, -1.0], [0.0, -3.0, 0.5, 0.1], [1.0, 1.0, 1.0, 1.0]]))
 _RIDGE = Problem(losses.logistic, Ridge(0.1))
+GROUPED = GroupedLoss(losses.logistic, 2, (0.7, 0.3))
+_GROUP_WEIGHTS = np.array([0.4, 2.5])
 
 EVERY_QUERY: dict[str, Query] = {
     "gradient, logistic": ClippedGradient(loss=losses.logistic, at=AT, clip=0.4),
@@ -178,6 +187,11 @@ EVERY_QUERY: dict[str, Query] = {
     "second moment": SecondMoment(row_bound=ROW_BOUND),
     "second moment, clipped": SecondMoment(row_bound=0.5),
     "top curvature": TopCurvature(row_bound=ROW_BOUND),
+    "marginals": MarginalMeans(workload=Workload.ways(LEVELS, 2)),
+    "marginals, of any size": MarginalMeans(workload=Workload(LEVELS, sets=((2,), (3, 0), (1, 0, 2)))),
+    "answers to queries": QueryMeans(
+        workload=Workload(LEVELS, queries=np.abs(np.sin(np.arange(5 * 48) ** 2)).reshape(5, 48))
+    ),
     "newton direction": NewtonDirection(
         loss=losses.logistic, at=AT, gradient=AT, ridge=np.full(D, 0.01), damping=0.1, clip=0.2, model="bound"
     ),
@@ -208,6 +222,18 @@ EVERY_QUERY: dict[str, Query] = {
     "scores of models, losses": HoldoutScores(
         score=BoundedLoss(losses.squared, 2.0), models=np.stack([AT, BEFORE])[:, :, None]
     ),
+    "gradient of groups": GroupedGradient(loss=GROUPED, at=AT, weights=_GROUP_WEIGHTS, clip=0.4),
+    "gradient of groups, not balanced": GroupedGradient(
+        loss=GROUPED, at=FAR, weights=1e6 * _GROUP_WEIGHTS, clip=3e-16, balanced=False
+    ),
+    "vertex scores of groups": GroupedVertexScores(
+        loss=GROUPED, at=AT, weights=_GROUP_WEIGHTS, clip=0.2, columns=D - 1
+    ),
+    "losses of groups": GroupLosses(loss=GROUPED, at=FAR),
+    "scores of groups": GroupLossScores(
+        loss=GROUPED, at=AT, divisors=np.array([0.7, 0.3]), constants=np.ones(2)
+    ),
+    "shares of groups": GroupShares(loss=GROUPED),
     "minimiser": HuberisedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "end of a descent": DescentEnd(
         problem=Problem(SQUARED), clip=0.4, start=jnp.zeros(D), step_size=0.3, steps=4
@@ -266,6 +292,11 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
         PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
     ),
 }
+
+
+def is_of_codes(query: Query) -> bool:
+    """Whether a query is asked of a coded table."""
+    return isinstance(query, MarginalMeans | QueryMeans)
 
 
 def concrete_queries() -> Iterator[type[Query]]:

@@ -104,9 +104,7 @@ class VertexSlopes(SlopesAlong):
         points = jnp.reshape(self.at, (private_features.shape[0], self.loss.outputs))
         private_largest = jnp.max(jnp.abs(private_features))
         private_predictions = (private_features @ points)[None, :]
-        return (
-            private_gradient * balance(self.loss, private_predictions, private_largest[None], self.clip)[0]
-        )
+        return private_gradient * balance(self.loss, private_predictions, private_largest[None], self.clip)[0]
 
     def row_form(self, public: Public) -> RowForm | None:
         """The generalised-linear form: slope times row, clipped by the row's largest entry."""
