@@ -37,6 +37,7 @@ from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
+from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
@@ -54,6 +55,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
     "mirror-descent": MirrorDescent,
     "frank-wolfe": FrankWolfe,
+    "vertex-anytime": VertexAnytime,
     "newton": DoubleNoiseNewton,
     "scheduled-gradient-descent": ScheduledGradientDescent,
     "adaptive-gradient-descent": AdaptiveGradientDescent,

@@ -44,6 +44,8 @@ class VertexAnytime(Solver):
         clip: C_inf, the largest entry of one unit's gradient, enforced by scaling the gradient.
         entry_bound: public bound on the entries of a feature row, from which the clip is derived; default the row
             bound. Smaller is better, and a wrong one costs utility, never privacy.
+        balanced: shorten gradients without regard to the target, see `VertexSlopes`: better where most labels are of
+            one kind, worse where features are many and independent.
         steps: T, at least 0; 0 returns the start and spends nothing. Any other run forgets the start, and 1 draws a
             vertex without a look at the data.
         draws: K, the vertices drawn at each step, whose average is moved towards.
@@ -132,7 +134,7 @@ class VertexAnytime(Solver):
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """A set with vertices, and a smooth penalty."""
-        return vertex_methods.obstacle(problem, public, self.vertices)
+        return vertex_methods.obstacle(problem, public, self.vertices, balanced=self.balanced)
 
     def filled(self, instance: Instance) -> "VertexAnytime":
         """Every field but the noise.
