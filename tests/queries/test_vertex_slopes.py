@@ -17,9 +17,10 @@ from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.problems.vertex_lengths import reach
 from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
 from privopt.queries.vertex_scores import VertexScores
-from privopt.queries.vertex_slopes import VertexSlopeChanges, VertexSlopes, largest_entry, reach
+from privopt.queries.vertex_slopes import VertexSlopeChanges, VertexSlopes, largest_entry
 
 FAR_AWAY = ListedVertices(np.array([[1e6, 0.0, 1.0], [1e6, 2.0, -1.0], [1e6 + 1.0, 0.0, 0.0]]))
 BOTH = [(VertexSlopes, *case) for case in CASES]

@@ -97,11 +97,8 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     if solver.entry_bound is None and instance.public.d > 1:
         notices += (vertex_methods.NO_ENTRY_BOUND.format(instance.public.row_bound),)
     if not instance.is_private:
-        gap = expected_gap(solver, instance, math.inf, solver.draws)
-        return Forecast(
-            excess=instance.capped(gap), meaning="a bound for convex losses", notices=(*notices, NOISE_IS_OFF)
-        )
-    gap = expected_gap(solver, instance, _rho(solver, instance), solver.draws)
+        notices += (NOISE_IS_OFF,)
+    gap = expected_gap(solver, instance, vertex_methods.spent(solver), solver.draws)
     bound = None
     if not solver.single_pass and solver.steps > 1 and gap < (instance.loss_at_zero or math.inf):
         bound = Bound(
@@ -115,10 +112,3 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         bound=bound,
         notices=notices,
     )
-
-
-def _rho(solver: Any, instance: Instance) -> float:
-    """What all draws cost: by the multiplier where it is set."""
-    if solver.noise_multiplier is not None:
-        return math.inf if solver.noise_multiplier == 0 else 0.5 / solver.noise_multiplier**2
-    return vertex_methods.rho_of(instance)

@@ -5,20 +5,24 @@ D of the polytope, half of whose largest range is C / 2, C the clip.
 """
 
 import math
-from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from privopt.ledger.zcdp import zcdp_rho_budget
-from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.mechanisms.vertex_stream import VertexStream
 from privopt.planning import descent_defaults, mirror_geometry
 from privopt.planning.instance import Instance
 from privopt.problems.constraints import L1Ball, Polytope, Simplex
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
+from privopt.problems.vertex_lengths import reach
 from privopt.problems.vertices import ListedVertices, Vertices, vertices_of
 from privopt.public import Public
-from privopt.queries.vertex_slopes import reach
 
+Stream = TypeVar("Stream", bound=VertexStream)
+WORSE_THAN_FRANK_WOLFE = (
+    "measured, this solver was worse than Frank-Wolfe and vertex-anytime everywhere: it is here for comparison, and as "
+    "a part of other solvers."
+)
 # Clip over the largest slope of the loss. On sparse generated signs 0.3 was a little better, on the parities of
 # randhie, whose labels are mostly of one kind, much worse: it makes the parameters too long.
 SLOPE_SHARE = 0.5
@@ -132,18 +136,20 @@ def frank_wolfe_steps(instance: Instance, count: int) -> int:
     return min(max(steps, FEWEST_FRANK_WOLFE), MOST_FRANK_WOLFE)
 
 
-def priced(sampler: VertexSampler, noise_multiplier: float) -> VertexSampler:
-    """The sampler with its temperatures scaled so that all draws together cost rho = 1 / (2 z^2).
+def priced(stream: Stream, noise_multiplier: float) -> Stream:
+    """The stream with its temperatures scaled so that all draws together cost rho = 1 / (2 z^2).
 
     Args:
-        sampler: of any scale; left alone where no draw costs anything.
+        stream: of any scale; left alone where no draw costs anything.
         noise_multiplier: z, above 0.
     """
-    rho = sampler.rho()
-    if rho == 0.0:
-        return sampler
-    factor = math.sqrt(0.5 / rho) / noise_multiplier
-    return replace(sampler, temperatures=tuple(factor * each for each in sampler.temperatures))
+    rho = stream.rho()
+    return stream if rho == 0.0 else stream.scaled(math.sqrt(0.5 / rho) / noise_multiplier)
+
+
+def spent(solver: Any) -> float:
+    """rho of a configured solver's draws; infinite without noise."""
+    return math.inf if solver.noise_multiplier == 0 else 0.5 / solver.noise_multiplier**2
 
 
 def half_range(solver: Any) -> float:
@@ -173,5 +179,5 @@ def require_units(public: Public, batches: int) -> None:
     if batches > public.n // 2:
         raise ValueError(
             f"{batches} disjoint batches of n = {public.n} units were asked for, and each needs 2 units: take at most "
-            f"{public.n // 2 + 1} steps, or look at all units at every step."
+            f"{public.n // 2 + 1} steps."
         )

@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import field
-from functools import cache
 from typing import ClassVar, Literal
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.vertex_lengths import longest, reach
 from privopt.problems.vertices import ListedVertices, Vertices
 from privopt.public import Public
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, query, static
@@ -160,25 +159,8 @@ class VertexSlopeChanges(SlopesAlong):
 
 def largest_entry(vertices: Vertices, clip: Scalar, offset_bound: float) -> Scalar:
     """The largest entry of a value of `SlopesAlong`: (S / 2 D) (clip + offset_bound), S the largest l1 norm."""
-    return _longest(vertices) / (2.0 * reach(vertices)) * (clip + offset_bound)
-
-
-@cache
-def reach(vertices: Vertices) -> float:
-    """D, at least half the largest l1 distance of two vertices; 1 where there is only one point."""
-    if not isinstance(vertices, ListedVertices):
-        return vertices.largest
-    middle = 0.5 * (np.max(vertices.rows, axis=0) + np.min(vertices.rows, axis=0))
-    far = min(_longest(vertices), float(np.max(np.sum(np.abs(vertices.rows - middle), axis=1))))
-    return far * (1.0 + 2.0**-40) if far > 0 else 1.0  # a sum of entries, rounded up
-
-
-@cache
-def _longest(vertices: Vertices) -> float:
-    """S, the largest l1 norm of a vertex."""
-    if not isinstance(vertices, ListedVertices):
-        return vertices.largest
-    return float(np.max(np.sum(np.abs(vertices.rows), axis=1)))
+    share = max(longest(vertices) / (2.0 * reach(vertices)), 0.5)  # at least, but for the rounding of `reach`
+    return share * (clip + offset_bound)
 
 
 def _row_form(

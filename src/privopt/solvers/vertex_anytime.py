@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
-from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.base import StreamMechanism
 from privopt.mechanisms.best_vertex import BestVertex
 from privopt.mechanisms.vertex_sampler import VertexSampler
@@ -23,27 +22,21 @@ from privopt.planning import vertex_methods
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
-from privopt.problems.vertices import Vertices
 from privopt.public import Public
-from privopt.queries.vertex_slopes import VertexSlopes, largest_entry
+from privopt.queries.vertex_slopes import largest_entry
 from privopt.result import Outcome, Status
-from privopt.solvers.base import Defaults, Solver
-from privopt.solvers.fields import derived, optional
+from privopt.solvers.base import Defaults
+from privopt.solvers.fields import derived
+from privopt.solvers.vertex_solver import VertexSolver
 
 
 @dataclass(frozen=True, kw_only=True)
-class VertexAnytime(Solver):
+class VertexAnytime(VertexSolver):
     """Vertex-anytime over an l1 ball, a simplex or a polytope; with fresh units at every step, the best of one pass.
 
     Attributes:
-        noise_multiplier: z; all draws together cost the zCDP of one Gaussian release of noise multiplier z,
-            rho = 1 / (2 z^2). 0 takes the best vertex at every step.
+        vertices, penalty_bound, clip, entry_bound: see `VertexSolver`.
         single_pass: whether each step looks at fresh units, T - 1 disjoint batches of them, in place of all.
-        vertices: of the constraint set.
-        penalty_bound: the largest entry of the penalty's gradient in the set; what is larger is cut.
-        clip: C_inf, the largest entry of one unit's gradient, enforced by scaling the gradient.
-        entry_bound: public bound on the entries of a feature row, from which the clip is derived; default the row
-            bound. Smaller is better, and a wrong one costs utility, never privacy.
         balanced: shorten gradients without regard to the target, see `VertexSlopes`: better where most labels are of
             one kind, worse where features are many and independent.
         steps: T, at least 0; 0 returns the start and spends nothing. Any other run forgets the start, and 1 draws a
@@ -79,22 +72,18 @@ class VertexAnytime(Solver):
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     single_pass: bool = False
-    vertices: Vertices = derived()
-    penalty_bound: float = derived(at_least=0)
-    clip: float = derived(above=0)
-    entry_bound: float | None = optional(above=0, below=math.inf)
     balanced: bool = False
     steps: int = derived(at_least=0)
     draws: int = derived(at_least=1)
 
     @property
-    def still(self) -> bool:
-        """Whether there is nothing to draw."""
-        return self.steps == 0 or self.vertices.count == 1
+    def rounds(self) -> int:
+        """T."""
+        return self.steps
 
-    def batches(self, public: Public) -> tuple[int, ...] | None:
-        """The sizes of the disjoint batches, one a step but the last; None where all units are looked at."""
-        return planning.batch_sizes(public.n, self.steps) if self.single_pass else None
+    def block_sizes(self, public: Public) -> tuple[int, ...]:
+        """In one pass a batch for each step but the last."""
+        return planning.batch_sizes(public.n, self.steps) if self.single_pass else ()
 
     def stream(self, public: Public) -> StreamMechanism:
         """The draws of all steps; the last step's gradient is not used."""
@@ -102,30 +91,18 @@ class VertexAnytime(Solver):
         weights = tuple(t + 1.0 for t in range(items))
         if self.noise_multiplier == 0:
             return BestVertex.of_sums(weights, (self.draws,) * self.steps)
-        sizes = self.batches(public)
+        sizes = self.block_sizes(public)
         plain = VertexSampler.weighted_average(
             step_weights=weights,
             inverse_temperatures=[math.sqrt(t) for t in range(self.steps)],
             draws=self.draws,
             half_range=largest_entry(self.vertices, self.clip, self.penalty_bound),
             sensitivities=[
-                public.relation.factor * self.clip / size
-                for size in ((public.n,) * items if sizes is None else sizes)
+                public.relation.factor * self.clip / size for size in sizes or (public.n,) * items
             ],
-            participation=None if sizes is None else VertexSampler.one_item(items),
+            participation=VertexSampler.one_item(items) if sizes else None,
         )
         return vertex_methods.priced(plain, self.noise_multiplier)
-
-    def event(self, public: Public) -> Event:
-        """The stream, charged when it opens; the batches that feed it cost nothing of their own."""
-        if self.still:
-            return NoEvent()
-        stream, batches = self.stream(public).event(), self.batches(public)
-        return Sequence((stream, Parallel((NoEvent(),) * len(batches)))) if batches else stream
-
-    def releases(self) -> int:
-        """The opening of the stream, and the draws of each step."""
-        return 0 if self.still else self.steps + 1
 
     def passes(self) -> float:
         """One a step but the last, or one in all."""
@@ -151,10 +128,10 @@ class VertexAnytime(Solver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Draw, average what was drawn, and add the gradient there to the hidden scores."""
-        if self.still:  # the start was projected: the only vertex, where there is one
+        if self.still:
             return Outcome(start, Status.FINISHED)
         stream = curator.stream("drawn vertices", self.stream(curator.public), (self.vertices.count,))
-        batches = self.batches(curator.public)
+        batches = self.block_sizes(curator.public)
         sources = curator.blocks(batches) if batches else [curator] * (self.steps - 1)
         params = jnp.zeros(start.shape, jnp.float64)
         for t in range(self.steps):
@@ -162,14 +139,6 @@ class VertexAnytime(Solver):
             share = 2.0 / (t + 2.0)  # w_t / W_t, with weights t + 1
             params = params + share * (jnp.reshape(jnp.asarray(drawn), start.shape) - params)
             if t < self.steps - 1:
-                slopes = VertexSlopes(
-                    loss=problem.loss,
-                    at=params,
-                    vertices=self.vertices,
-                    clip=self.clip,
-                    offset=problem.regulariser.gradient(params),
-                    offset_bound=self.penalty_bound,
-                    balanced=self.balanced,
-                )
+                slopes = self.slopes(problem, params, balanced=self.balanced)
                 stream.ask("add", slopes, on=sources[t])
         return Outcome(params, Status.FINISHED)
