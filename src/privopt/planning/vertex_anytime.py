@@ -15,8 +15,8 @@ from privopt.planning.notices import NOISE_IS_OFF
 from privopt.planning.plan import Bound
 
 FEWEST_OF_ONE_PASS, MOST_OF_ONE_PASS = 10, 60
-# Of a step. On generated signs and on randhie's parities, epsilon 0.25 to 3, 4 were better than 1 in 11 of 12 cells,
-# by a tenth of the gap to a third; 8 and 16 were no better on the whole.
+# Of a step. On generated signs and randhie's parities, epsilon 0.5 to 3, with all units and in one pass, 4 were better
+# than 1 in 10 of 12 cells and little worse in two; 8 and 16 were no better on the whole.
 DRAWS = 4
 REGRET = 1.42  # of the second term, for every T; its limit is 4/3
 
