@@ -13,7 +13,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
-from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Simplex
+from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Polytope, Product, Simplex
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
@@ -319,6 +319,19 @@ EVERY_CASE = (
         by_user=True,
     ),
     Case("anytime mirror descent", AnytimeMirrorDescent(steps=6, interval=3, draws=2), _L1_BALL),
+    Case(
+        "frank-wolfe, an l1 ball and an intercept, softmax, refit",
+        FrankWolfe(steps=4, clip=0.2, refit=True),
+        Problem(losses.softmax(3), Ridge(0.1), Product(((L1Ball(1.0), 12), (Box(-1.0, 1.0), 3)))),
+    ),
+    Case(
+        "frank-wolfe, simplex", FrankWolfe(steps=5, clip=0.2), Problem(losses.squared, constraint=Simplex())
+    ),
+    Case(
+        "frank-wolfe, polytope",
+        FrankWolfe(steps=5, clip=0.2),
+        Problem(losses.logistic, Ridge(0.1), Polytope(np.outer(np.arange(3.0), [1.0, -1.0, 0.5, 0.0, 0.2]))),
+    ),
     Case("continuous spider", ContinuousSpider(difference_clip=1.0, **_SPIDER), _LOGISTIC),
     Case(
         "continuous spider, ball",
