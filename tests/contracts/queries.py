@@ -18,6 +18,7 @@ from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.problems.saddle import BilinearGame, SaddleProblem
+from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
@@ -52,6 +53,7 @@ from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.user_average import UserAverage
 from privopt.queries.vertex_scores import VertexScores
+from privopt.queries.vertex_slopes import VertexSlopeChanges, VertexSlopes
 
 D = 4
 ROW_BOUND = 1.5
@@ -92,6 +94,7 @@ class PlainSquared(losses.Squared):
 
 PLAIN = PlainSquared()
 OWN, SOFTMAX, SQUARED = losses.RecordLoss(own_residual), losses.softmax(3), losses.squared
+CORNERS = ListedVertices(np.array([[1.0, 0.0, 2.0, -1.0], [0.0, -3.0, 0.5, 0.1], [1.0, 1.0, 1.0, 1.0]]))
 _RIDGE = Problem(losses.logistic, Ridge(0.1))
 GROUPED = GroupedLoss(losses.logistic, 2, (0.7, 0.3))
 _GROUP_WEIGHTS = np.array([0.4, 2.5])
@@ -151,6 +154,45 @@ EVERY_QUERY: dict[str, Query] = {
     "vertex scores, no kernel": VertexScores(loss=PLAIN, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, softmax": VertexScores(loss=SOFTMAX, at=WIDE, clip=0.2, offset=0.1 * WIDE),
     "vertex scores, own loss": VertexScores(loss=OWN, at=AT, clip=0.2, offset=0.0 * AT),
+    "vertex slopes": VertexSlopes(
+        loss=SQUARED,
+        at=AT,
+        vertices=CrossPolytopeVertices(D, 2.0),
+        clip=0.2,
+        offset=0.1 * AT,
+        offset_bound=0.1,
+    ),
+    "vertex slopes, simplex, softmax": VertexSlopes(
+        loss=SOFTMAX,
+        at=WIDE,
+        vertices=SimplexVertices(3 * D),
+        clip=0.2,
+        offset=0.1 * WIDE,
+        offset_bound=0.05,
+    ),
+    "vertex slopes, listed, no kernel": VertexSlopes(
+        loss=PLAIN, at=FAR, vertices=CORNERS, clip=3e-16, offset=0.0 * AT, offset_bound=0.0
+    ),
+    "changes of vertex slopes": VertexSlopeChanges(
+        loss=SQUARED,
+        at=AT,
+        anchor=BEFORE,
+        vertices=CrossPolytopeVertices(D, 2.0),
+        clip=0.2,
+        offset=0.1 * AT,
+        offset_bound=0.1,
+    ),
+    "changes of vertex slopes, no kernel": VertexSlopeChanges(
+        loss=PLAIN, at=FAR, anchor=BEFORE, vertices=CORNERS, clip=0.1, offset=0.0 * AT, offset_bound=0.0
+    ),
+    "changes of vertex slopes, own loss": VertexSlopeChanges(
+        loss=OWN,
+        at=AT,
+        anchor=BEFORE,
+        vertices=SimplexVertices(D),
+        clip=0.1,
+        offset=0.0 * AT,
+        offset_bound=0.0,
     "polytope scores": PolytopeScores(loss=SQUARED, at=AT, vertices=CORNERS, clip=0.2, offset=0.1 * AT),
     "polytope scores, own loss": PolytopeScores(
         loss=OWN, at=AT, vertices=CORNERS[:1], clip=0.2, offset=0.0 * AT
