@@ -15,6 +15,7 @@ from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.saddle import BilinearGame, Game, SaddleProblem
+from privopt.solvers.frank_wolfe import FrankWolfe
 
 N = 24
 BUDGET = Budget(2.0, 1e-5)
@@ -82,7 +83,14 @@ EVERY_GAME = (
     ),
     GameCase(
         "boosted saddle, own payoff",
-        BoostedSaddle(candidates=2, answers=1, forced=True, inner=SampledDualAveraging(steps=3)),
+        BoostedSaddle(
+            candidates=2,
+            answers=1,
+            forced=True,
+            inner=SampledDualAveraging(steps=3),
+            x_answers=FrankWolfe(steps=2),
+            y_answers=FrankWolfe(steps=2),
+        ),
         OWN,
     ),
     GameCase(

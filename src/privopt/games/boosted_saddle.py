@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator
 from privopt.games.base import GameSolver
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
-from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import BoundedRangeEvent, Event, Parallel
+from privopt.ledger.events import Event, Parallel
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning import boosted_saddle as planning
 from privopt.planning.boosted_saddle import Division
@@ -34,6 +33,8 @@ from privopt.solvers.base import Solver
 from privopt.solvers.fields import derived, number
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.program import Defaults
+from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.vertex_solver import VertexSolver
 from privopt.status import Status
 
 Strategies = NDArray[np.float64]
@@ -72,8 +73,8 @@ class BoostedSaddle(GameSolver):
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     inner: GameSolver = field(default_factory=SampledDualAveraging)
-    x_answers: Solver = field(default_factory=FrankWolfe)
-    y_answers: Solver = field(default_factory=FrankWolfe)
+    x_answers: Solver = field(default_factory=VarianceReducedFrankWolfe)
+    y_answers: Solver = field(default_factory=VarianceReducedFrankWolfe)
     failure: float = number(0.05, above=0, below=1)
     candidates: int = derived(at_least=1)
     answers: int = derived(at_least=1)
@@ -155,7 +156,7 @@ class BoostedSaddle(GameSolver):
         game, public = task.problem, task.public
         solver = self.with_(players=(game.x, game.y))
         if self.candidates == 1:
-            return solver.with_(inner=self.inner.configure(task), selection=self.selection or math.inf)
+            return solver.with_(inner=self.inner.configure(task))
         parts = solver._division(public)
         changes: dict[str, Any] = {
             "inner": self.inner.configure(replace(task, public=public.block(parts.run_size)))
@@ -163,12 +164,6 @@ class BoostedSaddle(GameSolver):
         for who in solver.answered:
             instance = Instance(_any_answer(game, who), public.block(parts.answer_size), task.budget)
             changes[f"{who}_answers"] = self._bounded(who, game).configure(instance)
-        if self.selection is None:
-            changes["selection"] = (
-                1.0 / calibrate(lambda noise: BoundedRangeEvent(1.0 / noise), task.budget, public.relation)
-                if task.is_private
-                else math.inf
-            )
         return solver.with_(**changes)
 
     def forecast(self, instance: Task[Game]) -> Forecast:
@@ -224,7 +219,7 @@ class BoostedSaddle(GameSolver):
     def _bounded(self, who: Who, game: Game) -> Solver:
         """The answering solver with the clip that goes with the player's half-range, if it has one that is open."""
         solver, player = self.answering(who), game.players[who]
-        if isinstance(solver, FrankWolfe) and not solver.is_set("clip"):
+        if isinstance(solver, FrankWolfe | VertexSolver) and not solver.is_set("clip"):
             return solver.with_(clip=player.half_range / player.vertices.largest)
         return solver
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.ledger import accounting
+from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.planning.balanced_batches import FEWEST, balanced_sizes
 from privopt.planning.forecast import Forecast
 from privopt.planning.game_forecast import GAP, game_notices, trivial_gap

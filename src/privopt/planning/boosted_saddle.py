@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.ledger import accounting
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import BoundedRangeEvent
 from privopt.planning.forecast import Forecast
 from privopt.planning.game_forecast import GAP, game_notices, trivial_gap
 from privopt.planning.task import Task
@@ -108,10 +110,18 @@ def default_payoff_clip(solver: Any, task: Task[Game]) -> float:
     return ((spread + 2.0 * (high - low)) / 2.0 if game.offsets else spread) / 2.0
 
 
+def default_selection(solver: Any, task: Task[Game]) -> float:
+    """epsilon_0 of the choice, which may spend the whole budget on its own part."""
+    if solver.candidates == 1 or not task.is_private:
+        return math.inf
+    return 1.0 / calibrate(lambda noise: BoundedRangeEvent(1.0 / noise), task.budget, task.public.relation)
+
+
 DEFAULTS = {
     "candidates": lambda solver, task: default_candidates(solver),
     "answers": lambda solver, task: default_answers(solver.candidates, solver.failure),
     "payoff_clip": default_payoff_clip,
+    "selection": default_selection,
 }
 
 
