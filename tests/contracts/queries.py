@@ -93,7 +93,7 @@ class PlainSquared(losses.Squared):
 
 PLAIN = PlainSquared()
 OWN, SOFTMAX, SQUARED = losses.RecordLoss(own_residual), losses.softmax(3), losses.squared
-CORNERS = ListedVertices(np.array([[1.0, 0.0, 2.0, -1.0], [0.0, -3.0, 0.5, 0.1], [1.0, 1.0, 1.0, 1.0]]))
+HULL = ListedVertices(np.array([[1.0, 0.0, 2.0, -1.0], [0.0, -3.0, 0.5, 0.1], [1.0, 1.0, 1.0, 1.0]]))
 _RIDGE = Problem(losses.logistic, Ridge(0.1))
 GROUPED = GroupedLoss(losses.logistic, 2, (0.7, 0.3))
 _GROUP_WEIGHTS = np.array([0.4, 2.5])
@@ -170,7 +170,7 @@ EVERY_QUERY: dict[str, Query] = {
         offset_bound=0.05,
     ),
     "vertex slopes, listed, no kernel": VertexSlopes(
-        loss=PLAIN, at=FAR, vertices=CORNERS, clip=3e-16, offset=0.0 * AT, offset_bound=0.0
+        loss=PLAIN, at=FAR, vertices=HULL, clip=3e-16, offset=0.0 * AT, offset_bound=0.0
     ),
     "changes of vertex slopes": VertexSlopeChanges(
         loss=SQUARED,
@@ -182,7 +182,7 @@ EVERY_QUERY: dict[str, Query] = {
         offset_bound=0.1,
     ),
     "changes of vertex slopes, no kernel": VertexSlopeChanges(
-        loss=PLAIN, at=FAR, anchor=BEFORE, vertices=CORNERS, clip=0.1, offset=0.0 * AT, offset_bound=0.0
+        loss=PLAIN, at=FAR, anchor=BEFORE, vertices=HULL, clip=0.1, offset=0.0 * AT, offset_bound=0.0
     ),
     "changes of vertex slopes, own loss": VertexSlopeChanges(
         loss=OWN,
@@ -192,6 +192,7 @@ EVERY_QUERY: dict[str, Query] = {
         clip=0.1,
         offset=0.0 * AT,
         offset_bound=0.0,
+    ),
     "polytope scores": PolytopeScores(loss=SQUARED, at=AT, vertices=CORNERS, clip=0.2, offset=0.1 * AT),
     "polytope scores, own loss": PolytopeScores(
         loss=OWN, at=AT, vertices=CORNERS[:1], clip=0.2, offset=0.0 * AT

@@ -11,11 +11,11 @@ from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.mechanisms.vertex_stream import VertexStream
 from privopt.planning import descent_defaults, mirror_geometry
 from privopt.planning.instance import Instance
-from privopt.problems.constraints import L1Ball, Polytope, Simplex
+from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.glm import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.problems.vertex_lengths import reach
-from privopt.problems.vertices import ListedVertices, Vertices, vertices_of
+from privopt.problems.vertices import Vertices, vertices_of
 from privopt.public import Public
 
 Stream = TypeVar("Stream", bound=VertexStream)
@@ -40,11 +40,6 @@ def polytope(problem: Problem, public: Public) -> Vertices:
     Raises:
         ValueError: it has none that can be listed, or is a set of another size.
     """
-    if isinstance(problem.constraint, Polytope):
-        found = ListedVertices(problem.constraint.matrix)
-        if found.dimension != math.prod(problem.parameter_shape(public)):
-            raise ValueError(f"{problem.constraint!r} is a set of another size than the parameters.")
-        return found
     return vertices_of(problem.constraint, math.prod(problem.parameter_shape(public)))
 
 
