@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Ridge,
     )
     from privopt.estimators.selection import PrivateSearchCV
+    from privopt.games.sampled_dual_averaging import SampledDualAveraging
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
     from privopt.mean_of_users import user_mean
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from privopt.problems import constraints, losses, regularisers
     from privopt.problems.growth import KL
     from privopt.problems.problem import Problem
+    from privopt.problems.saddle import BilinearGame, SaddleProblem
     from privopt.public import Relation
     from privopt.report.report import PrivacyReport
     from privopt.solve import minimize, plan
+    from privopt.solve_games import minimax
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
     from privopt.solvers.continuous_spider import ContinuousSpider
@@ -64,6 +67,7 @@ __all__ = [
     "AcceleratedMirrorDescent",
     "Account",
     "AdaptiveGradientDescent",
+    "BilinearGame",
     "Budget",
     "ContinuousSpider",
     "CurvatureProbe",
@@ -91,6 +95,8 @@ __all__ = [
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "SaddleProblem",
+    "SampledDualAveraging",
     "ScheduledGradientDescent",
     "SnowballSGD",
     "StochasticGradientDescent",
@@ -104,6 +110,7 @@ __all__ = [
     "constraints",
     "double_precision",
     "losses",
+    "minimax",
     "minimize",
     "plan",
     "regularisers",
@@ -117,6 +124,7 @@ _HOME = {
     "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
     "Account": "privopt.ledger.account",
     "AdaptiveGradientDescent": "privopt.solvers.adaptive_gradient_descent",
+    "BilinearGame": "privopt.problems.saddle",
     "Budget": "privopt.ledger.amounts",
     "ContinuousSpider": "privopt.solvers.continuous_spider",
     "CurvatureProbe": "privopt.solvers.curvature_probe",
@@ -141,6 +149,9 @@ _HOME = {
     "QuantileRegressor": "privopt.estimators.regressors",
     "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
+    "SaddleProblem": "privopt.problems.saddle",
+    "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
+    "minimax": "privopt.solve_games",
     "SVRG": "privopt.solvers.svrg",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",

@@ -21,6 +21,7 @@ from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
+from privopt.queries.bias_reduced_gradient import BiasReducedGradient
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -38,6 +39,7 @@ from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
+from privopt.queries.payoff_slope import PayoffSlope
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.query_means import QueryMeans
@@ -215,7 +217,28 @@ EVERY_QUERY: dict[str, Query] = {
     "gradient of a player, scaled": PlayerGradient(
         game=SCALED_GAME, who="y", x=FAR, y=np.array([0.2, 0.8]), half_range=0.3
     ),
+    "slope of a player, along vertices": PlayerSlope(
+        game=OWN_GAME, who="x", x=AT, y=AT[:2] / 2.0, clip=0.3, along_vertices=True
+    ),
     "slope of a player": PlayerSlope(game=OWN_GAME, who="y", x=AT, y=AT[:2] / 2.0, clip=0.3),
+    "bias-reduced gradient": BiasReducedGradient(
+        game=OWN_GAME,
+        who="x",
+        x=np.stack([AT, BEFORE, FAR]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]]),
+        gain=3.75,
+        difference_clip=0.2,
+        half_range=0.3,
+    ),
+    "bias-reduced gradient, both halves, scaled": BiasReducedGradient(
+        game=SCALED_GAME,
+        who="y",
+        x=np.stack([AT, FAR, BEFORE, AT]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8], [0.0, 1.0]]),
+        gain=1.0,
+        difference_clip=0.5,
+        half_range=0.3,
+    ),
     "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
     "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
@@ -311,6 +334,17 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
     ),
     "gradient of x, offsets": OfMean(
         PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
+    ),
+    "slope of x": OfMean(
+        PayoffMeans(game=BilinearGame(rows=3, columns=1)),
+        lambda mean: PayoffSlope(mean=mean, who="x", play=np.ones(1)),
+    ),
+    "slope of y": OfMean(
+        PayoffMeans(game=GAME), lambda mean: PayoffSlope(mean=mean, who="y", play=np.ones(1))
+    ),
+    "slope of y, offsets": OfMean(
+        PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True)),
+        lambda mean: PayoffSlope(mean=mean, who="y", play=np.ones(1)),
     ),
 }
 
