@@ -26,24 +26,30 @@ FRONT_ENDS = {
     "tables",
 }
 PRIVATE_STAGES = {"curator", "data", "engine"}
+# Rooms of programs over a curator.
+PROGRAMS = {"solvers", "games", "synthesis"}
 # A stage, and the parts of the package that it must know nothing of.
 FORBIDDEN_IMPORTS = {
     "problems": PRIVATE_STAGES
     | FRONT_ENDS
-    | {"ledger", "mechanisms", "planning", "queries", "result", "solvers", "zoo"},
-    "queries": PRIVATE_STAGES | FRONT_ENDS | {"planning", "result", "solvers", "zoo"},
-    "engine": FRONT_ENDS | {"curator", "mechanisms", "planning", "result", "solvers", "zoo"},
-    "mechanisms": PRIVATE_STAGES | FRONT_ENDS | {"planning", "queries", "result", "solvers", "zoo"},
+    | {"ledger", "mechanisms", "planning", "queries", "result", "zoo"}
+    | PROGRAMS,
+    "queries": PRIVATE_STAGES | FRONT_ENDS | {"planning", "result", "zoo"} | PROGRAMS,
+    "engine": FRONT_ENDS | {"curator", "mechanisms", "planning", "result", "zoo"} | PROGRAMS,
+    "mechanisms": PRIVATE_STAGES | FRONT_ENDS | {"planning", "queries", "result", "zoo"} | PROGRAMS,
     "ledger": PRIVATE_STAGES
     | FRONT_ENDS
-    | {"mechanisms", "planning", "problems", "queries", "result", "solvers", "zoo"},
-    "data": FRONT_ENDS | {"curator", "engine", "planning", "queries", "result", "solvers", "zoo"},
-    "curator": FRONT_ENDS | {"planning", "result", "solvers", "zoo"},
+    | {"mechanisms", "planning", "problems", "queries", "result", "zoo"}
+    | PROGRAMS,
+    "data": FRONT_ENDS | {"curator", "engine", "planning", "queries", "result", "zoo"} | PROGRAMS,
+    "curator": FRONT_ENDS | {"planning", "result", "zoo"} | PROGRAMS,
     "zoo": PRIVATE_STAGES | FRONT_ENDS | {"ledger", "mechanisms", "planning", "queries", "result", "solvers"},
-    "planning": PRIVATE_STAGES | FRONT_ENDS | {"queries", "result", "solvers", "zoo"},
-    "solvers": FRONT_ENDS | {"data", "engine", "zoo"},
-    "result": {"data", "engine"} | {"solvers", "zoo"},
-    "report": {"data", "engine"} | {"result", "solvers", "zoo"},
+    "planning": PRIVATE_STAGES | FRONT_ENDS | {"queries", "result", "zoo"} | PROGRAMS,
+    "solvers": FRONT_ENDS | {"data", "engine", "games", "synthesis", "zoo"},
+    "games": FRONT_ENDS | {"data", "engine", "synthesis", "zoo"},
+    "synthesis": FRONT_ENDS | {"data", "engine", "games", "zoo"},
+    "result": {"data", "engine"} | {"zoo"} | PROGRAMS,
+    "report": {"data", "engine"} | {"result", "zoo"} | PROGRAMS,
 }
 # Of the curator's files a solver sees the curator itself, and loops for the type of a step.
 OUT_OF_A_SOLVERS_SIGHT = {"local", "replay", "audit", "dry_run", "dataless"}
@@ -133,7 +139,7 @@ def test_a_solver_sees_no_curator_that_holds_data() -> None:
     offences = [
         f"{name_of(path)} imports {module}"
         for path in FILES
-        if stage_of(path) == "solvers"
+        if stage_of(path) in PROGRAMS
         for module in imports_of(parse(path))
         if module in hidden
     ]
@@ -144,7 +150,7 @@ def test_solvers_name_nothing_private_and_evaluate_nothing() -> None:
     offences = [
         f"{name_of(path)} names {name}"
         for path in FILES
-        if stage_of(path) == "solvers"
+        if stage_of(path) in PROGRAMS
         for name in names_in(parse(path))
         if name.startswith("private_") or name == "evaluate"
     ]

@@ -65,6 +65,8 @@ class Public:
         outputs: columns of the parameters (classes of a softmax model), 1 for a vector.
         drawn: whether the units are a block that was drawn from data under add-or-remove-one: then there may be more
             than n of them. Elsewhere there never are.
+        levels: of a coded table the number of cells of each column, that of a missing value included as the last one;
+            empty where rows hold numbers.
     """
 
     n: int
@@ -78,6 +80,7 @@ class Public:
     sparse: bool = False
     outputs: int = 1
     drawn: bool = False
+    levels: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("n", "d", "records_per_unit"):
@@ -101,6 +104,10 @@ class Public:
             raise ValueError(f"records_per_unit must be at least 1, got {self.records_per_unit}.")
         check_weighting(self.weighting)
         check_typical_records(self.typical_records, self.records_per_unit)
+        if self.levels and (len(self.levels) != self.d or min(self.levels) < 2):
+            raise ValueError(
+                f"levels must give at least 2 cells for each of the d = {self.d} columns, got {self.levels!r}."
+            )
 
     @property
     def by_user(self) -> bool:
@@ -112,6 +119,31 @@ class Public:
         """What a typical unit's average weighs: 1 where a unit is a record. A public guess."""
         share = self.typical_records / self.records_per_unit
         return {"user": 1.0, "sqrt": math.sqrt(share), "record": share}[self.weighting]
+
+    def require_numbers(self, what: str) -> None:
+        """Refuse something that computes with the numbers in a row, where rows hold codes.
+
+        Raises:
+            ValueError: they do.
+        """
+        if self.levels:
+            raise ValueError(
+                f"{what} needs rows of numbers, but this table is coded: an entry of a row names one of its column's "
+                "cells. Ask for its marginals, or encode the columns as numbers (Units.from_arrays)."
+            )
+
+    def require_codes(self, what: str, levels: tuple[int, ...]) -> None:
+        """Refuse something that counts the cells of these columns, where the table has others.
+
+        Raises:
+            ValueError: rows hold numbers, or other columns.
+        """
+        if self.levels != levels:
+            have = f"has columns of {self.levels} cells" if self.levels else "holds numbers"
+            raise ValueError(
+                f"{what} counts the cells of coded columns, {levels} of them, but this table {have}: describe the "
+                "columns as they were coded (Units.from_codes)."
+            )
 
     def block(self, size: int) -> "Public":
         """What is public about a random block of the units, of public size `size`."""

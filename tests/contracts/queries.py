@@ -17,6 +17,7 @@ from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.problems.saddle import BilinearGame, SaddleProblem
+from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.column_magnitudes import ColumnMagnitudes
@@ -29,12 +30,14 @@ from privopt.queries.grouped_gradient import GroupedGradient, GroupedVertexScore
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
+from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
+from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
@@ -48,6 +51,7 @@ AT, FAR, BEFORE = (
     np.array([30.0, -2e3, 5.0, 1.0]),
     np.array([0.1, 0.2, -0.3, 0.0]),
 )
+LEVELS = (3, 2, 4, 2)  # of the coded tables that some queries are asked of
 WIDE, WIDE_BEFORE = np.outer(AT, [1.0, -0.5, 0.2]), np.outer(BEFORE, [1.0, 2.0, -1.0])
 
 
@@ -140,6 +144,11 @@ EVERY_QUERY: dict[str, Query] = {
     "second moment": SecondMoment(row_bound=ROW_BOUND),
     "second moment, clipped": SecondMoment(row_bound=0.5),
     "top curvature": TopCurvature(row_bound=ROW_BOUND),
+    "marginals": MarginalMeans(workload=Workload.ways(LEVELS, 2)),
+    "marginals, of any size": MarginalMeans(workload=Workload(LEVELS, sets=((2,), (3, 0), (1, 0, 2)))),
+    "answers to queries": QueryMeans(
+        workload=Workload(LEVELS, queries=np.abs(np.sin(np.arange(5 * 48) ** 2)).reshape(5, 48))
+    ),
     "newton direction": NewtonDirection(
         loss=losses.logistic, at=AT, gradient=AT, ridge=np.full(D, 0.01), damping=0.1, clip=0.2, model="bound"
     ),
@@ -240,6 +249,11 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
         PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
     ),
 }
+
+
+def is_of_codes(query: Query) -> bool:
+    """Whether a query is asked of a coded table."""
+    return isinstance(query, MarginalMeans | QueryMeans)
 
 
 def concrete_queries() -> Iterator[type[Query]]:

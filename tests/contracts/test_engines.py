@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 from tests.contracts.cases import BUDGET, EVERY_CASE, as_units, toy_arrays
-from tests.contracts.queries import EVERY_QUERY, ROW_BOUND, D, own_residual
+from tests.contracts.queries import EVERY_QUERY, LEVELS, ROW_BOUND, D, is_of_codes, own_residual
 
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
@@ -43,13 +43,22 @@ def units_in(layout):
     )
 
 
+def codes_in(layout):
+    rows = np.random.default_rng(5).integers(-1, 4, (ROWS, D))
+    groups = np.arange(ROWS) // 3 if layout == "users" else None
+    return Units.from_codes(rows, levels=LEVELS, groups=groups, max_records_per_user=3)
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_fast_engine_computes_what_the_plain_one_computes(layout):
-    units = units_in(layout)
-    fast, plain = engine_on(units, "fast"), engine_on(units, "reference")
-    some = np.arange(0, fast.units.private_count, 2)
+    engines = {
+        coded: (engine_on(units, "fast"), engine_on(units, "reference"))
+        for coded, units in ((False, units_in(layout)), (True, codes_in(layout)))
+    }
     with double_precision():
         for name, query in SUMS.items():
+            fast, plain = engines[is_of_codes(query)]
+            some = np.arange(0, fast.units.private_count, 2)
             if name == "magnitudes of columns" and layout == "sparse":
                 continue  # it reads every entry of a row, and is asked of dense rows only
             for draw in (None, some):

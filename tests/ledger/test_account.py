@@ -10,7 +10,16 @@ from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
-from privopt.ledger.events import DeltaEvent, GaussianEvent, LaplaceEvent, Repeated, SampledEvent, Sequence
+from privopt.ledger.events import (
+    DeltaEvent,
+    GaussianEvent,
+    LaplaceEvent,
+    Repeated,
+    RoundingEvent,
+    SampledEvent,
+    SelectionsEvent,
+    Sequence,
+)
 from privopt.ledger.sampling import Poisson
 
 
@@ -49,6 +58,17 @@ def test_an_account_takes_mixed_fits_and_bad_events() -> None:
     account.spend("fit", Sequence((LaplaceEvent(20.0), GaussianEvent(20.0), DeltaEvent(1e-7))), 0.6, 1e-6)
     assert not account.affords(DeltaEvent(1e-8), 0.1, 1e-8)
     assert 0 < account.remaining_epsilon() < 1
+
+
+def test_an_account_sets_the_share_of_rounding_aside_for_fits_to_come() -> None:
+    account = Account(1.0, 1e-6, bad_event_delta=1e-8)
+    fit = Sequence((SelectionsEvent(0.002, 3.0), RoundingEvent(1e-9)))
+    for name in ("first", "second"):
+        account.spend(name, fit, 0.5, 1e-6)
+    assert not account.affords(fit, 0.5, 1e-6)  # 3 (1 + e) 1e-9 is more than was set aside
+    assert account.affords(SelectionsEvent(0.002, 3.0), 0.5, 1e-6)
+    with pytest.raises(BudgetExceeded, match="Set more aside when the ledger opens"):
+        account.spend("third", fit, 0.5, 1e-6)
 
 
 def test_the_relation_of_a_fit_must_be_the_accounts() -> None:

@@ -26,7 +26,9 @@ from privopt.ledger.events import (
     Parallel,
     PureEvent,
     Repeated,
+    RoundingEvent,
     SampledEvent,
+    SelectionsEvent,
     Sequence,
     ShiftedGaussianEvent,
     ZCDPEvent,
@@ -44,6 +46,9 @@ FIXED = SampledEvent(FixedSize(50, 1000), GaussianEvent(1.5))
 PRICED = [
     *((event, relation) for relation in Relation for event in (
         GaussianEvent(4.0), LaplaceEvent(6.0), BoundedRangeEvent(0.3), PureEvent(0.2), ZCDPEvent(0.01),
+        SelectionsEvent(0.01, 0.9), Sequence((SelectionsEvent(0.01, 0.9), RoundingEvent(1e-10))),
+        Sequence((GaussianEvent(4.0), RoundingEvent(1e-10))),
+        Sequence((LaplaceEvent(6.0), RoundingEvent(1e-11), DeltaEvent(1e-9))),
         ShiftedGaussianEvent(0.2, 0.05), ShiftedGaussianEvent(0.2, 0.05, two_signed=True),
         Sequence((GaussianEvent(4.0), ShiftedGaussianEvent(0.2, 0.05))),
         Sequence((GaussianEvent(4.0), BoundedRangeEvent(0.3))),
@@ -258,6 +263,74 @@ def test_bad_events_are_taken_off_delta_once() -> None:
     with pytest.raises(NotPriceable, match="use up delta"):
         epsilon(plan, 1e-7, ADD)
     assert epsilon(Sequence((PureEvent(0.5), DeltaEvent(1e-6))), 1e-6, ADD) == 0.5
+
+
+def test_selections_have_two_prices_and_the_better_one_counts() -> None:
+    few, many = SelectionsEvent(0.01, 0.05), SelectionsEvent(0.01, 5.0)
+    assert epsilon(few, 1e-6, REPLACE) == 0.05
+    assert epsilon(many, 1e-6, REPLACE) == epsilon(ZCDPEvent(0.01), 1e-6, REPLACE)
+    assert epsilon(Repeated(few, 3), 0, REPLACE) == pytest.approx(0.15)
+    assert is_closed_form(many, 1e-6)
+    mixed = [Sequence((one, GaussianEvent(4.0))) for one in (many, ZCDPEvent(0.01))]
+    assert epsilon(mixed[0], 1e-6, REPLACE) == epsilon(mixed[1], 1e-6, REPLACE)
+    assert zcdp_rho(Parallel((many, ZCDPEvent(0.02)))) == 0.02
+    scale = calibrate(lambda s: SelectionsEvent(0.5 / s**2, 40 / s), Budget(1.0, 0.0), REPLACE)
+    assert 0.999 < 40 / scale <= 1
+
+
+# Rounding ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "noise", [GaussianEvent(4.0), LaplaceEvent(3.0), Repeated(POISSON, 3), PureEvent(0.3)]
+)
+def test_rounding_is_priced_at_the_epsilon_that_comes_out(noise: Event) -> None:
+    eta = 3e-8
+    plan = Sequence((noise, Repeated(RoundingEvent(eta / 3), 3), DeltaEvent(1e-8)))
+    found = epsilon(plan, 1e-6, ADD, near=1)
+    left = 1e-6 - 1e-8 - (1 + math.exp(found)) * eta
+    assert found == pytest.approx(epsilon(noise, left, ADD, near=1), rel=1e-9)
+    assert found >= epsilon(Sequence((noise, DeltaEvent(1e-8))), 1e-6, ADD, near=1)
+    assert delta(plan, found * (1 + 1e-4), ADD) <= 1e-6 * (1 + 1e-2)
+
+
+def test_rounding_at_a_large_epsilon_is_not_dearer_than_at_a_small_one() -> None:
+    plan = Sequence((GaussianEvent(4.0), RoundingEvent(1e-9)))
+    deltas = [delta(plan, at, REPLACE) for at in (0, 0.5, 1, 2, 2.1, 3, 5, 20, 1000, math.inf)]
+    assert all(later <= earlier for earlier, later in itertools.pairwise(deltas))
+    plain = [delta(GaussianEvent(4.0), at, REPLACE) for at in (0, 0.5, 1)]
+    expected = [d + (1 + math.exp(at)) * 1e-9 for d, at in zip(plain, (0, 0.5, 1), strict=True)]
+    assert deltas[:3] == pytest.approx(expected, rel=1e-12)
+    assert 4e-9 < deltas[-1] < 1e-8
+
+
+def test_rounding_that_delta_cannot_pay_is_refused() -> None:
+    with pytest.raises(NotPriceable, match="rounding of total variation 6e-07"):
+        epsilon(Sequence((GaussianEvent(4.0), RoundingEvent(6e-7))), 1e-6, REPLACE)
+    with pytest.raises(NotPriceable, match="delta = 0 allows no rounding at all"):
+        epsilon(Sequence((PureEvent(0.5), RoundingEvent(1e-15))), 0, REPLACE)
+    # There is room at epsilon = 0, but not at the epsilon of so little noise.
+    assert epsilon(Sequence((GaussianEvent(0.1), RoundingEvent(1e-9))), 1e-6, REPLACE) == math.inf
+    blocks = Parallel((RoundingEvent(2e-8), Sequence((RoundingEvent(1e-8), GaussianEvent(9.0)))))
+    joint = Sequence((GaussianEvent(4.0), blocks))
+    assert epsilon(joint, 1e-6, REPLACE) == max(
+        epsilon(Sequence((GaussianEvent(4.0), branch)), 1e-6, REPLACE) for branch in blocks.events
+    )
+
+
+def test_noise_is_calibrated_to_what_rounding_leaves() -> None:
+    budget = Budget(1.0, 1e-6)
+
+    def plan(scale: float) -> Event:
+        return Sequence((Repeated(GaussianEvent(scale), 10), RoundingEvent(1e-8)))
+
+    for composition in ("plan", "gaussian", "zcdp"):
+        scale = calibrate(plan, budget, REPLACE, composition=composition)
+        left = Budget(1.0, 1e-6 - (1 + math.e) * 1e-8)
+        exact = calibrate(lambda s: Repeated(GaussianEvent(s), 10), left, REPLACE, composition=composition)
+        assert scale == pytest.approx(exact, rel=1e-7)
+    ledger = Ledger(budget, REPLACE, plan=plan(calibrate(plan, budget, REPLACE)))
+    assert 0.999 < ledger.epsilon() <= 1
 
 
 def test_no_noise_has_no_finite_price() -> None:

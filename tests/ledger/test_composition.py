@@ -18,7 +18,9 @@ from privopt.ledger.events import (
     Parallel,
     PureEvent,
     Repeated,
+    RoundingEvent,
     SampledEvent,
+    SelectionsEvent,
     Sequence,
     ZCDPEvent,
 )
@@ -28,7 +30,9 @@ EVENTS = st.one_of(
     st.builds(GaussianEvent, st.floats(1, 50)),
     st.builds(BoundedRangeEvent, st.floats(0.01, 1)),
     st.builds(ZCDPEvent, st.floats(0.001, 0.5)),
+    st.builds(SelectionsEvent, st.floats(0.001, 0.5), st.floats(0.1, 9)),
     st.builds(DeltaEvent, st.floats(1e-12, 1e-8)),
+    st.builds(RoundingEvent, st.floats(1e-15, 1e-11)),
 )
 
 

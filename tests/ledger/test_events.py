@@ -20,7 +20,9 @@ from privopt.ledger.events import (
     Parallel,
     PureEvent,
     Repeated,
+    RoundingEvent,
     SampledEvent,
+    SelectionsEvent,
     Sequence,
     ShiftedGaussianEvent,
     TestedSampleEvent,
@@ -38,10 +40,12 @@ LEAVES = st.one_of(
     st.builds(BoundedRangeEvent, POSITIVE),
     st.builds(PureEvent, POSITIVE),
     st.builds(ZCDPEvent, POSITIVE),
+    st.builds(SelectionsEvent, POSITIVE, POSITIVE),
     st.builds(ShiftedGaussianEvent, POSITIVE, st.floats(0, 3), st.booleans()),
     st.builds(MixtureEvent, POSITIVE, st.floats(1e-6, 1), st.floats(0, 100)),
     st.builds(TestedSampleEvent, st.floats(1e-6, 1), POSITIVE, st.integers(1, 99), POSITIVE, POSITIVE),
     st.builds(DeltaEvent, st.floats(0, 0.5)),
+    st.builds(RoundingEvent, st.floats(0, 0.5)),
     st.just(NoEvent()),
     st.just(NonPrivateEvent()),
     st.builds(SampledEvent, st.just(Poisson(0.25)), st.builds(GaussianEvent, POSITIVE)),
@@ -81,6 +85,8 @@ def test_a_description_names_the_noise_the_sampler_and_the_count() -> None:
         BoundedRangeEvent,
         PureEvent,
         ZCDPEvent,
+        lambda v: SelectionsEvent(v, 1.0),
+        lambda v: SelectionsEvent(1.0, v),
         lambda v: ShiftedGaussianEvent(v, 0),
         lambda v: MixtureEvent(v, 0.1, 1.0),
         lambda v: MixtureEvent(1.0, v, 1.0),
@@ -125,6 +131,8 @@ def test_wrong_pieces_are_refused_with_advice() -> None:
         MixtureEvent(1.0, 0.5, -1.0)
     with pytest.raises(ValueError, match="delta of DeltaEvent must be at least 0 and below 1"):
         DeltaEvent(1.0)
+    with pytest.raises(ValueError, match="total_variation of RoundingEvent must be at least 0 and below 1"):
+        RoundingEvent(-1e-12)
     with pytest.raises(ValueError, match="event must be one of GaussianEvent"):
         event_from_dict({"event": "ShuffledEvent"})
     with pytest.raises(ValueError, match="not described completely"):

@@ -22,6 +22,7 @@ from privopt.ledger.events import (
     Parallel,
     PureEvent,
     Repeated,
+    RoundingEvent,
     SampledEvent,
     Sequence,
     ShiftedGaussianEvent,
@@ -223,6 +224,39 @@ def test_bad_events_draw_on_the_delta_that_was_set_aside() -> None:
         Ledger(BUDGET, RELATION, composition="basic", bad_event_delta=1e-7)
     planned = Ledger(BUDGET, RELATION, plan=NOISE, bad_event_delta=1e-7)
     assert planned.epsilon() == accounting.epsilon(NOISE, 9e-7, RELATION)
+
+
+@pytest.mark.parametrize("composition", ["gaussian", "zcdp"])
+def test_rounding_draws_on_what_was_set_aside_at_the_budgets_epsilon(composition: str) -> None:
+    def opened(aside: float) -> Ledger:
+        return Ledger(BUDGET, RELATION, composition=composition, bad_event_delta=aside)  # type: ignore[arg-type]
+
+    ledger = opened(1e-8)
+    ledger.charge("draws", Repeated(RoundingEvent(1e-9), 2))
+    assert not ledger.affords(RoundingEvent(1e-9))
+    with pytest.raises(BudgetExceeded, match=r"would cost delta=3\.72e-09, but 2.56e-09 of 1e-08 is left"):
+        ledger.charge("draws", RoundingEvent(1e-9))
+    assert ledger.delta(1.0) == pytest.approx(1e-6)
+    # At a larger epsilon, what was set aside stands for more.
+    at, eta = ledger.epsilon(2e-8), 1e-8 / (1 + math.e)
+    spent = (
+        ZCDPEvent(ledger.remaining)
+        if composition == "zcdp"
+        else GaussianEvent((2 * ledger.remaining) ** -0.5)
+    )
+    assert at == pytest.approx(accounting.epsilon(spent, 2e-8 - (1 + math.exp(at)) * eta, RELATION), rel=1e-9)
+    assert ledger.delta(at) == pytest.approx(2e-8, rel=1e-6)
+    assert ledger.delta(50.0) <= ledger.delta(2.0) <= ledger.delta(1.0)
+    assert opened(0.0).epsilon(2e-8) < at
+
+
+def test_basic_composition_charges_rounding_to_delta() -> None:
+    ledger = Ledger(BUDGET, RELATION, composition="basic")
+    ledger.charge("draws", Sequence((PureEvent(0.4), RoundingEvent(1e-7))))
+    assert ledger.remaining == pytest.approx(0.6)
+    with pytest.raises(BudgetExceeded, match="would cost delta"):
+        ledger.charge("draws", Sequence((PureEvent(0.1), RoundingEvent(2e-7))))
+    ledger.spend("block", Sequence((PureEvent(0.1), RoundingEvent(1e-8))), 0.1, 2.2e-8)
 
 
 def test_a_filter_pays_for_the_dearest_of_disjoint_blocks() -> None:

@@ -17,6 +17,7 @@ from privopt.problems.constraints import (
     L1Ball,
     L2Ball,
     LpBall,
+    Polytope,
     Product,
     Simplex,
     Unconstrained,
@@ -34,6 +35,9 @@ BOUNDED = [
     Box((-1.0, 0.0, -0.2, 0.3, -2.0), (1.0, 0.0, 0.2, 0.5, 4.0)),
     Simplex(),
     Simplex(2.5),
+    Polytope(
+        np.random.default_rng(3).normal(size=(7, SIZE))[[0, 1, 2, 3, 4, 5, 6, 6]] + 0.7
+    ),  # off the origin
     Product(((L1Ball(1.0), 2), (Box(-1.0, 2.0), 1), (Simplex(0.5), 2))),
 ]
 EVERY = [Unconstrained(), Box(0.0, math.inf), *BOUNDED]
@@ -201,3 +205,30 @@ def test_wrong_arguments_are_refused_with_a_sentence() -> None:
         Product(((L2Ball(1.0), 3),)).project(jnp.ones(4))
     with pytest.raises(ValueError, match="the box has 2 coordinates, the parameters 3"):
         Box((0.0, 0.0), 1.0).project(jnp.ones(3))
+
+
+def test_a_polytope_projects_as_the_sets_that_it_is_written_for() -> None:
+    points = some_points()
+    cross = Polytope(0.8 * np.concatenate([np.eye(SIZE), -np.eye(SIZE)]))
+    for polytope, same in ((cross, L1Ball(0.8)), (Polytope(2.5 * np.eye(SIZE)), Simplex(2.5))):
+        np.testing.assert_allclose(
+            answer(polytope, points).nearest, answer(same, points).nearest, rtol=1e-11, atol=1e-12
+        )
+        assert polytope.diameter == pytest.approx(same.diameter)
+
+
+def test_a_polytope_of_one_point_is_that_point() -> None:
+    point = Polytope([[1.0, -2.0]])
+    np.testing.assert_array_equal(point.project(jnp.asarray([5.0, 5.0])), [1.0, -2.0])
+    assert point.diameter == 0.0
+
+
+@pytest.mark.parametrize("vertices", [[], [1.0, 2.0], [[1.0, math.nan]]])
+def test_a_polytope_needs_a_matrix_of_finite_vertices(vertices: list[object]) -> None:
+    with pytest.raises(ValueError, match=r"vertices must be a matrix of finite numbers with a point a row"):
+        Polytope(vertices)
+
+
+def test_a_polytope_refuses_parameters_of_another_size() -> None:
+    with pytest.raises(ValueError, match=r"the vertices have 2 entries, the parameters 3"):
+        Polytope([[0.0, 1.0]]).project(jnp.zeros(3))

@@ -53,9 +53,7 @@ def grouped_pairs(draw, most_records):
     units = [[draw(record) for _ in range(size)] for size in sizes]
     fewest = 1 if most_records == 1 else 0
     instead = draw(st.lists(record, min_size=fewest, max_size=most_records))
-    return Pair(
-        units, draw(st.integers(0, 5)), [] if relation == "add-or-remove-one" else instead, relation
-    )
+    return Pair(units, draw(st.integers(0, 5)), [] if relation == "add-or-remove-one" else instead, relation)
 
 
 @pytest.mark.parametrize("layout", ["dense", "sparse users"])

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tests.support import report_samples as samples
 
+from privopt.ledger.events import Repeated, RoundingEvent
 from privopt.public import Relation
-from privopt.report.explain import price, utility_assumptions
+from privopt.report.explain import price, technical, utility_assumptions
 from privopt.report.figures import schedule_figure
 from privopt.report.model import MOST_ROWS, ModelSummary
 from privopt.report.page import combined_html, combined_json, joint_price, save_combined
@@ -357,3 +358,16 @@ def test_a_run_that_chose_fewer_steps_is_not_said_to_have_taken_the_planned_ones
     chosen = price(dataclasses.replace(report, plan=plan))
     assert "The run chose the number of its steps as it went, and took all of them." in chosen
     assert "planned steps" not in chosen
+
+
+def test_a_report_says_what_rounding_takes_of_delta() -> None:
+    report = gaussian()
+    assert not any(point.title == "Rounding" for point in technical(report))
+    group = report.releases[0]
+    rounded = dataclasses.replace(group, events=(*group.events, (Repeated(RoundingEvent(1e-12), 5), 2)))
+    releases = (rounded, *report.releases[1:])
+    (point,) = [
+        one for one in technical(dataclasses.replace(report, releases=releases)) if one.title == "Rounding"
+    ]
+    assert "within a total variation of 1 × 10⁻¹¹" in point.text.replace("\xa0", " ")
+    assert "(1 + e^ε) times as much" in point.text

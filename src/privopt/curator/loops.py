@@ -90,9 +90,10 @@ def require_fit(
     Raises:
         ValueError: the query states its sensitivity in another norm than the mechanism scales its noise by (for one
             number all norms are the same), its contributions have effects, it is computed on every unit and would be
-            charged for a sample, the sample is one of another number of units, or the query cannot tell which records a
-            user owns.
+            charged for a sample, the sample is one of another number of units, the query cannot tell which records a
+            user owns, or it reads numbers and the rows are coded, or the other way round.
     """
+    query.require_rows(public)
     require_pure(query, public)
     if isinstance(query, StatisticOfHeld) and isinstance(mechanism, Mechanism):
         held: Any = query.held

@@ -126,7 +126,7 @@ def clip_rows(
         1e-250 of the whole for any number of columns, 1 / |a| and 1 / |a|^2 are finite, and plain float64 arithmetic on
         stored rows is as accurate as the sum above supposes, wherever a norm is taken of them again. The least float32
         that is not subnormal is 1e-14 of `LEAST_PEAK`: whether a processor takes subnormal numbers for zero does not
-        show. Bounds of rows are 1e-18 and more (`data.units`), so no clipped row falls below.
+        show. Bounds of rows are 1e-18 and more (`data.bounds`), so no clipped row falls below.
     Raises:
         Nothing, and warns of nothing: the input is private.
     """

@@ -6,7 +6,6 @@ changes shape because of them. Only a sparse matrix whose arrays describe none i
 """
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,6 +15,8 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.data import cells, user_keys
+from privopt.data.bounds import bound_with, check_intercept, check_row_bound, check_storage
+from privopt.data.codes import check_codes, codes_bound, store_codes
 from privopt.data.rows import (
     LEAST_PEAK,
     MAPPED_NORM_SLACK,
@@ -31,9 +32,11 @@ from privopt.data.rows import (
     whole_tiles,
 )
 from privopt.data.storage import RowSource, finite_rows, gather_rows, store_rows
+from privopt.data.targets import check_target_domain, check_targets, map_targets
 from privopt.data.users import choose_records, offsets, user_weights, within
 from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
+from privopt.problems.workload import checked_levels
 from privopt.public import (
     DEFAULT_RECORDS,
     DEFAULT_WEIGHTING,
@@ -43,10 +46,8 @@ from privopt.public import (
     of_users,
 )
 
-_LARGEST_BOUND = 1e30  # float32 ends at 3e38
 MOST_ABSENT = 2  # under replace-one, n is at most this many times the number of rows
 _MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused
-_SMALLEST_BOUND = 1e-18  # a row of this norm has entries of `LEAST_PEAK`, however many columns there are
 _DENSE_VIEW_BYTES = 2**29  # a mapped sparse matrix up to this size is stored dense
 
 
@@ -65,7 +66,8 @@ class Units:
 
     Attributes:
         public: what everybody may know.
-        private_features: (rows, d) stored rows of norm at most `public.row_bound`: an array, CSR, or mapped CSR.
+        private_features: (rows, d) stored rows of norm at most `public.row_bound`: an array, CSR, or mapped CSR; an
+            array of integers where `public.levels` says that the columns are coded.
         private_targets: (rows,) float64; 0 for an absent record.
         private_norms: (rows,) l2 norms of the stored rows, rounded up.
         private_present: (rows,) whether the record counts; an absent one has a zero row.
@@ -147,11 +149,11 @@ class Units:
         relation = Relation.parse(relation)
         features = _check_features(features)
         rows, width = features.shape
-        row_bound = _check_row_bound(row_bound)
-        dtype = _check_storage(storage)
-        intercept = _check_intercept(intercept, dtype)
-        _check_target_domain(classes, target_bounds)
-        targets = _check_targets(targets, rows, classes)
+        row_bound = check_row_bound(row_bound)
+        dtype = check_storage(storage)
+        intercept = check_intercept(intercept, dtype)
+        check_target_domain(classes, target_bounds)
+        targets = check_targets(targets, rows, classes)
         users = of_users(max_records_per_user, user_weighting, typical_records)
         codes = None if groups is None else user_keys.user_codes(groups, rows)
         units = rows if codes is None else int(codes.max(initial=-1)) + 1
@@ -164,7 +166,7 @@ class Units:
             outputs=len(classes) if classes is not None and len(classes) > 2 else 1,
             **({} if codes is None else users),
         )
-        private_targets, private_usable = _map_targets(targets, rows, classes, target_bounds)
+        private_targets, private_usable = map_targets(targets, rows, classes, target_bounds)
         if codes is None:
             return _records(features, private_targets, private_usable, public, row_bound, intercept, dtype)
         generator = (NoiseSource() if noise is None else noise).units_generator
@@ -184,6 +186,72 @@ class Units:
             private_offsets=private_offsets,
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
             seeded=noise is not None and not _is_secret(noise),
+        )
+
+    @classmethod
+    def from_codes(
+        cls,
+        codes: Any,
+        *,
+        levels: Sequence[int] | NDArray[np.integer[Any]],
+        relation: Relation | str = Relation.REPLACE_ONE,
+        n: int | None = None,
+        groups: Any = None,
+        max_records_per_user: int = DEFAULT_RECORDS,
+        user_weighting: Weighting = DEFAULT_WEIGHTING,
+        typical_records: float | None = None,
+        noise: UnitsNoise | None = None,
+    ) -> "Units":
+        """Group a table of coded columns into privacy units: for marginals and synthetic data.
+
+        Args:
+            codes: (rows, d) whole numbers. One outside of 0, ..., L - 2, or a missing one, counts as the cell L - 1.
+            levels: L of each column: its cells, that of a missing or undeclared value included as the last one.
+            relation: see `from_arrays`, as for all that follow.
+            n: the public number of units.
+            groups: user keys.
+            max_records_per_user: public cap M.
+            user_weighting: weight of a user's average.
+            typical_records: public guess of the records of a user.
+            noise: source of the secret choice of a user's records.
+        Privacy:
+            A row depends on its own record alone and has one code in each column, see `data.codes`; no record is absent
+            because of its values. Users are as in `from_arrays`. Queries that compute with the numbers in a row are
+            refused by such units: a code is the name of a cell.
+        Raises:
+            TypeError, ValueError: shapes, types or keys are wrong; checked before any code is looked at.
+        """
+        relation, checked = Relation.parse(relation), checked_levels(levels)
+        codes = check_codes(codes, checked)
+        users = of_users(max_records_per_user, user_weighting, typical_records)
+        keys = None if groups is None else user_keys.user_codes(groups, len(codes))
+        units = len(codes) if keys is None else int(keys.max(initial=-1)) + 1
+        public = Public(
+            n=_check_units(n, units, relation, by_user=keys is not None),
+            d=len(checked),
+            relation=relation,
+            row_bound=codes_bound(checked),
+            levels=checked,
+            **({} if keys is None else users),
+        )
+        private_order: slice | NDArray[np.int64] = slice(None)
+        private_offsets = private_weights = None
+        if keys is not None:
+            generator = (NoiseSource() if noise is None else noise).units_generator
+            private_order, private_offsets = choose_records(
+                keys, keys >= 0, units, max_records_per_user, generator
+            )
+            private_weights = user_weights(np.diff(private_offsets), max_records_per_user, user_weighting)
+        private_rows, private_norms = store_codes(codes, private_order, checked)
+        return cls(
+            public=public,
+            private_features=private_rows,
+            private_targets=np.zeros(len(private_rows)),
+            private_norms=private_norms,
+            private_present=np.ones(len(private_rows), np.bool_),
+            private_offsets=private_offsets,
+            private_weights=private_weights,
+            seeded=keys is not None and noise is not None and not _is_secret(noise),
         )
 
     @property
@@ -241,14 +309,15 @@ class Units:
             matrix: B (d, k), public or released.
             row_bound: largest l2 norm of a mapped row.
         Raises:
-            ValueError: the matrix does not have d rows, or the bound is no bound.
+            ValueError: the rows are coded, the matrix does not have d rows, or the bound is no bound.
         """
+        self.public.require_numbers("a linear map of the rows")
         matrix = np.ascontiguousarray(matrix, np.float64)
         if matrix.ndim != 2 or matrix.shape[0] != self.public.d or matrix.shape[1] < 1:
             raise ValueError(
                 f"a row map must have shape (d, k) with d = {self.public.d}, got {matrix.shape}."
             )
-        row_bound = _check_row_bound(row_bound)
+        row_bound = check_row_bound(row_bound)
         rows, width = len(self.private_targets), matrix.shape[1]
         private_source, dtype = self.private_features, self.private_features.dtype
         size = dtype.itemsize * self.public.n * width
@@ -302,76 +371,6 @@ def _check_features(features: Any) -> Any:
     return features
 
 
-def _check_row_bound(row_bound: Any) -> float:
-    if row_bound is None:
-        raise ValueError(
-            "row_bound is missing: give the largest l2 norm that a row of features may have. It must be public; longer "
-            "rows are scaled down to it. Features scaled to [-1, 1] by public bounds have norm at most sqrt(d)."
-        )
-    if isinstance(row_bound, bool) or not isinstance(row_bound, int | float | np.floating | np.integer):
-        raise TypeError(f"row_bound must be a number, got {type(row_bound).__name__}.")
-    if not _SMALLEST_BOUND <= row_bound <= _LARGEST_BOUND:
-        raise ValueError(
-            f"row_bound must be positive, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g}, got {row_bound!r}: give "
-            "the features in another unit."
-        )
-    return float(row_bound)
-
-
-def _check_storage(storage: str) -> np.dtype[Stored]:
-    if storage not in ("float32", "float64"):
-        raise ValueError(f"storage must be 'float32' or 'float64', got {storage!r}.")
-    return np.dtype(storage)
-
-
-def _check_intercept(intercept: float | None, dtype: np.dtype[Stored]) -> float | None:
-    """The constant as it will be stored."""
-    if intercept is None:
-        return None
-    if isinstance(intercept, bool) or not _SMALLEST_BOUND <= abs(intercept) <= _LARGEST_BOUND:
-        raise ValueError(
-            f"intercept must be a finite number other than 0, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g} in "
-            f"size, got {intercept!r}: it is the value of the constant column."
-        )
-    return float(dtype.type(intercept))
-
-
-def _check_target_domain(classes: Any, target_bounds: tuple[float, float] | None) -> None:
-    if classes is not None and target_bounds is not None:
-        raise ValueError("give `classes` for labels or `target_bounds` for numbers, not both.")
-    if classes is not None:
-        labels = list(classes)
-        if len(labels) < 2 or len(set(labels)) != len(labels) or any(label != label for label in labels):
-            raise ValueError(f"classes must be at least two different labels, got {labels!r}.")
-    if target_bounds is not None:
-        low, high = target_bounds
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ValueError(
-                f"target_bounds must be two finite numbers (low, high), low < high, got {target_bounds!r}."
-            )
-
-
-def _check_targets(targets: Any, rows: int, classes: Any) -> NDArray[Any] | None:
-    if targets is None:
-        if classes is not None:
-            raise ValueError(
-                "classes were given without targets: give the targets too, or leave `classes` out."
-            )
-        return None
-    array = cells.targets(targets, labels=classes is not None)
-    if array.shape != (rows,):
-        raise ValueError(
-            "targets must have shape (rows,), one for each row of features: give as many targets as rows."
-        )
-    if classes is not None and array.dtype.kind != "O":
-        kind = np.asarray(list(classes)).dtype.kind
-        if kind != array.dtype.kind and (kind in "US" or array.dtype.kind in "US"):
-            raise TypeError(
-                f"targets have dtype {array.dtype}, but classes are {list(classes)!r}: give the labels as stored."
-            )
-    return array
-
-
 def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
     # Only the number of rows under replace-one is public: a user may be replaced by one who has none.
     what = "users" if by_user else "rows"
@@ -394,32 +393,6 @@ def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> in
             f"there are more {what} than n = {n}: n must be a public number that no data set exceeds."
         )
     return int(n)
-
-
-def bound_with(row_bound: float, intercept: float) -> float:
-    """sqrt(row_bound^2 + intercept^2), rounded up: the bound of rows with the constant `intercept` appended."""
-    return math.nextafter(math.nextafter(math.hypot(row_bound, intercept), math.inf), math.inf)
-
-
-def _map_targets(
-    targets: NDArray[Any] | None, rows: int, classes: Any, target_bounds: tuple[float, float] | None
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Map each target to its public domain; say which were usable."""
-    if targets is None:
-        return np.zeros(rows), np.ones(rows, np.bool_)
-    with np.errstate(all="ignore"):
-        if classes is not None:
-            private_codes = cells.label_codes(targets, list(classes))
-            private_usable = private_codes >= 0
-            private_values = private_codes.astype(np.float64)
-            if len(classes) == 2:
-                private_values = 2.0 * private_values - 1.0
-        else:
-            private_values = targets.astype(np.float64)
-            private_usable = np.isfinite(private_values)
-            if target_bounds is not None:
-                private_values = np.clip(private_values, *target_bounds)
-    return np.where(private_usable, private_values, 0.0), private_usable
 
 
 def _records(

@@ -11,6 +11,7 @@ from privopt.data.rows import dense_product, row_peaks, take_rows
 from privopt.data.units import Units
 from privopt.engine import fast_path, local_passes
 from privopt.engine.carried_slopes import CarriedSlopes
+from privopt.engine.cells import cell_sum, supports_cells
 from privopt.engine.compiled_loops import TracedRows, traced_arrays
 from privopt.engine.general_path import (
     block_coefficients,
@@ -80,7 +81,9 @@ class InProcessEngine:
     ) -> NDArray[np.float64]:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
-            public, query = self.units.public, with_typed_leaves(checked(query))
+            public, query = self.units.public, with_typed_leaves(checked(query, self.units.public))
+            if supports_cells(query):
+                return cell_sum(self.units.weighted_as(query.weighting), query, private_draw)
             if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
                 return second_moment_sum(self.units.weighted_as(query.weighting), query, private_draw)
             if type(query) is GradientNorms:  # a subclass may compute something else

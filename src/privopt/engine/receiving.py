@@ -184,7 +184,7 @@ class ReceivingEngine:
         """What may be added up, one row for each unit that was asked."""
         require_receivable(type(query))
         with double_precision(), np.errstate(all="ignore"):
-            query = with_typed_leaves(checked(query))
+            query = with_typed_leaves(checked(query, self.public))
             shape = contribution_shape(query, self.public)
             private_answers = self._respondents.ask(Asked(query, self._maps, shape), private_asked)
             private_vectors = np.zeros((len(private_asked), *shape))

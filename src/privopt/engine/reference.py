@@ -69,7 +69,9 @@ class ReferenceEngine:
     ) -> NDArray[np.float64]:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
-            return self.chunked_sum(with_typed_leaves(checked(query)), private_draw, by_rows=False)
+            return self.chunked_sum(
+                with_typed_leaves(checked(query, self.public)), private_draw, by_rows=False
+            )
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit.
@@ -77,7 +79,7 @@ class ReferenceEngine:
         A statistic of the vectors may count them, so there are n of them whatever the relation.
         """
         with double_precision(), np.errstate(all="ignore"):
-            query = with_typed_leaves(checked(query))
+            query = with_typed_leaves(checked(query, self.public))
             private_parts = [
                 np.asarray(chunk_contributions(query, private_chunk, public=self.units.public))[:units]
                 for private_chunk, units in self._chunks(query, None)
@@ -206,8 +208,9 @@ def group_parts(units: Units, private_draw: GroupDraw) -> Iterator[Units]:
         yield private_groups.part(start, min(start + length, private_draw.count))
 
 
-def checked(query: MeanQuery) -> MeanQuery:
-    """A query that an engine sums."""
+def checked(query: MeanQuery, public: Public) -> MeanQuery:
+    """A query that an engine sums over such rows, by public facts."""
+    query.require_rows(public)
     if isinstance(query, RecordSum | UnitSum):
         return query
     raise TypeError(f"the engine sums a RecordSum or a UnitSum, got {type(query).__name__}.")

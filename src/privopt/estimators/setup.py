@@ -7,7 +7,8 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.units import Units, bound_with
+from privopt.data.bounds import bound_with
+from privopt.data.units import Units
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths
 from privopt.estimators.specification import ROUNDED_UP, Records, Shape, Specification

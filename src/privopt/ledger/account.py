@@ -14,7 +14,7 @@ from typing import Any, Never
 from privopt.ledger.amounts import Budget
 from privopt.ledger.entries import Charge
 from privopt.ledger.events import Event
-from privopt.ledger.filters import Composition, Cost, filter_epsilon
+from privopt.ledger.filters import Composition, Cost, SetAside, filter_epsilon
 from privopt.ledger.ledger import SEEDED, Ledger
 from privopt.public import Relation
 
@@ -27,7 +27,7 @@ class Account:
         delta: of all fits together.
         relation: the neighbouring relation that every fit must be under.
         composition: the currency, "zcdp" (the default), "gaussian" or "basic".
-        bad_event_delta: part of delta set aside for bad events of the fits.
+        bad_event_delta: part of delta set aside for bad events and rounding of the fits.
 
     Examples:
         >>> from privopt.ledger.events import GaussianEvent, Repeated
@@ -139,9 +139,8 @@ class Account:
         """The epsilon, at the account's delta, of a single fit that spends all that is left."""
         if self.composition == "basic":
             return self.remaining
-        return filter_epsilon(
-            self.composition, Cost(self.remaining), self.budget.delta, self._ledger.bad_event_delta
-        )
+        aside = SetAside(self._ledger.bad_event_delta, self.budget.epsilon)
+        return filter_epsilon(self.composition, Cost(self.remaining), self.budget.delta, aside)
 
     def to_dict(self) -> dict[str, Any]:
         """The account and every fit as JSON values."""

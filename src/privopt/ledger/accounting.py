@@ -22,6 +22,7 @@ deviation over the sensitivity under the declared relation (2 C under replace-on
     tested       both                 PLD, Renyi   as Poisson, at a larger rate, shifted: `ledger.tested_samples`
 
 A plain Gaussian is always priced with add-or-remove semantics: z is already relative to the declared sensitivity.
+Bad events are taken off delta, rounding is priced around all else: `ledger.rounding`.
 
 These prices hold for a tree that is fixed before the first release: queries may depend on earlier releases, and so may
 the order (concurrent composition: Vadhan, Zhang 2023), events may not. Otherwise see `privopt.ledger.ledger`.
@@ -49,12 +50,15 @@ from privopt.ledger.events import (
     MixtureEvent,
     PureEvent,
     SampledEvent,
+    SelectionsEvent,
     ShiftedGaussianEvent,
     ZCDPEvent,
 )
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon
 from privopt.ledger.profiles import pure_profile, shifted_gaussian_profile, zcdp_profile
+from privopt.ledger.refusals import no_price, used_up
 from privopt.ledger.renyi import mixture_add_or_remove, poisson_replace_one
+from privopt.ledger.rounding import rounded_delta, rounded_epsilon
 from privopt.ledger.shifted import ShiftedCurve
 from privopt.ledger.tested_samples import untested
 from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
@@ -96,7 +100,7 @@ def epsilon(
         accountant: one accountant instead of the best one.
 
     Raises:
-        NotPriceable: no accountant can price the tree under this relation, or bad events use up delta.
+        NotPriceable: no accountant can price the tree under this relation, or bad events or rounding use up delta.
     """
     if not 0 <= delta < 1:
         raise ValueError(f"delta must be at least 0 and below 1, got {delta!r}.")
@@ -149,10 +153,14 @@ def _epsilon(
 ) -> float:
     if not way.private:
         return math.inf
-    if way.delta > 0 and (way.delta > delta or (way.delta == delta and way.pure_epsilon is None)):
-        raise NotPriceable(
-            f"bad events of probability {way.delta:.3g} use up delta = {delta:.3g}: nothing is left for the noise. "
-            "Raise delta, or make the bad events rarer."
+    if spent := used_up(way, delta):
+        raise NotPriceable(spent)
+    if way.rounding > 0:
+        ideal = way.without_rounding()
+        return rounded_epsilon(
+            lambda left: math.inf if used_up(ideal, left) else _epsilon(ideal, left, relation, near, name),
+            way.rounding,
+            delta,
         )
     if way.mu_squared == 0 and not way.leaves:
         return 0.0
@@ -182,6 +190,9 @@ def _epsilon(
 
 @functools.lru_cache(maxsize=4096)
 def _delta(way: Alternative, epsilon: float, relation: Relation, name: Accountant) -> float:
+    if way.rounding > 0:
+        ideal = way.without_rounding()
+        return rounded_delta(lambda at: _delta(ideal, at, relation, name), way.rounding, epsilon)
     if math.isinf(epsilon):
         return way.delta
     if not way.private:
@@ -233,7 +244,7 @@ def _least(
         return max(0.0, float(min(answers)))
     if none_left is not None:
         return none_left
-    raise NotPriceable(_why_not(way, relation, name))
+    raise NotPriceable(no_price(way, relation.value, name))
 
 
 def _exact(
@@ -295,7 +306,8 @@ def _has_pld(leaf: Event, relation: Relation) -> bool:
         return leaf.sampling.kind == "poisson" and sampled_multiplier(leaf, relation) is not None
     if isinstance(leaf, MixtureEvent):
         return relation is Relation.ADD_OR_REMOVE_ONE
-    return isinstance(leaf, LaplaceEvent | PureEvent | BoundedRangeEvent | ZCDPEvent | ShiftedGaussianEvent)
+    known = LaplaceEvent | PureEvent | BoundedRangeEvent | ZCDPEvent | SelectionsEvent | ShiftedGaussianEvent
+    return isinstance(leaf, known)
 
 
 @functools.lru_cache(maxsize=32)
@@ -432,18 +444,3 @@ def _leaf_renyi(leaf: Event, relation: Relation, orders: NDArray[np.float64]) ->
 def _library_renyi(event: Any, orders: NDArray[np.float64], relation: Any) -> NDArray[np.float64]:
     accountant = rdp_privacy_accountant.RdpAccountant(orders.tolist(), neighboring_relation=relation)
     return np.asarray(accountant.compose(event).rdp, dtype=np.float64)
-
-
-def _why_not(way: Alternative, relation: Relation, name: Accountant) -> str:
-    sampled = [leaf for leaf in way.counted if isinstance(leaf, SampledEvent | MixtureEvent)]
-    events = sampled or list(way.counted)
-    names = list(dict.fromkeys(event.describe() for event in events))
-    what = "; ".join(names[:3]) + (f"; and {len(names) - 3} more" if len(names) > 3 else "")
-    what = what or "Gaussian noise alone"
-    if name != "best":
-        return f"the {name!r} accountant cannot price this under {relation.value}: {what}. Ask for accountant='best'."
-    return (
-        f"no accountant can price this under {relation.value}: {what}. On samples, prices are known of "
-        "Gaussian releases: on Poisson samples (one release per sample under replace-one), on fixed-size samples "
-        "(replace-one only), and on a sample and everybody under one noise (add-or-remove-one only)."
-    )

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from privopt.errors import BudgetExceeded, NotPriceable
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
-from privopt.ledger.composition import additive_cost, leaf_delta, leaf_rho
+from privopt.ledger.composition import additive_cost, leaf_delta, leaf_rho, leaf_rounding
 from privopt.ledger.events import Event, MixtureEvent, SampledEvent, ShiftedGaussianEvent, TestedSampleEvent
 from privopt.ledger.filters import Composition, filter_cap, filter_cost
+from privopt.ledger.rounding import rounding_delta
 from privopt.ledger.tested_samples import inflated_rate
 from privopt.public import Relation
 
@@ -67,7 +68,7 @@ def calibrate(
 def _price(event: Event, budget: Budget, relation: Relation, composition: Composition) -> float:
     if composition == "plan":
         return accounting.epsilon(event, budget.delta, relation, near=budget.epsilon)
-    cost = filter_cost(composition, event)
+    cost = filter_cost(composition, event, budget.epsilon)
     if composition == "basic":
         return cost.amount if cost.delta <= budget.delta else math.inf
     if cost.delta >= budget.delta:
@@ -89,7 +90,10 @@ def _first_guess(make_event: Callable[[float], Event], budget: Budget, compositi
         Bu, Dong, Long, Su 2020, theorem 5: T Poisson samples of rate q cost about mu = q sqrt(T (e^(1/z^2) - 1)).
     """
     filtered = composition in ("gaussian", "zcdp")
-    set_aside = additive_cost(make_event(1.0), leaf_delta) or 0.0
+    sample = make_event(1.0)
+    set_aside = (additive_cost(sample, leaf_delta) or 0.0) + rounding_delta(
+        additive_cost(sample, leaf_rounding) or 0.0, budget.epsilon
+    )
     available = max(budget.delta - set_aside, min(budget.delta, 1e-12))
     cap = filter_cap(
         composition if filtered else "gaussian", Budget(budget.epsilon, max(available, 1e-12)), 0.0

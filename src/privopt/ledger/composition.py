@@ -9,7 +9,7 @@ dominates every one of them.
 import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from privopt.ledger.events import (
     BoundedRangeEvent,
@@ -20,13 +20,16 @@ from privopt.ledger.events import (
     NoEvent,
     NonPrivateEvent,
     PureEvent,
+    RoundingEvent,
     SampledEvent,
+    SelectionsEvent,
     ZCDPEvent,
     leaf_counts,
 )
 from privopt.public import Relation
 
 MOST_ALTERNATIVES = 64
+_FREE = (DeltaEvent, RoundingEvent, NoEvent)  # priced by delta alone, if at all
 MANY_SELECTIONS = 8  # from here on selections are cheaper as zCDP than as pure events inside a PLD
 
 
@@ -39,12 +42,14 @@ class Alternative:
         leaves: the other leaves with their counts.
         delta: sum of the bad-event probabilities.
         private: False if something was released without noise.
+        rounding: sum of the total variation distances to the releases that are priced.
     """
 
     mu_squared: float
     leaves: frozenset[tuple[Event, int]]
     delta: float
     private: bool
+    rounding: float = 0.0
 
     @property
     def rho(self) -> float | None:
@@ -66,7 +71,8 @@ class Alternative:
     def concentrated(self) -> tuple[dict[Event, int], float]:
         """The leaves that a privacy-loss distribution takes one by one, and the rho of all others together."""
         selections = sum(count for leaf, count in self.leaves if isinstance(leaf, BoundedRangeEvent))
-        kinds = (ZCDPEvent, BoundedRangeEvent) if selections >= MANY_SELECTIONS else ZCDPEvent
+        sums = (ZCDPEvent, SelectionsEvent)
+        kinds = (*sums, BoundedRangeEvent) if selections >= MANY_SELECTIONS else sums
         grouped = [(leaf, count) for leaf, count in self.leaves if isinstance(leaf, kinds)]
         rest = {leaf: count for leaf, count in self.counted.items() if not isinstance(leaf, kinds)}
         return rest, math.fsum(count * (leaf_rho(leaf) or 0.0) for leaf, count in grouped)
@@ -91,6 +97,7 @@ class Alternative:
             leaves=frozenset(counts.items()),
             delta=self.delta + other.delta,
             private=self.private and other.private,
+            rounding=self.rounding + other.rounding,
         )
 
     def times(self, count: int) -> "Alternative":
@@ -100,7 +107,12 @@ class Alternative:
             leaves=frozenset((leaf, count * times) for leaf, times in self.leaves),
             delta=count * self.delta,
             private=self.private,
+            rounding=count * self.rounding,
         )
+
+    def without_rounding(self) -> "Alternative":
+        """The ideal run."""
+        return replace(self, rounding=0.0)
 
     def join(self, other: "Alternative") -> "Alternative":
         """The least alternative that dominates both."""
@@ -112,6 +124,7 @@ class Alternative:
             leaves=frozenset(counts.items()),
             delta=max(self.delta, other.delta),
             private=self.private and other.private,
+            rounding=max(self.rounding, other.rounding),
         )
 
     def dominates(self, other: "Alternative") -> bool:
@@ -173,9 +186,9 @@ def leaf_rho(leaf: Event) -> float | None:
         return 1 / (2 * leaf.noise_multiplier**2)
     if isinstance(leaf, BoundedRangeEvent):
         return leaf.epsilon**2 / 8
-    if isinstance(leaf, ZCDPEvent):
+    if isinstance(leaf, ZCDPEvent | SelectionsEvent):
         return leaf.rho
-    if isinstance(leaf, DeltaEvent | NoEvent):
+    if isinstance(leaf, _FREE):
         return 0.0
     if isinstance(leaf, NonPrivateEvent):
         return math.inf
@@ -185,18 +198,18 @@ def leaf_rho(leaf: Event) -> float | None:
 
 def leaf_pure_epsilon(leaf: Event) -> float | None:
     """The pure epsilon of a leaf, None where there is none."""
-    if isinstance(leaf, PureEvent | BoundedRangeEvent):
+    if isinstance(leaf, PureEvent | BoundedRangeEvent | SelectionsEvent):
         return leaf.epsilon
     if isinstance(leaf, LaplaceEvent):
         return 1 / leaf.noise_multiplier
-    if isinstance(leaf, DeltaEvent | NoEvent):
+    if isinstance(leaf, _FREE):
         return 0.0
     return math.inf if isinstance(leaf, NonPrivateEvent) else None
 
 
 def leaf_gaussian_rho(leaf: Event) -> float | None:
     """mu^2 / 2 of a Gaussian leaf, None for any other mechanism."""
-    if isinstance(leaf, GaussianEvent | DeltaEvent | NoEvent | NonPrivateEvent):
+    if isinstance(leaf, (GaussianEvent, NonPrivateEvent, *_FREE)):
         return leaf_rho(leaf)
     return None
 
@@ -204,6 +217,11 @@ def leaf_gaussian_rho(leaf: Event) -> float | None:
 def leaf_delta(leaf: Event) -> float:
     """The bad-event probability of a leaf."""
     return leaf.delta if isinstance(leaf, DeltaEvent) else 0.0
+
+
+def leaf_rounding(leaf: Event) -> float:
+    """The total variation distance of a leaf to what is priced."""
+    return leaf.total_variation if isinstance(leaf, RoundingEvent) else 0.0
 
 
 def sampled_multiplier(leaf: SampledEvent, relation: Relation) -> float | None:
@@ -244,10 +262,11 @@ def _alternative(counts: Mapping[Event, int]) -> Alternative:
         leaves=frozenset(
             (leaf, count)
             for leaf, count in flat.items()
-            if not isinstance(leaf, GaussianEvent | DeltaEvent | NonPrivateEvent)
+            if not isinstance(leaf, (GaussianEvent, NonPrivateEvent, *_FREE))
         ),
         delta=math.fsum(count * leaf_delta(leaf) for leaf, count in flat.items()),
         private=not any(_is_bare(leaf) for leaf in flat),
+        rounding=math.fsum(count * leaf_rounding(leaf) for leaf, count in flat.items()),
     )
 
 

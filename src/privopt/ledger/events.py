@@ -8,11 +8,12 @@ tree. Every event is frozen, hashable, prints as a sentence (`describe()`) and s
 """
 
 import math
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from privopt.ledger.event_numbers import check_number, check_positive, checked_count, short
 
 
 @runtime_checkable
@@ -56,10 +57,10 @@ class GaussianEvent(_Leaf):
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
+        check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
 
     def describe(self) -> str:
-        return f"Gaussian noise, {_number(self.noise_multiplier)} times the sensitivity"
+        return f"Gaussian noise, {short(self.noise_multiplier)} times the sensitivity"
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,10 @@ class LaplaceEvent(_Leaf):
     noise_multiplier: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
+        check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
 
     def describe(self) -> str:
-        return f"Laplace noise, {_number(self.noise_multiplier)} times the sensitivity"
+        return f"Laplace noise, {short(self.noise_multiplier)} times the sensitivity"
 
 
 @dataclass(frozen=True)
@@ -86,10 +87,10 @@ class BoundedRangeEvent(_Leaf):
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, "epsilon", "a selection that cannot depend on data is NoEvent()")
+        check_positive(self, "epsilon", "a selection that cannot depend on data is NoEvent()")
 
     def describe(self) -> str:
-        return f"exponential-mechanism selection, epsilon {_number(self.epsilon)}"
+        return f"exponential-mechanism selection, epsilon {short(self.epsilon)}"
 
 
 @dataclass(frozen=True)
@@ -99,10 +100,10 @@ class PureEvent(_Leaf):
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, "epsilon", "a release that cannot depend on data is NoEvent()")
+        check_positive(self, "epsilon", "a release that cannot depend on data is NoEvent()")
 
     def describe(self) -> str:
-        return f"pure differential privacy, epsilon {_number(self.epsilon)}"
+        return f"pure differential privacy, epsilon {short(self.epsilon)}"
 
 
 @dataclass(frozen=True)
@@ -112,10 +113,31 @@ class ZCDPEvent(_Leaf):
     rho: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, "rho", "a release that cannot depend on data is NoEvent()")
+        check_positive(self, "rho", "a release that cannot depend on data is NoEvent()")
 
     def describe(self) -> str:
-        return f"zero-concentrated differential privacy, rho {_number(self.rho)}"
+        return f"zero-concentrated differential privacy, rho {short(self.rho)}"
+
+
+@dataclass(frozen=True)
+class SelectionsEvent(_Leaf):
+    """An adaptive sequence of bounded-range selections: rho-zCDP in all and, as well, `epsilon` of pure privacy in all.
+
+    Source:
+        Cesar, Rogers 2021: ranges e_t give rho = sum e_t^2 / 8; pure epsilon is their sum.
+    """
+
+    rho: float
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rho", "selections that cannot depend on data are NoEvent()")
+        check_positive(self, "epsilon", "selections that cannot depend on data are NoEvent()")
+
+    def describe(self) -> str:
+        return (
+            f"exponential-mechanism selections, rho {short(self.rho)} (epsilon {short(self.epsilon)}) in all"
+        )
 
 
 @dataclass(frozen=True)
@@ -135,10 +157,8 @@ class ShiftedGaussianEvent(_Leaf):
     two_signed: bool = False
 
     def __post_init__(self) -> None:
-        _check_positive(self, "mu", "for no noise use NonPrivateEvent()")
-        _check_number(
-            self, "shift", low=0.0, high=math.inf, advice="it is the ln(1 + curvature / ridge) term"
-        )
+        check_positive(self, "mu", "for no noise use NonPrivateEvent()")
+        check_number(self, "shift", low=0.0, high=math.inf, advice="it is the ln(1 + curvature / ridge) term")
 
         if self.two_signed not in (True, False):
             raise ValueError(f"two_signed must be True or False, got {self.two_signed!r}.")
@@ -146,7 +166,7 @@ class ShiftedGaussianEvent(_Leaf):
 
     def describe(self) -> str:
         folded = " (folded)" if self.two_signed else ""
-        return f"objective perturbation, mu {_number(self.mu)} shifted by {_number(self.shift)}{folded}"
+        return f"objective perturbation, mu {short(self.mu)} shifted by {short(self.shift)}{folded}"
 
 
 @dataclass(frozen=True)
@@ -169,18 +189,18 @@ class MixtureEvent(_Leaf):
     sampled_ratio: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
-        _check_positive(self, "rate", "where nobody is drawn use GaussianEvent()")
+        check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
+        check_positive(self, "rate", "where nobody is drawn use GaussianEvent()")
         if self.rate > 1:
             raise ValueError(
                 f"rate of MixtureEvent must be at most 1, got {self.rate!r}: it is a probability."
             )
-        _check_number(self, "sampled_ratio", low=0.0, high=math.inf, advice="it is a ratio of sensitivities")
+        check_number(self, "sampled_ratio", low=0.0, high=math.inf, advice="it is a ratio of sensitivities")
 
     def describe(self) -> str:
         return (
-            f"Gaussian noise, {_number(self.noise_multiplier)} times the sensitivity of a sum over everybody, plus a "
-            f"Poisson sample of {_number(100 * self.rate)} % that adds {_number(self.sampled_ratio)} times as much"
+            f"Gaussian noise, {short(self.noise_multiplier)} times the sensitivity of a sum over everybody, plus a "
+            f"Poisson sample of {short(100 * self.rate)} % that adds {short(self.sampled_ratio)} times as much"
         )
 
 
@@ -209,21 +229,21 @@ class TestedSampleEvent(_Leaf):
     epsilon_queries: float
 
     def __post_init__(self) -> None:
-        _check_positive(self, "rate", "where nobody is drawn nothing is released")
+        check_positive(self, "rate", "where nobody is drawn nothing is released")
         if self.rate > 1:
             raise ValueError(
                 f"rate of TestedSampleEvent must be at most 1, got {self.rate!r}: it is a probability."
             )
-        _check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
-        _check_positive(self, "epsilon_threshold", "a threshold without noise is NonPrivateEvent()")
-        _check_positive(self, "epsilon_queries", "tests without noise are NonPrivateEvent()")
-        object.__setattr__(self, "tests", _count(self.tests, "tests", least=1))
+        check_positive(self, "noise_multiplier", "for no noise use NonPrivateEvent()")
+        check_positive(self, "epsilon_threshold", "a threshold without noise is NonPrivateEvent()")
+        check_positive(self, "epsilon_queries", "tests without noise are NonPrivateEvent()")
+        object.__setattr__(self, "tests", checked_count(self.tests, "tests", least=1))
 
     def describe(self) -> str:
         return (
-            f"{self.tests} Poisson samples of {_number(100 * self.rate)} % of the units, on each a test of a sparse "
-            f"vector of epsilon {_number(self.epsilon_threshold + self.epsilon_queries)} and Gaussian noise, "
-            f"{_number(self.noise_multiplier)} times the sensitivity"
+            f"{self.tests} Poisson samples of {short(100 * self.rate)} % of the units, on each a test of a sparse "
+            f"vector of epsilon {short(self.epsilon_threshold + self.epsilon_queries)} and Gaussian noise, "
+            f"{short(self.noise_multiplier)} times the sensitivity"
         )
 
 
@@ -234,10 +254,28 @@ class DeltaEvent(_Leaf):
     delta: float
 
     def __post_init__(self) -> None:
-        _check_number(self, "delta", low=0.0, high=1.0, advice="it is a probability below 1")
+        check_number(self, "delta", low=0.0, high=1.0, advice="it is a probability below 1")
 
     def describe(self) -> str:
-        return f"a bad event of probability {_number(self.delta)}"
+        return f"a bad event of probability {short(self.delta)}"
+
+
+@dataclass(frozen=True)
+class RoundingEvent(_Leaf):
+    """The run's law is within total variation `total_variation` of the one that the other events price, on any data.
+
+    It adds (1 + e^epsilon) total_variation to delta at every epsilon: see `privopt.ledger.rounding`.
+    """
+
+    total_variation: float
+
+    def __post_init__(self) -> None:
+        check_number(
+            self, "total_variation", low=0.0, high=1.0, advice="it is a distance between probabilities"
+        )
+
+    def describe(self) -> str:
+        return f"rounding, total variation {short(self.total_variation)}"
 
 
 @dataclass(frozen=True)
@@ -278,7 +316,7 @@ class SampledEvent(Event):
 
     def describe(self) -> str:
         how = "Poisson sample" if self.sampling.kind == "poisson" else "fixed-size sample"
-        return f"{self.event.describe()}, on a {how} of {_number(100 * self.sampling.rate)} % of the units"
+        return f"{self.event.describe()}, on a {how} of {short(100 * self.sampling.rate)} % of the units"
 
     def to_dict(self) -> dict[str, Any]:
         sampling: dict[str, Any] = {"kind": self.sampling.kind}
@@ -296,7 +334,7 @@ class Repeated(Event):
 
     def __post_init__(self) -> None:
         _check_event(self.event)
-        object.__setattr__(self, "count", _count(self.count, "count", least=0))
+        object.__setattr__(self, "count", checked_count(self.count, "count", least=0))
 
     def describe(self) -> str:
         return f"{self.count} times: {self.event.describe()}"
@@ -379,42 +417,6 @@ def leaf_counts(event: Event) -> tuple[dict[Event, int], tuple[tuple[Parallel, i
     return leaves, tuple(parallels)
 
 
-def _check_positive(event: _Leaf, name: str, advice: str) -> None:
-    value = _as_float(event, name)
-    if not (value > 0 and math.isfinite(value)):
-        kind = type(event).__name__
-        raise ValueError(f"{name} of {kind} must be positive and finite, got {value!r}; {advice}.")
-    object.__setattr__(event, name, value)
-
-
-def _check_number(event: _Leaf, name: str, *, low: float, high: float, advice: str) -> None:
-    value = _as_float(event, name)
-    if not low <= value < high:
-        kind = type(event).__name__
-        raise ValueError(
-            f"{name} of {kind} must be at least {low:g} and below {high:g}, got {value!r}: {advice}."
-        )
-    object.__setattr__(event, name, value)
-
-
-def _count(value: Any, name: str, *, least: int) -> int:
-    try:
-        count = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a whole number, got {value!r}.") from None
-    if count < least:
-        raise ValueError(f"{name} must be at least {least}, got {count}.")
-    return count
-
-
-def _as_float(event: _Leaf, name: str) -> float:
-    value = getattr(event, name)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} of {type(event).__name__} must be a number, got {value!r}.") from None
-
-
 def _check_event(event: object) -> None:
     if not isinstance(event, Event):
         raise TypeError(f"expected a privacy event such as GaussianEvent(2.0), got {event!r}.")
@@ -427,7 +429,3 @@ def _event_tuple(events: Iterable[Event]) -> tuple[Event, ...]:
     for event in events:
         _check_event(event)
     return events
-
-
-def _number(value: float) -> str:
-    return f"{value:.3g}"

@@ -6,7 +6,9 @@
     basic         pure events; whole blocks (eps_i, delta_i) epsilons and deltas           (epsilon, delta)
 
 Bad events (`DeltaEvent`) are additive in all three: they draw on a delta that is set aside when the ledger opens
-(`bad_event_delta`), or, under basic composition, on delta itself.
+(`bad_event_delta`), or, under basic composition, on delta itself. So does rounding (`RoundingEvent`): a total variation
+eta draws (1 + e^epsilon) eta, at the budget's epsilon. At a larger one what was set aside counts for more, up to
+(1 + e^larger) / (1 + e^epsilon) times as much: `filter_epsilon` and `filter_delta` say so.
 
 Source:
     Smith, Thakurta 2022 (Gaussian); Whitehouse, Ramdas, Rogers, Wu 2023 (zCDP); Rogers, Roth, Ullman, Vadhan 2016
@@ -26,9 +28,11 @@ from privopt.ledger.composition import (
     leaf_gaussian_rho,
     leaf_pure_epsilon,
     leaf_rho,
+    leaf_rounding,
 )
 from privopt.ledger.events import Event
 from privopt.ledger.gaussian_dp import gaussian_delta, gaussian_epsilon, gaussian_mu
+from privopt.ledger.rounding import rounded_delta, rounded_epsilon, rounding_delta
 from privopt.ledger.zcdp import zcdp_delta, zcdp_epsilon, zcdp_rho_budget
 
 Composition = Literal["plan", "gaussian", "zcdp", "basic"]
@@ -50,6 +54,19 @@ class Cost:
     delta: float = 0.0
 
 
+@dataclass(frozen=True)
+class SetAside:
+    """The part of delta that bad events and rounding may take, rounding priced at `epsilon`, the budget's."""
+
+    delta: float
+    epsilon: float
+
+    @property
+    def total_variation(self) -> float:
+        """The rounding that it pays for if nothing else draws on it."""
+        return self.delta / rounding_delta(1.0, self.epsilon)
+
+
 def filter_cap(composition: Composition, budget: Budget, bad_event_delta: float) -> Cost:
     """All that a filter may spend.
 
@@ -69,8 +86,13 @@ def filter_cap(composition: Composition, budget: Budget, bad_event_delta: float)
 
 
 @functools.lru_cache(maxsize=4096)
-def filter_cost(composition: Composition, event: Event) -> Cost:
+def filter_cost(composition: Composition, event: Event, epsilon: float) -> Cost:
     """What a tree of events costs in a filter's currency; "plan" stands for zCDP here.
+
+    Args:
+        composition: the filter.
+        event: the tree.
+        epsilon: of the filter's budget, at which rounding is priced.
 
     Raises:
         NotPriceable: the currency cannot price one of the events.
@@ -79,35 +101,47 @@ def filter_cost(composition: Composition, event: Event) -> Cost:
     amount = additive_cost(event, leaf_price)
     if amount is None:
         raise NotPriceable(f"{_ADVICE[composition]} It was asked to pay for: {event.describe()}.")
-    return Cost(amount, additive_cost(event, leaf_delta) or 0.0)
+    return Cost(amount, additive_cost(event, lambda leaf: _leaf_delta(leaf, epsilon)) or 0.0)
 
 
-def filter_epsilon(composition: Composition, cost: Cost, delta: float, bad_event_delta: float) -> float:
+def _leaf_delta(leaf: Event, epsilon: float) -> float:
+    return leaf_delta(leaf) + rounding_delta(leaf_rounding(leaf), epsilon)
+
+
+def filter_epsilon(composition: Composition, cost: Cost, delta: float, aside: SetAside) -> float:
     """The epsilon of an amount at `delta`.
 
     Args:
         composition: the filter.
         cost: the amount, a cap or what was spent.
         delta: at least 0 and below 1.
-        bad_event_delta: the part of delta that is set aside for bad events.
+        aside: what is set aside for bad events and rounding.
     """
     if composition == "basic":
         return cost.amount if delta >= cost.delta else math.inf
-    available = delta - bad_event_delta
-    if available < 0 or math.isinf(cost.amount):
+    if delta < aside.delta or math.isinf(cost.amount):
         return math.inf
-    if composition == "gaussian":
-        return gaussian_epsilon(math.sqrt(2 * cost.amount), available)
-    return zcdp_epsilon(cost.amount, available)
+    curve = gaussian_epsilon if composition == "gaussian" else zcdp_epsilon
+    amount = math.sqrt(2 * cost.amount) if composition == "gaussian" else cost.amount
+    found = curve(amount, delta - aside.delta)
+    if aside.delta == 0 or found <= aside.epsilon or math.isinf(found):
+        return found
+    return rounded_epsilon(lambda left: curve(amount, left), aside.total_variation, delta, start=found)
 
 
-def filter_delta(composition: Composition, cost: Cost, epsilon: float, bad_event_delta: float) -> float:
-    """The delta of an amount at `epsilon`, bad events included."""
+def filter_delta(composition: Composition, cost: Cost, epsilon: float, aside: SetAside) -> float:
+    """The delta of an amount at `epsilon`, bad events and rounding included."""
     if composition == "basic":
         return min(1.0, cost.delta) if epsilon >= cost.amount else 1.0
-    if composition == "gaussian":
-        return min(1.0, bad_event_delta + gaussian_delta(math.sqrt(2 * cost.amount), epsilon))
-    return min(1.0, bad_event_delta + zcdp_delta(cost.amount, epsilon))
+
+    def curve(at: float) -> float:
+        if composition == "gaussian":
+            return gaussian_delta(math.sqrt(2 * cost.amount), at)
+        return zcdp_delta(cost.amount, at)
+
+    if epsilon <= aside.epsilon or aside.delta == 0:
+        return min(1.0, aside.delta + curve(epsilon))
+    return rounded_delta(curve, aside.total_variation, epsilon, start=aside.epsilon)
 
 
 def require_room(name: str, cost: Cost, spent: Cost, cap: Cost, composition: Composition) -> None:
@@ -127,7 +161,7 @@ def require_room(name: str, cost: Cost, spent: Cost, cap: Cost, composition: Com
         left = max(0.0, cap.delta - spent.delta)
         raise BudgetExceeded(
             f"{name!r} would cost delta={cost.delta:.3g}, but {left:.3g} of {cap.delta:.3g} is left. "
-            "Set more aside when the ledger opens (`bad_event_delta`), or make bad events rarer."
+            "Set more aside when the ledger opens (`bad_event_delta`), or make bad events and rounding rarer."
         )
 
 
@@ -175,6 +209,6 @@ def check_bad_event_delta(composition: Composition, budget: Budget, bad_event_de
         )
     if composition == "basic" and bad_event_delta > 0:
         raise ValueError(
-            f"bad_event_delta must be 0 with composition='basic', got {bad_event_delta!r}: there a DeltaEvent is "
-            "charged to delta like everything else."
+            f"bad_event_delta must be 0 with composition='basic', got {bad_event_delta!r}: there bad events and "
+            "rounding are charged to delta like everything else."
         )

@@ -41,6 +41,7 @@ from privopt.ledger.filters import (
     TOLERANCE,
     Composition,
     Cost,
+    SetAside,
     check_bad_event_delta,
     check_composition,
     filter_cap,
@@ -65,7 +66,7 @@ class Ledger(NotCopyable, Payer):
         plan: every event that may be charged, as one tree. It is priced now.
         composition: "plan" with a plan; without one the currency of the filter, "gaussian", "zcdp" (the default) or
             "basic".
-        bad_event_delta: part of delta set aside for bad events (a plan may hold them as `DeltaEvent`s instead).
+        bad_event_delta: part of delta set aside for bad events and rounding (a plan may hold those events instead).
         seeded: the noise, or a draw of units or records, comes from a seed, so nothing here is private; reports say so.
 
     Raises:
@@ -190,9 +191,7 @@ class Ledger(NotCopyable, Payer):
                 "a part is a fraction, an amount, or a piece of the declared plan."
             )
         if plan is not None and self.composition != "plan":
-            raise ValueError(
-                "plan= divides a declared plan, but this ledger is a filter: give share= or rho=."
-            )
+            raise ValueError("plan= divides a declared plan, but this is a filter: give share= or rho=.")
         part = self._below(DeclaredEvents(plan) if plan is not None else None)
         part._above, part.plan = self, plan
         part._cap = None if plan is not None else self._part_of_cap(share, rho)
@@ -237,7 +236,7 @@ class Ledger(NotCopyable, Payer):
             count it as that one release, with a plan or without; what is not used is not given back.
         Source: Smith, Thakurta 2022 (the filter); Zhu, Dong, Wang 2022 (composition of dominating pairs).
         """
-        cap = filter_cost("gaussian", event)
+        cap = filter_cost("gaussian", event, self.budget.epsilon)
         self._pay(name, event, self._price(event))
         part = self._below(None)
         part.composition, part._cap = "gaussian", cap
@@ -261,18 +260,16 @@ class Ledger(NotCopyable, Payer):
         if root.plan is not None:
             near = root.budget.epsilon if at_budget and root.budget.is_private else None
             return accounting.epsilon(root._with_bad_events(root.plan), delta, root.relation, near=near)
-        return (
-            root.budget.epsilon
-            if at_budget
-            else filter_epsilon(root.composition, root._cap or Cost(math.inf), delta, root.bad_event_delta)
-        )
+        if at_budget:
+            return root.budget.epsilon
+        return filter_epsilon(root.composition, root._cap or Cost(math.inf), delta, root._aside)
 
     def delta(self, epsilon: float) -> float:
         """The guarantee read the other way: delta of the whole plan or cap at `epsilon`."""
         root = self._root
         if root.plan is not None:
             return accounting.delta(root._with_bad_events(root.plan), epsilon, root.relation)
-        return filter_delta(root.composition, root._cap or Cost(math.inf), epsilon, root.bad_event_delta)
+        return filter_delta(root.composition, root._cap or Cost(math.inf), epsilon, root._aside)
 
     def spent_epsilon(self, delta: float | None = None) -> float:
         """What the releases charged here would cost, had exactly they been the plan. For reports: see the module."""
@@ -280,7 +277,7 @@ class Ledger(NotCopyable, Payer):
         if self.composition == "plan":
             near = self.budget.epsilon if self.budget.is_private else None
             return accounting.epsilon(self.spent_event(), delta, self.relation, near=near)
-        return filter_epsilon(self.composition, self._spent, delta, self.bad_event_delta)
+        return filter_epsilon(self.composition, self._spent, delta, self._aside)
 
     def spent_event(self) -> Event:
         """Everything that was charged, as a tree."""
@@ -338,7 +335,7 @@ class Ledger(NotCopyable, Payer):
         ledger: Ledger | None = self
         while ledger is not None:
             if ledger._cap is not None:
-                return filter_cost(self.composition, event)
+                return filter_cost(self.composition, event, self.budget.epsilon)
             ledger = ledger._above
         return Cost(0.0)
 
@@ -444,6 +441,10 @@ class Ledger(NotCopyable, Payer):
                 f"budget is {self.budget}. Release less often or raise the noise; `calibrate` finds the least "
                 "noise that fits."
             )
+
+    @property
+    def _aside(self) -> SetAside:
+        return SetAside(self.bad_event_delta, self.budget.epsilon)
 
     def _with_bad_events(self, event: Event) -> Event:
         return sequence((event, DeltaEvent(self.bad_event_delta) if self.bad_event_delta else NoEvent()))

@@ -11,11 +11,13 @@ Source:
 import abc
 import math
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
+from numpy.typing import NDArray
 
 from privopt.problems.mirror_maps import (
     BallMirror,
@@ -34,6 +36,7 @@ from privopt.problems.projections import (
     project_l1_ball,
     project_l2_ball,
     project_lp_ball,
+    project_polytope,
     project_simplex,
 )
 
@@ -297,6 +300,59 @@ class Simplex(Constraint):
 
     def mirror(self, shape: Shape) -> MirrorMap | None:
         return SimplexMirror(self.radius, shape)
+
+
+@dataclass(frozen=True)
+class Polytope(Constraint):
+    """The convex hull of given points; the linear minimiser is the first of the best of them.
+
+    Args:
+        vertices: (m, p) numbers, a point a row, kept as tuples. Points inside the hull of the others are allowed.
+    """
+
+    vertices: Any
+
+    def __post_init__(self) -> None:
+        rows = np.asarray(self.vertices, np.float64)
+        if rows.ndim != 2 or not rows.size or not np.all(np.isfinite(rows)):
+            raise ValueError(
+                f"vertices must be a matrix of finite numbers with a point a row, got one of shape {rows.shape}."
+            )
+        object.__setattr__(self, "vertices", tuple(tuple(row) for row in rows.tolist()))
+
+    def __repr__(self) -> str:
+        return f"Polytope({len(self.vertices)} vertices in {len(self.vertices[0])} dimensions)"
+
+    @cached_property
+    def matrix(self) -> NDArray[np.float64]:
+        """(m, p), a vertex a row."""
+        return np.asarray(self.vertices, np.float64)
+
+    @cached_property
+    def diameter(self) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return max(float(np.max(np.linalg.norm(self.matrix - row, axis=1))) for row in self.matrix)
+
+    def project(self, params: Params) -> Params:
+        self._check_size(params)
+        return project_polytope(params, self.matrix)
+
+    def contains(self, params: Params, tolerance: float = 1e-9) -> Bool[Array, ""]:
+        slack = tolerance * float(np.max(np.linalg.norm(self.matrix, axis=1)))
+        return l2_norm(params - self.project(params)) <= slack
+
+    def linear_minimiser(self, gradient: Params) -> Params | None:
+        self._check_size(gradient)
+        rows = jnp.asarray(self.matrix, gradient.dtype)
+        return rows[jnp.argmin(rows @ gradient.reshape(-1))].reshape(gradient.shape)
+
+    def mirror(self, shape: Shape) -> MirrorMap | None:
+        return None
+
+    def _check_size(self, params: Params) -> None:
+        if params.size != len(self.vertices[0]):
+            raise ValueError(
+                f"the vertices have {len(self.vertices[0])} entries, the parameters {params.size}."
+            )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Euclidean projections onto balls and simplices: exact, and stable for huge points.
+"""Euclidean projections onto balls, simplices and polytopes: exact to rounding, and stable for huge points.
 
 A matrix is projected as the vector of its entries.
 """
@@ -7,11 +7,18 @@ from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+from numpy.typing import NDArray
 
-from privopt.problems.norms import scale_of
+from privopt.problems.norms import l2_norm, scale_of
 
 Bracket: TypeAlias = tuple[Float[Array, ""], Float[Array, ""], Int[Array, ""]]  # low, high, halvings
+Weights: TypeAlias = Float[Array, " m"]
+Passive: TypeAlias = Bool[Array, " m"]  # which weights may be positive
+FURTHEST = (
+    1e6  # radii of a polytope: from further away its projection depends on the direction alone, to rounding
+)
 
 
 def project_l2_ball(params: Float[Array, "..."], radius: float) -> Float[Array, "..."]:
@@ -83,3 +90,81 @@ def project_lp_ball(params: Float[Array, "..."], radius: float, p: float) -> Flo
     shortest_c = jnp.where(inside, largest_c, 0.0)
     _, c, _ = jax.lax.while_loop(is_open, halve, (shortest_c, largest_c, jnp.zeros((), int)))
     return jnp.where(inside, params, radius * jnp.sign(params) * entries(c))
+
+
+def project_polytope(params: Float[Array, "..."], vertices: NDArray[np.float64]) -> Float[Array, "..."]:
+    """The nearest point of the convex hull of `vertices`, one a row: a mixture of at most p + 1 of them.
+
+    With e_i the vertices seen from the point, `min |sum_i u_i e_i|^2 + (sum_i u_i - 1)^2` over `u >= 0` is least at
+    `u = s lambda`, `s = 1 / (1 + distance^2)`, for the weights lambda of the nearest point: least squares with
+    non-negative weights, which its active-set method solves in finitely many steps.
+
+    Source:
+        Lawson and Hanson 1974, chapter 23 (NNLS, and its use for the point of least distance).
+    """
+    middle = vertices.mean(axis=0)
+    radius = float(np.sqrt(np.max(np.sum((vertices - middle) ** 2, axis=1))))
+    if radius == 0.0:
+        return jnp.broadcast_to(jnp.asarray(middle, params.dtype), middle.shape).reshape(params.shape)
+    flat, corners = params.reshape(-1), jnp.asarray((vertices - middle) / radius, params.dtype)
+    away = (flat - jnp.asarray(middle, flat.dtype)) / radius
+    direction = away / scale_of(away)
+    too_far = l2_norm(direction) > FURTHEST / scale_of(away)
+    away = jnp.where(too_far, direction * (FURTHEST / l2_norm(direction)), away)
+    seen = corners - away[None]
+    columns = jnp.concatenate([seen.T / jnp.max(jnp.abs(seen)), jnp.ones((1, len(vertices)), seen.dtype)])
+    weights = non_negative_least_squares(columns, jnp.zeros(len(columns), seen.dtype).at[-1].set(1.0))
+    nearest = (weights / jnp.sum(weights)) @ corners
+    rounding = 16.0 * float(jnp.finfo(params.dtype).eps)
+    inside = jnp.all(jnp.abs(nearest - away) <= rounding)
+    return jnp.where(inside, flat, jnp.asarray(middle, flat.dtype) + radius * nearest).reshape(params.shape)
+
+
+def non_negative_least_squares(columns: Float[Array, "k m"], target: Float[Array, " k"]) -> Weights:
+    """The u >= 0 for which |columns @ u - target| is least.
+
+    A weight joins the passive set where the error falls most, and all weights of the set are solved for; on the way
+    there the first weight that reaches 0 leaves the set. It ends when no weight promises more than rounding.
+
+    Source:
+        Lawson and Hanson 1974, algorithm 23.10.
+    """
+    size = columns.shape[1]
+    tolerance = 32.0 * float(jnp.finfo(columns.dtype).eps)
+
+    def solved(passive: Passive) -> Weights:
+        found = jnp.linalg.lstsq(jnp.where(passive[None], columns, 0.0), target)[0]
+        return jnp.where(passive, found, 0.0)
+
+    def gains(weights: Weights) -> Weights:
+        return columns.T @ (target - columns @ weights)
+
+    def blocked(state: tuple[Weights, Passive, Weights]) -> Bool[Array, ""]:
+        _, passive, aim = state
+        return jnp.any(passive & (aim <= 0.0))
+
+    def move(state: tuple[Weights, Passive, Weights]) -> tuple[Weights, Passive, Weights]:
+        weights, passive, aim = state
+        falling = passive & (aim <= 0.0)
+        shares = jnp.where(falling, weights / jnp.where(falling, weights - aim, 1.0), jnp.inf)
+        shares = jnp.where(jnp.isnan(shares), 0.0, shares)  # a weight of 0 that stays 0
+        moved = weights + jnp.min(shares) * (aim - weights)
+        kept = passive & (moved > 0.0) & ~(falling & (shares <= jnp.min(shares)))
+        return jnp.where(kept, moved, 0.0), kept, solved(kept)
+
+    def step(
+        state: tuple[Weights, Passive, Bool[Array, ""], Int[Array, ""]],
+    ) -> tuple[Weights, Passive, Bool[Array, ""], Int[Array, ""]]:
+        weights, passive, _, count = state
+        promised = jnp.where(passive, -jnp.inf, gains(weights))
+        joined = passive.at[jnp.argmax(promised)].set(True)
+        _, kept, aim = jax.lax.while_loop(blocked, move, (weights, joined, solved(joined)))
+        better = jnp.sum((columns @ aim - target) ** 2) < jnp.sum((columns @ weights - target) ** 2)
+        useful = (jnp.max(promised) > tolerance) & better
+        return jnp.where(useful, aim, weights), jnp.where(useful, kept, passive), useful, count + 1
+
+    def goes_on(state: tuple[Weights, Passive, Bool[Array, ""], Int[Array, ""]]) -> Bool[Array, ""]:
+        return state[2] & (state[3] < 3 * size + 10)
+
+    nothing = jnp.zeros(size, columns.dtype), jnp.zeros(size, bool), jnp.asarray(True), jnp.zeros((), int)
+    return jax.lax.while_loop(goes_on, step, nothing)[0]

@@ -211,6 +211,14 @@ class Query(abc.ABC):
     def shape(self, public: Public) -> tuple[int, ...]:
         """Shape of the value."""
 
+    def require_rows(self, public: Public) -> None:
+        """Refuse rows that are not what the query reads, from public facts: by default, those of a coded table.
+
+        Raises:
+            ValueError: they are not.
+        """
+        public.require_numbers(self.name)
+
 
 class MeanQuery(Query):
     """The mean over units of one clipped contribution a unit.
@@ -322,6 +330,10 @@ class StatisticOfHeld(Query):
     on_samples: ClassVar[frozenset[str]] = frozenset()
 
     held: Any
+
+    def require_rows(self, public: Public) -> None:
+        """It reads no rows."""
+        del public
 
     @abc.abstractmethod
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:

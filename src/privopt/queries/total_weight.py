@@ -26,6 +26,10 @@ class TotalWeight(UnitSum):
         "Two weights in [0, 1] are at most 1 apart, so that replacing a unit moves the sum by one radius."
     )
 
+    def require_rows(self, public: Public) -> None:
+        """It reads no entry of a row."""
+        del public
+
     def radius(self) -> Scalar:
         """1, the largest weight."""
         return 1.0

@@ -3,7 +3,7 @@
 import math
 from typing import NamedTuple
 
-from privopt.ledger.events import DeltaEvent, leaf_counts
+from privopt.ledger.events import DeltaEvent, RoundingEvent, leaf_counts
 from privopt.planning import user_words
 from privopt.planning.plan import Finding
 from privopt.public import Relation
@@ -230,7 +230,7 @@ def technical(report: ReportFacts) -> list[Point]:
                 f"ε = {words.pretty(report.budget.epsilon)}, δ = {words.pretty(report.budget.delta, 3)}",
             )
         )
-    points += [*_of_users(report), *_tests(report)]
+    points += [*_of_users(report), *_tests(report), *_rounding(report)]
     return [*points, Point("Noise", noise_source(report)), Point("Ending", report.status)]
 
 
@@ -266,6 +266,27 @@ def _tests(report: ReportFacts) -> list[Point]:
             f"noise is large enough only where such a test is rightly passed. {share} of δ is the probability that "
             "the noise lets a test pass where it must not: it is added to δ as it is, and nothing else is promised "
             "for that case.",
+        )
+    ]
+
+
+def _rounding(report: ReportFacts) -> list[Point]:
+    """What the part of delta that rounding takes stands for."""
+    distance = sum(
+        count * times * leaf.total_variation
+        for group in report.releases
+        for event, count in group.events
+        for leaf, times in leaf_counts(event)[0].items()
+        if isinstance(leaf, RoundingEvent)
+    )
+    if distance == 0 or not math.isfinite(report.epsilon):
+        return []
+    share = words.pretty((1 + math.exp(min(report.epsilon, 700.0))) * distance, 2)
+    return [
+        Point(
+            "Rounding",
+            f"probabilities were computed in floating point, within a total variation of {words.pretty(distance, 2)} "
+            f"of the exact ones: {share} of δ, that is (1 + e^ε) times as much, pays for it",
         )
     ]
 

@@ -62,5 +62,5 @@ def filter_uses(transcript: Transcript) -> dict[int, FilterUse]:
 
 
 def _share(event: Event, part: Transcript) -> float | None:
-    cap, spent = filter_cost("gaussian", event).amount, filter_cost("gaussian", part.event()).amount
+    cap, spent = (filter_cost("gaussian", one, 0.0).amount for one in (event, part.event()))
     return spent / cap if math.isfinite(cap) and cap > 0 else None

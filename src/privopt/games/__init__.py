@@ -1,0 +1,1 @@
+"""Solvers of saddle points: programs over a curator for two players, a file each."""

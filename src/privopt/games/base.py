@@ -1,0 +1,64 @@
+"""What a solver of saddle points is: a program over a curator that gives back a strategy for each player."""
+
+import abc
+from dataclasses import dataclass
+
+import jax
+
+from privopt.curator.base import Curator
+from privopt.planning.effort import OWN_PARAMETER_SECONDS, OWN_SECONDS, RELEASE_SECONDS
+from privopt.precision import double_precision
+from privopt.problems.saddle import BilinearGame, Game
+from privopt.public import Public
+from privopt.result import Outcome, Result
+from privopt.solvers.program import Program
+
+_CELL_SECONDS = 4e-10  # an entry of a held payoff matrix in a product with a play
+_SUM_SECONDS = 6e-11  # an entry of one record's payoffs in the sum that is held
+
+
+@dataclass(frozen=True, kw_only=True)
+class GameSolver(Program[Game]):
+    """A program that plays a game; `run` gives back (x, y), a strategy for each player in coordinates."""
+
+    @abc.abstractmethod
+    def run(self, curator: Curator, game: Game) -> Outcome:
+        """The program: arithmetic on releases."""
+
+    def applicable(self, problem: Game, public: Public) -> str | None:
+        """Whatever can be played on such records."""
+        return problem.obstacle(public)
+
+    def seconds(self, problem: Game, public: Public) -> float:
+        """Rough time of a run of this configured program on data that are loaded."""
+        records = public.n * public.typical_records
+        sizes = problem.x.vertices.dimension + problem.y.vertices.dimension
+        if isinstance(problem, BilinearGame):
+            cells = problem.rows * problem.columns
+            return cells * (records * _SUM_SECONDS + self.passes() * _CELL_SECONDS) + self._release_seconds()
+        step = records * (OWN_SECONDS + sizes * OWN_PARAMETER_SECONDS)
+        return self.passes() * step + self._release_seconds()
+
+    def _release_seconds(self) -> float:
+        return self.releases() * RELEASE_SECONDS
+
+    def solve(self, curator: Curator, game: Game) -> Result:
+        """Play the game.
+
+        Args:
+            curator: answers the releases.
+            game: the payoff of a record and both players' sets.
+        Returns:
+            `params` is (x, y), NumPy arrays in the sets' coordinates.
+        Raises:
+            ValueError: the program was not configured, or cannot play this game.
+            BudgetExceeded, PlanMismatch: the curator refused a release.
+        """
+        self.check_configured()
+        self.check_applicable(game, curator.public)
+        if jax.config.read("jax_enable_x64"):
+            outcome = self.run(curator, game)
+        else:
+            with double_precision():
+                outcome = self.run(curator, game)
+        return Result(outcome.params, outcome.status, curator.transcript, findings=outcome.findings)
