@@ -147,9 +147,9 @@ def plan(
     refused: list[tuple[str, str]] = []
     for kind in SOLVERS.values():
         other = kind()
-        if other.title == default.title:
+        if other.title == default.title or other.weighs_groups != default.weighs_groups:
             continue
-        obstacle = other.applicable(problem, public)
+        obstacle = other.obstacle(problem, public)
         try:
             if obstacle is None:
                 plans.append(other.plan(instance))

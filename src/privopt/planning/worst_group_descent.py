@@ -152,9 +152,9 @@ def notices(solver: Any, instance: Instance) -> tuple[str, ...]:
     noise = loss_noise(solver, instance)
     if noise > 0.1 * loss.cap and not solver.draws:
         found.append(
-            f"the noise on the loss of the rarest group is about {noise:.2g}, over all steps: which group is worst will "
-            "hardly be seen, and there is nothing to gain over a plain fit at this budget. Fewer groups, more units or "
-            "a larger epsilon would help."
+            f"the noise on the loss of the rarest group is about {noise:.2g}, over all steps: which group is worst "
+            "will hardly be seen, and there is nothing to gain over a plain fit at this budget. Fewer groups, more "
+            "units or a larger epsilon would help."
         )
     return tuple(found)
 

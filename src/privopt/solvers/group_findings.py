@@ -12,6 +12,7 @@ from privopt.solvers.group_weights import Play
 
 SURE = 2.0  # standard deviations from which on a difference is more than noise
 NEAR = 0.1  # total variation below which weights are those of a plain mean
+MOST = 0.5  # share of the records from which on a group is what a plain mean is about
 
 
 def findings(
@@ -48,22 +49,30 @@ def _excess(
     measured: NDArray[np.float64],
     noise: float,
 ) -> Finding:
-    """How far the worst group stands out, and whether weighting it changed what is minimised."""
-    steps = np.arange(1.0, len(measured) + 1.0)
-    steps /= np.sum(steps)
-    losses, weights = steps @ measured, steps @ history
-    worst = int(np.argmax(losses))
-    excess = float(losses[worst] - shares @ losses)
-    spread = noise * math.sqrt(float(steps @ steps)) / float(loss.divisors(shares)[worst])
+    """Whether a group stood out while the weights followed the losses, and whether they changed what is minimised.
+
+    Losses that the weights have made equal do not differ at the end; over all steps they did.
+    """
+    losses, weights = np.mean(measured, axis=0), np.mean(history, axis=0)
+    spreads = noise / math.sqrt(len(measured)) / loss.divisors(shares)
+    above = losses - float(shares @ losses)
+    worst = int(np.argmax(above / np.maximum(spreads, 1e-300)))
+    heaviest = int(np.argmax(weights))
     moved = 0.5 * float(np.sum(np.abs(weights - shares)))
     meaning = (
-        "how much larger the worst group's released loss was than the mean over all records, averaged over the steps "
-        f"(its noise has standard deviation {spread:.2g}); weights moved by {moved:.2f} of 1 from the groups' shares"
+        f"how far the released loss of the group that stood out most (number {worst + 1} of those declared) was above "
+        f"the mean over all records, averaged over the steps; its noise has standard deviation {spreads[worst]:.2g}, "
+        f"and the weights moved by {moved:.2f} of 1 from the groups' shares"
     )
-    if excess <= SURE * spread:
-        meaning += (
-            ". No group stands out of the noise: nothing to gain over a plain fit was seen at this budget"
-        )
+    if above[worst] <= SURE * spreads[worst]:
+        meaning += ". No group clearly stood out of the noise: nothing to gain over a plain fit was seen at this budget"
     elif moved < NEAR:
-        meaning += ". The weights stayed near the shares, so a plain fit minimises nearly the same mean: little to gain"
-    return Finding(excess, meaning)
+        meaning += (
+            ". The weights stayed near the shares: a plain fit minimises nearly the same mean, little to gain"
+        )
+    elif shares[heaviest] > MOST:
+        meaning += (
+            f". The group with most weight (number {heaviest + 1}) holds {shares[heaviest]:.0%} of the records: a "
+            "plain fit minimises mostly its loss already, little to gain"
+        )
+    return Finding(float(above[worst]), meaning)

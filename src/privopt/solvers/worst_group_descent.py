@@ -73,7 +73,6 @@ class WorstGroupDescent(Solver):
 
     name: ClassVar[str] = "worst-group-descent"
     preconditions: ClassVar[bool] = True
-    weighs_groups: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     steps: int = derived(at_least=0)
@@ -99,6 +98,10 @@ class WorstGroupDescent(Solver):
         """What is left of mu^2 for the gradients."""
         return 1.0 - ((self.group_share or 0.0) + (self.shares_share or 0.0) + self.report_share)
 
+    @property
+    def weighs_groups(self) -> bool:
+        return True
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 
@@ -120,7 +123,7 @@ class WorstGroupDescent(Solver):
             steps=self.steps,
             noise_multiplier=self.noise_multiplier / math.sqrt(self.group_share),
             ascent=self.ascent,
-            draws=self.draws,
+            draws=self.draws if self.noise_multiplier > 0 else 0,
         )
 
     def mechanism(self) -> Gaussian:
@@ -149,12 +152,26 @@ class WorstGroupDescent(Solver):
         return self.steps + once + (0 if player is None else player.releases())
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
-        """Steps against the weights; the average of the iterates, later ones weighing more."""
+        """The shares, where they are not public, then the descent."""
+        loss = planning.grouped(problem)
+        histogram = self._once(self.shares_share) if self.shares_share and self.steps else None
+        return self.run_with(curator, problem, start, released_shares(curator, loss, histogram))
+
+    def run_with(
+        self, curator: Curator, problem: Problem, start: Array, shares: NDArray[np.float64]
+    ) -> Outcome:
+        """Steps against the weights; the average of the iterates, later ones weighing more.
+
+        Args:
+            curator: answers the releases.
+            problem: with a loss of groups.
+            start: w_0.
+            shares: of the groups, public or released.
+        """
         loss = planning.grouped(problem)
         state = WorstGroupState(start, start, jnp.asarray(True))
         if not self.steps:
             return Outcome(start, ending(state.finite))
-        shares = self._shares(curator, loss)
         divisors, player = loss.divisors(shares), self.player()
         play = None if player is None else player.open(curator, loss, shares)
         weights = shares
@@ -173,13 +190,12 @@ class WorstGroupDescent(Solver):
             state = _step(state, gradient, ratio=2.0 / (t + 2.0), step_size=self.step_size, problem=problem)
         found = dict(findings(loss, shares, play, self._loss_noise(curator.public, loss)))
         if self.report_share:
-            asked_losses = GroupLosses(loss=loss, at=state.average)
-            sums = curator.release(asked_losses, self._once(self.report_share))
+            sums = curator.release(GroupLosses(loss=loss, at=state.average), self._once(self.report_share))
+            noise = self._once(self.report_share).noise_multiplier * one_loss(loss, curator.public)
             found["group_losses"] = Finding(
                 loss.mean_losses(sums, shares),
-                f"mean loss of each group at the result, losses cut at {loss.cap:g}, with noise of standard deviation "
-                f"{self._once(self.report_share).noise_multiplier * float(asked_losses.sensitivity(curator.public)):.2g}"
-                " over the group's share",
+                f"released mean loss of each group at the result, each record's cut at {loss.cap:g}; its noise has "
+                f"standard deviation {noise:.2g} over the group's share of the records",
             )
         return Outcome(state.average, ending(state.finite), found)
 
@@ -187,21 +203,26 @@ class WorstGroupDescent(Solver):
         """A release that costs this share of mu^2."""
         return Gaussian(self.noise_multiplier / math.sqrt(share))
 
-    def _shares(self, curator: Curator, loss: GroupedLoss) -> NDArray[np.float64]:
-        """Each group's share of the records: public, or released."""
-        if loss.shares is not None:
-            return np.asarray(loss.shares, np.float64)
-        if not self.shares_share:
-            return np.full(loss.groups, 1.0 / loss.groups)
-        released = np.asarray(curator.release(GroupShares(loss=loss), self._once(self.shares_share)))
-        return as_shares(released)
-
     def _loss_noise(self, public: Public, loss: GroupedLoss) -> float:
         """Standard deviation of one released sum of losses, before it is divided by a share."""
         player = self.player()
         if player is None or player.draws:
             return 0.0
-        return player.each().noise_multiplier * public.relation.factor * 0.5 * loss.cap / public.n
+        return player.each().noise_multiplier * one_loss(loss, public)
+
+
+def one_loss(loss: GroupedLoss, public: Public) -> float:
+    """By how much one unit moves the sums of the groups' losses."""
+    return public.relation.factor * 0.5 * loss.cap / public.n
+
+
+def released_shares(curator: Curator, loss: GroupedLoss, histogram: Gaussian | None) -> NDArray[np.float64]:
+    """Each group's share of the records: public, or released by a noisy histogram; else all alike."""
+    if loss.shares is not None:
+        return np.asarray(loss.shares, np.float64)
+    if histogram is None:
+        return np.full(loss.groups, 1.0 / loss.groups)
+    return as_shares(np.asarray(curator.release(GroupShares(loss=loss), histogram)))
 
 
 def as_shares(released: NDArray[np.float64]) -> NDArray[np.float64]:
