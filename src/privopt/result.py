@@ -9,6 +9,7 @@ import numpy as np
 
 from privopt.curator.transcript import Transcript
 from privopt.notebook import card
+from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan, figure
 from privopt.report.report import PrivacyReport
 from privopt.status import Status
@@ -23,11 +24,13 @@ class Outcome(NamedTuple):
         params: the parameters.
         status: how the run ended.
         findings: by name, what the releases show about the result, such as a bound on its gradient.
+        pictures: of released or public numbers, for the report.
     """
 
     params: Any
     status: Status
     findings: Mapping[str, Finding] = NOTHING
+    pictures: tuple[Picture, ...] = ()
 
 
 class Result(NamedTuple):
@@ -40,6 +43,7 @@ class Result(NamedTuple):
             were fixed beforehand or paid for by a filter.
         plan: what was announced before the data was read; None when a solver was run by hand.
         findings: by name, what the releases show about the result; see `Outcome`.
+        pictures: likewise.
     """
 
     params: Any
@@ -47,6 +51,18 @@ class Result(NamedTuple):
     transcript: Transcript
     plan: Plan | None = None
     findings: Mapping[str, Finding] = NOTHING
+    pictures: tuple[Picture, ...] = ()
+
+    @classmethod
+    def of(cls, outcome: Outcome, transcript: Transcript) -> "Result":
+        """The result of a program that ran to its end."""
+        return cls(
+            outcome.params,
+            outcome.status,
+            transcript,
+            findings=outcome.findings,
+            pictures=outcome.pictures,
+        )
 
     def __repr__(self) -> str:
         lines = [f"  {label}: {textwrap.shorten(text, 100)}" for label, text in self._rows()]

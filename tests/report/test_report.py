@@ -12,12 +12,13 @@ from tests.support import report_samples as samples
 
 from privopt.ledger.events import Repeated, RoundingEvent
 from privopt.public import Relation
-from privopt.report.explain import price, technical, utility_assumptions
+from privopt.report.explain import price, utility_assumptions
 from privopt.report.figures import schedule_figure
 from privopt.report.model import MOST_ROWS, ModelSummary
 from privopt.report.page import combined_html, combined_json, joint_price, save_combined
 from privopt.report.releases import MOST_SCHEDULE_POINTS, group_releases
 from privopt.report.report import PrivacyReport
+from privopt.report.technical import technical
 from privopt.report.terminal import TERMINAL_WIDTH
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "path", "use", "rect", "circle", "line"}

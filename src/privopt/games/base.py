@@ -61,4 +61,4 @@ class GameSolver(Program[Game]):
         else:
             with double_precision():
                 outcome = self.run(curator, game)
-        return Result(outcome.params, outcome.status, curator.transcript, findings=outcome.findings)
+        return Result.of(outcome, curator.transcript)

@@ -12,6 +12,7 @@ from privopt.curator.transcript import Transcript
 from privopt.ledger import accounting
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import Event
+from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
 from privopt.report.curve import PrivacyCurve, privacy_curve
@@ -48,6 +49,11 @@ class Finished(Protocol):
         """By name, what the releases show about the result."""
         ...
 
+    @property
+    def pictures(self) -> tuple[Picture, ...]:
+        """Of released or public numbers."""
+        ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
@@ -76,6 +82,7 @@ class ReportFacts(abc.ABC):
         releases: the releases, grouped by kind.
         plan: what was announced before the data was read.
         findings: by name, what the releases show about the result; an array stands there by its shape only.
+        pictures: of released or public numbers, as the solver describes them.
         declared: what the user declared to be public, in sentences.
         model: the released quantities.
         divided_rows: whether every row was divided by its length, so that none was shortened.
@@ -94,6 +101,7 @@ class ReportFacts(abc.ABC):
     releases: tuple[ReleaseGroup, ...]
     plan: Plan | None = None
     findings: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
+    pictures: tuple[Picture, ...] = ()
     declared: tuple[str, ...] = ()
     model: ModelSummary | None = None
     divided_rows: bool = False

@@ -6,6 +6,7 @@ Matplotlib's object-oriented interface only: nothing global is changed, and thre
 import io
 import math
 import re
+import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from html import escape
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from privopt.planning.picture import Picture
 from privopt.report import words
 from privopt.report.facts import ReportFacts
 from privopt.report.releases import ReleaseGroup
@@ -34,6 +36,7 @@ _VARIABLES = {
 _DASHES = ("-", "--", "-.", ":")
 _MOST_CURVES = len(_LINES)
 _SAME_HEIGHT = 0.01  # curves closer than this share of the highest one look like one
+_BAR_LETTERS, _LONGEST_NAME = 66, 14  # of the names below bars: all together, and of one
 _MOST_MARKED = 40  # points of a line that are marked one by one
 
 
@@ -141,6 +144,56 @@ def schedule_figure(groups: Sequence[ReleaseGroup], key: str) -> str:
         for name, line in points.items()
     )
     return _svg(draw, key, "Noise scale of each release", f"{spans}.", left=0.175, legend=names)
+
+
+def picture_figure(picture: Picture, key: str) -> str:
+    """A picture that a program describes: lines over a number, or bars over categories."""
+    names = [one.name for one in picture.series] if len(picture.series) > 1 else []
+    bars = picture.kind == "bars"
+
+    def draw(axes: Any) -> None:
+        for position, one in enumerate(picture.series):
+            if bars:
+                width = 0.8 / len(picture.series)
+                places = np.arange(len(one.ys)) + (position + 0.5) * width - 0.4
+                axes.bar(places, one.ys, width, color=_LINES[position], label=one.name)
+                if one.errors:
+                    axes.errorbar(
+                        places, one.ys, one.errors, fmt="none", ecolor=_INK, elinewidth=1, capsize=2
+                    )
+            else:
+                axes.plot(
+                    one.xs,
+                    one.ys,
+                    color=_LINES[position],
+                    linestyle=_DASHES[position],
+                    linewidth=1.6,
+                    marker="o" if len(one.ys) <= _MOST_MARKED else None,
+                    markersize=3.5,
+                    label=one.name,
+                )
+        if bars:
+            _name_bars(axes, picture.categories)
+        axes.set_ylim(bottom=min(0.0, *(min(one.ys) for one in picture.series)))
+        axes.set_xlabel(picture.x)
+        axes.set_ylabel(picture.y)
+
+    spans = "; ".join(
+        f"{one.name}: from {words.number(min(one.ys), 3)} to {words.number(max(one.ys), 3)}"
+        for one in picture.series
+    )
+    return _svg(draw, key, picture.title, f"{spans}.", left=0.175, legend=names)
+
+
+def _name_bars(axes: Any, categories: Sequence[str]) -> None:
+    """A name below each bar, or below so many of them as there is room for."""
+    room = max(1, _BAR_LETTERS // max(4, *(min(len(name), _LONGEST_NAME) for name in categories)))
+    step = math.ceil(len(categories) / room)
+    places = range(0, len(categories), step)
+    axes.set_xticks(list(places))
+    axes.set_xticklabels([textwrap.shorten(categories[at], _LONGEST_NAME, placeholder="…") for at in places])
+    for text in axes.get_xticklabels():
+        text.set_parse_math(False)
 
 
 def _labels(groups: Sequence[ReleaseGroup]) -> list[str]:

@@ -12,10 +12,11 @@ from privopt.ledger import accounting
 from privopt.ledger.events import sequence
 from privopt.report import explain, words
 from privopt.report.facts import ReportFacts
-from privopt.report.figures import curves_figure, schedule_figure
+from privopt.report.figures import curves_figure, picture_figure, schedule_figure
 from privopt.report.formats import FORMAT_VERSION, form_of, json_text
 from privopt.report.model import MOST_ROWS
 from privopt.report.releases import ReleaseGroup, dearest
+from privopt.report.technical import technical
 
 _FOLDER = Path(__file__).parent
 _UNBREAKABLE = (re.compile(r"(?<=\d) (?=%)"), re.compile(r"(?<=[εδ]) (?==)"), re.compile(r"(?<=[εδ]\xa0=) "))
@@ -173,13 +174,17 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
             ("What it cost.", explain.price(report)),
         ],
         "not_covered": explain.not_covered(report),
-        "technical": explain.technical(report),
+        "technical": technical(report),
         "curve": curves_figure([report], [report.title], f"{key}-curve"),
         "curve_note": _curve_note(report),
         "curve_points": _curve_points(report),
         "schedule": schedule_figure(report.releases, f"{key}-noise"),
         "releases": [_release_row(report, group) for group in report.releases],
         "filters": explain.filters(report),
+        "pictures": [
+            (picture.title, picture_figure(picture, f"{key}-picture{place}"), picture.caption)
+            for place, picture in enumerate(report.pictures)
+        ],
         "findings": explain.findings(report),
         "expectations": explain.expectations(report),
         "utility": explain.utility_assumptions(report),

@@ -8,6 +8,7 @@ from typing import Any
 from privopt.json_values import described_array, json_value, plain
 from privopt.ledger.event_json import event_from_dict
 from privopt.notebook import card
+from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
 from privopt.report import explain, terminal, words
@@ -71,6 +72,7 @@ class PrivacyReport(ReportFacts):
             releases=group_releases(transcript),
             plan=plan,
             findings={name: _without_arrays(found) for name, found in result.findings.items()},
+            pictures=tuple(result.pictures),
             declared=tuple(declared),
             model=ModelSummary.of_params(result.params) if model is None else model,
             divided_rows=divided_rows,
@@ -108,6 +110,7 @@ class PrivacyReport(ReportFacts):
             "releases": [group.to_dict() for group in self.releases],
             "plan": None if self.plan is None else self.plan.to_dict(),
             "findings": {name: found.to_dict() for name, found in self.findings.items()},
+            "pictures": [picture.to_dict() for picture in self.pictures],
             "utility_assumptions": explain.utility_assumptions(self),
             "declared": list(self.declared),
             "divided_rows": self.divided_rows,
@@ -138,6 +141,7 @@ class PrivacyReport(ReportFacts):
             releases=tuple(ReleaseGroup.from_dict(group) for group in document["releases"]),
             plan=None if plan is None else Plan.from_dict(plan),
             findings={name: Finding.from_dict(found) for name, found in document.get("findings", {}).items()},
+            pictures=tuple(Picture.from_dict(picture) for picture in document.get("pictures", [])),
             declared=tuple(document["declared"]),
             divided_rows=document["divided_rows"],
             model=None if model is None else ModelSummary.from_dict(model),

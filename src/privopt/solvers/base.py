@@ -155,7 +155,7 @@ class Solver(Program[Problem]):
         if first.shape != shape:
             raise ValueError(f"start must have shape {shape}, got {first.shape}.")
         outcome = self.run(curator, problem, problem.constraint.project(first))
-        return Result(outcome.params, outcome.status, curator.transcript, findings=outcome.findings)
+        return Result.of(outcome, curator.transcript)
 
 
 def in_original(outcome: Outcome, coordinates: Coordinates) -> Outcome:
