@@ -19,8 +19,8 @@ from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import CAP, FLOOR
-from privopt.report.course import Course
 from privopt.solvers.base import Solver
+from privopt.solvers.group_findings import weights_picture
 from privopt.solvers.registry import choose
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
@@ -186,13 +186,8 @@ class FairClassifier(PrivateClassifier):
         self.group_weights_ = np.asarray(weights, np.float64)
         self.group_losses_ = np.asarray(found["group_losses"].value) if "group_losses" in found else None
         if groups.count > 1:
-            course = Course.of(
-                "Weight of each group, step by step",
-                dict(zip(groups.names, self.group_weights_.T, strict=True)),
-                axis="weight",
-                meaning="Weights follow the released losses: a group with larger losses gets more.",
-            )
-            self.privacy_ = replace(self.privacy_, courses=(course,))
+            picture = weights_picture(self.group_weights_, groups.names)
+            self.privacy_ = replace(self.privacy_, pictures=(picture,))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

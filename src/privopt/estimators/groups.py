@@ -40,9 +40,7 @@ class Groups:
     alpha: float | None
 
     @classmethod
-    def of(
-        cls, values: Any, shares: Any, *, objective: Any, alpha: Any, floor: Any, cap: Any
-    ) -> "Groups":
+    def of(cls, values: Any, shares: Any, *, objective: Any, alpha: Any, floor: Any, cap: Any) -> "Groups":
         """The groups that an estimator was given.
 
         Raises:
@@ -55,7 +53,9 @@ class Groups:
                 "cvar_alpha is missing: objective='cvar' needs the worst share of the records that counts, such as 0.3."
             )
         if alpha is not None and objective == "worst":
-            raise ValueError(f"cvar_alpha={alpha!r} was given with objective='worst': it is for objective='cvar'.")
+            raise ValueError(
+                f"cvar_alpha={alpha!r} was given with objective='worst': it is for objective='cvar'."
+            )
         if alpha is not None and not 0 < arguments.number("cvar_alpha", alpha) <= 1:
             raise ValueError(
                 f"cvar_alpha must be in (0, 1], got {alpha!r}: it is the worst share of the records that counts."
@@ -65,7 +65,9 @@ class Groups:
             values=known,
             shares=_shares(shares, known),
             floor=arguments.fraction("share_floor", floor, "the smallest share that losses are divided by"),
-            cap=arguments.positive("loss_cap", cap, "the largest loss of a record that its group's loss counts"),
+            cap=arguments.positive(
+                "loss_cap", cap, "the largest loss of a record that its group's loss counts"
+            ),
             alpha=None if alpha is None else float(alpha),
         )
 
@@ -97,7 +99,9 @@ class Groups:
             return "Groups: no sensitive features were given, so all records are one group."
         listed = ", ".join(self.names)
         if self.shares is None:
-            shares = "Their shares of the records were released by a noisy histogram, which the budget paid for."
+            shares = (
+                "Their shares of the records were released by a noisy histogram, which the budget paid for."
+            )
         else:
             shares = f"Their shares, given by the user: {', '.join(f'{share:g}' for share in self.shares)}."
         return (

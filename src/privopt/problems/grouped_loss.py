@@ -122,8 +122,11 @@ class GroupedLoss(GLMLoss):
         return (np.asarray(sums, np.float64) + 0.5 * self.cap * shares) / self.divisors(shares)
 
     def play(self, scores: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The weights y in Y nearest (in relative entropy) to the softmax of the scores."""
-        weights = np.exp(scores - np.max(scores))
+        """The weights y in Y nearest (in relative entropy) to those in proportion to sqrt(share) * exp(score).
+
+        At equal scores a group has more than its share, less than it would have if groups rather than records counted.
+        """
+        weights = np.sqrt(shares) * np.exp(scores - np.max(scores))
         weights /= np.sum(weights)
         return weights if self.alpha is None else capped(weights, shares / self.alpha)
 

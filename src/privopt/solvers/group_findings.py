@@ -1,17 +1,19 @@
 """What the releases of a run show about groups: how they were weighted, and whether anything was to be gained."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.planning.picture import Picture, line
 from privopt.planning.plan import Finding
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.solvers.group_weights import Play
 
 SURE = 2.0  # standard deviations from which on a difference is more than noise
 NEAR = 0.1  # total variation below which weights are those of a plain mean
+MOST_LINES = 4  # of a picture
 MOST = 0.5  # share of the records from which on a group is what a plain mean is about
 
 
@@ -76,3 +78,28 @@ def _excess(
             "plain fit minimises mostly its loss already, little to gain"
         )
     return Finding(float(above[worst]), meaning)
+
+
+def weights_picture(history: NDArray[np.float64], names: Sequence[str] = ()) -> Picture:
+    """How groups were weighted, step by step: the (at most four) groups with most weight.
+
+    Args:
+        history: (steps, groups), from releases.
+        names: of the groups; by default their numbers.
+    """
+    known: list[str] = list(names) or [f"group {number + 1}" for number in range(history.shape[1])]
+    most = sorted(np.argsort(-np.mean(history, axis=0), kind="stable")[:MOST_LINES].tolist())
+    rest = history.shape[1] - len(most)
+    others = f" {rest} groups with less weight are not drawn." if rest else ""
+    return Picture(
+        title="Weights of the groups",
+        caption=(
+            "Weight of each group at each step, from released noisy losses: where a group's loss was larger, its "
+            f"weight grew.{others}"
+        ),
+        x="step",
+        y="weight",
+        series=tuple(
+            line(known[place], history[:, place].tolist(), range(1, len(history) + 1)) for place in most
+        ),
+    )

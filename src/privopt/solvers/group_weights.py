@@ -1,6 +1,6 @@
 """The player who weights the groups against each other: more weight where losses were larger, from noisy releases.
 
-    few groups    y_t = softmax(ascent * sum of the noisy group losses so far), nearest point of Y for CVaR
+    few groups    y_t in proportion to sqrt(share) exp(ascent * sum of the noisy losses so far), moved into Y for CVaR
     many groups   y_t = the shares of K groups drawn from softmax(inverse temperature * mean of the hidden group losses)
 
 Source:
@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -146,8 +147,13 @@ class _DrawnPlay(Play):
         if len(self.history) == self._steps:
             return  # nothing is drawn after this
         loss, divisors = self._loss, self._loss.divisors(self._shares)
-        constants = 0.5 * loss.cap * self._shares / divisors
-        self._stream.ask("add", GroupLossScores(loss=loss, at=at, divisors=divisors, constants=constants))
+        asked = GroupLossScores(
+            loss=loss,
+            at=at,
+            divisors=jnp.asarray(divisors),
+            constants=jnp.asarray(0.5 * loss.cap * self._shares / divisors),
+        )
+        self._stream.ask("add", asked)
 
     def _sampler(self) -> VertexSampler:
         mechanism = self._stream.mechanism

@@ -142,7 +142,7 @@ class Whitening(Solver):
         return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        if isinstance(self.inner, UserGradientDescent):
+        if isinstance(self.inner, UserGradientDescent) or self.weighs_groups:
             return self.inner.forecast(instance)
         return planning.forecast(self, instance)
 

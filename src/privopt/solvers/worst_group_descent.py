@@ -30,7 +30,7 @@ from privopt.queries.grouped_gradient import GroupedGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Defaults, Solver
 from privopt.solvers.fields import derived, number
-from privopt.solvers.group_findings import findings
+from privopt.solvers.group_findings import findings, weights_picture
 from privopt.solvers.group_weights import GroupPlayer
 from privopt.solvers.guarded import guarded
 
@@ -54,7 +54,8 @@ class WorstGroupDescent(Solver):
         step_size: eta, in params^2 / objective units.
         clip: C, the largest norm of one unit's weighted gradient.
         balanced: whether records' gradients are shortened without regard to their labels, see `GroupedGradient`.
-        ascent: of the weights: y_t is the softmax of `ascent` times the sum of the released losses.
+        ascent: of the weights: y_t is in proportion to sqrt(share) times the exponential of `ascent` times the sum
+            of the released losses.
         group_share: share of mu^2 (Gaussian DP) for the losses of the groups.
         draws: groups drawn a step where there are many of them; 0 for noisy losses.
         shares_share: share of mu^2 for the groups' shares, where they are not public.
@@ -79,7 +80,7 @@ class WorstGroupDescent(Solver):
     step_size: float = derived(above=0)
     clip: float = derived(above=0)
     balanced: bool = True
-    ascent: float = number(0.5, above=0, below=math.inf)
+    ascent: float = number(1.0, above=0, below=math.inf)
     group_share: float = derived(at_least=0, below=1)
     draws: int = derived(at_least=0)
     shares_share: float = derived(at_least=0, below=1)
@@ -197,7 +198,8 @@ class WorstGroupDescent(Solver):
                 f"released mean loss of each group at the result, each record's cut at {loss.cap:g}; its noise has "
                 f"standard deviation {noise:.2g} over the group's share of the records",
             )
-        return Outcome(state.average, ending(state.finite), found)
+        pictures = () if play is None else (weights_picture(np.asarray(play.history)),)
+        return Outcome(state.average, ending(state.finite), found, pictures)
 
     def _once(self, share: float) -> Gaussian:
         """A release that costs this share of mu^2."""

@@ -66,7 +66,7 @@ class WorstGroupTwoStage(Solver):
     shares_share: float = derived(at_least=0, below=1)
     clip: float = derived(above=0)
     entry_bound: float = derived(above=0, below=math.inf)
-    ascent: float = number(0.5, above=0, below=math.inf)
+    ascent: float = number(1.0, above=0, below=math.inf)
 
     @property
     def weighs_groups(self) -> bool:
