@@ -430,10 +430,9 @@ EVERY_CASE = (
         Problem(_GROUPED.loss, Ridge(0.1)),
     ),
     Case("worst group descent, whitened", Whitening(inner=WorstGroupDescent(steps=4)), _GROUPED, still=None),
-    Case("worst group descent, users", WorstGroupDescent(steps=3), _GROUPED, by_user=True),
     Case(
         "worst group two stage, intercept, released shares",
-        WorstGroupTwoStage(selection_steps=3, inner=WorstGroupDescent(steps=2, report_share=0.2)),
+        WorstGroupTwoStage(selection_steps=2, inner=WorstGroupDescent(steps=2, report_share=0.2)),
         Problem(_UNKNOWN_SHARES, constraint=Product(((L1Ball(2.0), D - 1), (Box(-1.0, 1.0), 1)))),
         still=None,
     ),
