@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Ridge,
     )
     from privopt.estimators.selection import PrivateSearchCV
+    from privopt.games.sampled_dual_averaging import SampledDualAveraging
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
     from privopt.mean_of_users import user_mean
@@ -28,9 +29,11 @@ if TYPE_CHECKING:
     from privopt.problems.grouped_loss import GroupedLoss
     from privopt.problems.growth import KL
     from privopt.problems.problem import Problem
+    from privopt.problems.saddle import BilinearGame, SaddleProblem
     from privopt.public import Relation
     from privopt.report.report import PrivacyReport
     from privopt.solve import minimize, plan
+    from privopt.solve_games import minimax
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
     from privopt.solvers.continuous_spider import ContinuousSpider
@@ -68,6 +71,7 @@ __all__ = [
     "AcceleratedMirrorDescent",
     "Account",
     "AdaptiveGradientDescent",
+    "BilinearGame",
     "Budget",
     "ContinuousSpider",
     "CurvatureProbe",
@@ -97,6 +101,8 @@ __all__ = [
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "SaddleProblem",
+    "SampledDualAveraging",
     "ScheduledGradientDescent",
     "SnowballSGD",
     "StochasticGradientDescent",
@@ -112,6 +118,7 @@ __all__ = [
     "constraints",
     "double_precision",
     "losses",
+    "minimax",
     "minimize",
     "plan",
     "regularisers",
@@ -125,6 +132,7 @@ _HOME = {
     "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
     "Account": "privopt.ledger.account",
     "AdaptiveGradientDescent": "privopt.solvers.adaptive_gradient_descent",
+    "BilinearGame": "privopt.problems.saddle",
     "Budget": "privopt.ledger.amounts",
     "ContinuousSpider": "privopt.solvers.continuous_spider",
     "CurvatureProbe": "privopt.solvers.curvature_probe",
@@ -151,6 +159,9 @@ _HOME = {
     "QuantileRegressor": "privopt.estimators.regressors",
     "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
+    "SaddleProblem": "privopt.problems.saddle",
+    "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
+    "minimax": "privopt.solve_games",
     "SVRG": "privopt.solvers.svrg",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",

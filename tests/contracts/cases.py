@@ -13,7 +13,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
-from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Product
+from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
@@ -300,6 +300,19 @@ EVERY_CASE = (
         "frank-wolfe, own loss",
         FrankWolfe(steps=5, clip=0.2),
         Problem(losses.RecordLoss(own_loss), Ridge(0.1), L1Ball(1.0)),
+    ),
+    Case(
+        "frank-wolfe, an l1 ball and an intercept, softmax, refit",
+        FrankWolfe(steps=4, clip=0.2, refit=True),
+        Problem(losses.softmax(3), Ridge(0.1), Product(((L1Ball(1.0), 12), (Box(-1.0, 1.0), 3)))),
+    ),
+    Case(
+        "frank-wolfe, simplex", FrankWolfe(steps=5, clip=0.2), Problem(losses.squared, constraint=Simplex())
+    ),
+    Case(
+        "frank-wolfe, polytope",
+        FrankWolfe(steps=5, clip=0.2),
+        Problem(losses.logistic, Ridge(0.1), Polytope(np.outer(np.arange(3.0), [1.0, -1.0, 0.5, 0.0, 0.2]))),
     ),
     Case("continuous spider", ContinuousSpider(difference_clip=1.0, **_SPIDER), _LOGISTIC),
     Case(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import privopt
+from privopt.data.units import Units
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
@@ -20,6 +21,7 @@ from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
+from privopt.queries.bias_reduced_gradient import BiasReducedGradient
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -27,18 +29,24 @@ from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.group_losses import GroupLosses, GroupLossScores, GroupShares
 from privopt.queries.grouped_gradient import GroupedGradient, GroupedVertexScores
+from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
+from privopt.queries.marginal_errors import CellErrors, MarginalDistances, SignedErrors
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.one_pass import NoisyPass, PassAverage
+from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
+from privopt.queries.payoff_slope import PayoffSlope
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
+from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
+from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.user_average import UserAverage
@@ -51,6 +59,7 @@ AT, FAR, BEFORE = (
     np.array([30.0, -2e3, 5.0, 1.0]),
     np.array([0.1, 0.2, -0.3, 0.0]),
 )
+CORNERS = np.array([[2.0, 0.0, 0.0, 0.0], [0.0, 1e3, -1.0, 0.5], [-1.0, 1.0, 1.0, 1.0]])
 LEVELS = (3, 2, 4, 2)  # of the coded tables that some queries are asked of
 WIDE, WIDE_BEFORE = np.outer(AT, [1.0, -0.5, 0.2]), np.outer(BEFORE, [1.0, 2.0, -1.0])
 
@@ -141,6 +150,10 @@ EVERY_QUERY: dict[str, Query] = {
     "vertex scores, no kernel": VertexScores(loss=PLAIN, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, softmax": VertexScores(loss=SOFTMAX, at=WIDE, clip=0.2, offset=0.1 * WIDE),
     "vertex scores, own loss": VertexScores(loss=OWN, at=AT, clip=0.2, offset=0.0 * AT),
+    "polytope scores": PolytopeScores(loss=SQUARED, at=AT, vertices=CORNERS, clip=0.2, offset=0.1 * AT),
+    "polytope scores, own loss": PolytopeScores(
+        loss=OWN, at=AT, vertices=CORNERS[:1], clip=0.2, offset=0.0 * AT
+    ),
     "second moment": SecondMoment(row_bound=ROW_BOUND),
     "second moment, clipped": SecondMoment(row_bound=0.5),
     "top curvature": TopCurvature(row_bound=ROW_BOUND),
@@ -211,7 +224,28 @@ EVERY_QUERY: dict[str, Query] = {
     "gradient of a player, scaled": PlayerGradient(
         game=SCALED_GAME, who="y", x=FAR, y=np.array([0.2, 0.8]), half_range=0.3
     ),
+    "slope of a player, along vertices": PlayerSlope(
+        game=OWN_GAME, who="x", x=AT, y=AT[:2] / 2.0, clip=0.3, along_vertices=True
+    ),
     "slope of a player": PlayerSlope(game=OWN_GAME, who="y", x=AT, y=AT[:2] / 2.0, clip=0.3),
+    "bias-reduced gradient": BiasReducedGradient(
+        game=OWN_GAME,
+        who="x",
+        x=np.stack([AT, BEFORE, FAR]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]]),
+        gain=3.75,
+        difference_clip=0.2,
+        half_range=0.3,
+    ),
+    "bias-reduced gradient, both halves, scaled": BiasReducedGradient(
+        game=SCALED_GAME,
+        who="y",
+        x=np.stack([AT, FAR, BEFORE, AT]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8], [0.0, 1.0]]),
+        gain=1.0,
+        difference_clip=0.5,
+        half_range=0.3,
+    ),
     "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
     "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
@@ -237,7 +271,61 @@ class OfMean:
     pair: Callable[[Any, str, str], Any] | None = None
 
 
+PAIRS = MarginalMeans(workload=Workload.ways((3, 2, 3), 2))
+ANSWERS = QueryMeans(workload=Workload((3, 2, 3), queries=np.abs(np.sin(np.arange(90) ** 2)).reshape(5, 18)))
+_MODELLED = 0.3 + 0.2 * np.cos(np.arange(21))
+
+
+def coded_pair(rng: np.random.Generator, relation: str, layout: str) -> tuple[Units, Units]:
+    """Two coded tables that differ in one unit, records or users of two; most of it stands in few cells."""
+    users = "users" in layout
+    count, last = (10, 8) if users else (5, 4)
+    tables = [rng.choice([0, 0, 0, 1, 2, 9], (count, 3)) for _ in range(2)]
+    tables[1][:last] = tables[0][:last]
+    sizes = (last if relation == "add-or-remove-one" else count, count)
+    left, right = (
+        Units.from_codes(
+            table[:size],
+            levels=(3, 2, 3),
+            relation=relation,
+            n=5,
+            groups=np.arange(size) // 2 if users else None,
+            max_records_per_user=2,
+            user_weighting="user",
+        )
+        for table, size in zip(tables, sizes, strict=True)
+    )
+    return left, right
+
+
 EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
+    "a marginal": OfMean(PAIRS, lambda mean: HeldMarginal(mean=mean, place=1), coded_pair),
+    "an answer": OfMean(ANSWERS, lambda mean: HeldAnswer(mean=mean, place=2), coded_pair),
+    "errors of cells": OfMean(PAIRS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED), coded_pair),
+    "errors of answers": OfMean(
+        ANSWERS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED[:5] - 0.3), coded_pair
+    ),
+    "signed errors of cells": OfMean(
+        PAIRS, lambda mean: SignedErrors(mean=mean, modelled=_MODELLED), coded_pair
+    ),
+    "signed errors of answers": OfMean(
+        ANSWERS, lambda mean: SignedErrors(mean=mean, modelled=_MODELLED[:5]), coded_pair
+    ),
+    "distances of marginals": OfMean(
+        PAIRS,
+        lambda mean: MarginalDistances(
+            mean=mean, modelled=0.2 * _MODELLED, penalties=np.array([1.0, 30.0]), candidates=(2, 0)
+        ),
+        coded_pair,
+    ),
+    "an answer of a table": OfMean(
+        PAIRS, lambda mean: TableAnswer(mean=mean, values=np.arange(9) % 2 * 1.0, place=1), coded_pair
+    ),
+    "the error of an answer of a table": OfMean(
+        PAIRS,
+        lambda mean: TableAnswerError(mean=mean, values=np.arange(9) % 2 * 1.0, place=1, modelled=0.4),
+        coded_pair,
+    ),
     "gradient of x": OfMean(
         PayoffMeans(game=GAME),
         lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.array([0.2, 0.5, 0.3])),
@@ -245,8 +333,27 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
     "gradient of y": OfMean(
         PayoffMeans(game=GAME), lambda mean: PayoffGradient(mean=mean, who="y", play=jnp.ones(1))
     ),
+    "scores of a part": OfMean(
+        VertexScores(loss=SQUARED, at=AT, clip=0.2, offset=0.1 * AT),
+        lambda mean: PartScores(mean=mean, places=((1, 3), (5, 7))),
+    ),
+    "scores of a simplex": OfMean(
+        VertexScores(loss=OWN, at=AT, clip=0.2, offset=0.1 * AT),
+        lambda mean: PartScores(mean=mean, places=((0, 4),)),
+    ),
     "gradient of x, offsets": OfMean(
         PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
+    ),
+    "slope of x": OfMean(
+        PayoffMeans(game=BilinearGame(rows=3, columns=1)),
+        lambda mean: PayoffSlope(mean=mean, who="x", play=np.ones(1)),
+    ),
+    "slope of y": OfMean(
+        PayoffMeans(game=GAME), lambda mean: PayoffSlope(mean=mean, who="y", play=np.ones(1))
+    ),
+    "slope of y, offsets": OfMean(
+        PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True)),
+        lambda mean: PayoffSlope(mean=mean, who="y", play=np.ones(1)),
     ),
 }
 

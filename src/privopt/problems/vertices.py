@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from privopt.problems.constraints import Box, Constraint, L1Ball, Simplex
+from privopt.problems.constraints import Box, Constraint, L1Ball, Polytope, Simplex
 
 MOST_VERTICES = 1_000_000  # of a box, whose vertices are listed
 Vector = NDArray[np.float64]
@@ -167,6 +167,12 @@ def vertices_of(constraint: Constraint, size: int) -> Vertices:
         return CrossPolytopeVertices(size, constraint.radius)
     if isinstance(constraint, Box):
         return _corners(constraint, size)
+    if isinstance(constraint, Polytope):
+        if constraint.matrix.shape[1] != size:
+            raise ValueError(
+                f"the vertices have {constraint.matrix.shape[1]} coordinates, and the set is one of {size}."
+            )
+        return ListedVertices(constraint.matrix)
     raise ValueError(
         f"a set of strategies must have vertices to draw, and {constraint!r} lists none: use Simplex(), "
         "L1Ball(radius), Polytope(vertices), or a Box of few coordinates."

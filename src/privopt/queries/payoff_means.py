@@ -76,6 +76,23 @@ def unpacked(
     return matrix, flat[cells : cells + game.rows], flat[cells + game.rows :]
 
 
+def held_game(mean: Any, name: str) -> BilinearGame:
+    """The game whose payoffs are held, for a query that rests on how they are made.
+
+    Args:
+        mean: a handle.
+        name: of the query.
+    Raises:
+        TypeError: something else is held.
+    """
+    if type(mean.query) is not PayoffMeans:
+        raise TypeError(
+            f"{name} is a function of PayoffMeans, and {mean.query.name} is held: its sensitivity rests on how payoffs "
+            "are made."
+        )
+    return mean.query.game
+
+
 @query
 class PayoffGradient(FunctionOfMean):
     """One player's gradient of a bilinear game, from its held mean payoffs: `A y + p`, or `q - A^T x`.
@@ -103,17 +120,8 @@ class PayoffGradient(FunctionOfMean):
 
     @property
     def game(self) -> BilinearGame:
-        """The held game.
-
-        Raises:
-            TypeError: something else is held.
-        """
-        if type(self.mean.query) is not PayoffMeans:
-            raise TypeError(
-                f"PayoffGradient is a function of PayoffMeans, and {self.mean.query.name} is held: its sensitivity "
-                "rests on how payoffs are made."
-            )
-        return self.mean.query.game
+        """The held game."""
+        return held_game(self.mean, self.name)
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor 2 L / n, and rounding."""
@@ -129,7 +137,7 @@ class PayoffGradient(FunctionOfMean):
     def shape(self, public: Public) -> tuple[int, ...]:
         """One entry a pure strategy."""
         del public
-        return (self.game.players[self.who].vertices.count,)
+        return (self.game.rows if self.who == "x" else self.game.columns,)
 
     def value(self, private_mean: NDArray[np.float64]) -> NDArray[np.float64]:
         """See the class."""

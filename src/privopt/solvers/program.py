@@ -158,6 +158,7 @@ class Program(abc.ABC, Generic[P]):
             bound=forecast.bound,
             indicators={**self.indicators(instance), **forecast.indicators},
             notices=forecast.notices,
+            measure=forecast.measure,
         )
 
     def check_configured(self) -> None:

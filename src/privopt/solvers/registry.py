@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.instance import Instance
-from privopt.problems.constraints import L1Ball, Product, Simplex
+from privopt.problems.constraints import L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
@@ -126,8 +126,9 @@ def automatic(instance: Instance) -> Choice:
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss but counts, a ridge or no penalty,
         no set, at most 2000 features                                     whitened gradient descent
-        an l1 ball                                                        Frank-Wolfe
-        an l1 ball on some of the coordinates, or a simplex               accelerated mirror descent
+        an l1 ball, also beside intercepts and in other products of its
+        kind, or a polytope given by its vertices                         Frank-Wolfe
+        a simplex, and other products                                     accelerated mirror descent
         a non-smooth penalty and a ridge on every coordinate, if stable   SVRG
         another generalised-linear loss with a ridge or no penalty:
         counts, other sets, at most 2000 features                         probed gradient descent
@@ -208,8 +209,15 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
             Whitening(),
             "whitening was the most accurate on most tables: all directions get the noise they can bear",
         )
-    if isinstance(constraint, L1Ball):
+    if isinstance(constraint, L1Ball) or (
+        isinstance(constraint, Product) and any(isinstance(part, L1Ball) for part, _ in constraint.parts)
+    ):
         yield FrankWolfe(), "on an l1 ball its noise grows with the logarithm of the number of features"
+    if isinstance(constraint, Polytope):
+        yield (
+            FrankWolfe(),
+            "among the vertices of a polytope its noise grows with the logarithm of their number",
+        )
     if isinstance(constraint, L1Ball | Product | Simplex):
         yield AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
 

@@ -1,0 +1,105 @@
+"""The solvers of games that every contract test runs over: add a line here and a newcomer is tested."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from privopt.data.units import Units
+from privopt.games.base import GameSolver
+from privopt.games.moves import Drawn, Noised
+from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.ledger.amounts import Budget
+from privopt.mechanisms.noise import NoiseSource
+from privopt.problems.constraints import L1Ball, Simplex
+from privopt.problems.saddle import BilinearGame, Game, SaddleProblem
+
+N = 24
+BUDGET = Budget(2.0, 1e-5)
+RELATIONS = ("replace-one", "add-or-remove-one")
+
+
+@dataclass(frozen=True)
+class GameCase:
+    """A solver on a game, of records or of users with two records each."""
+
+    name: str
+    solver: GameSolver
+    game: Game
+    relations: tuple[str, ...] = RELATIONS
+    by_user: bool = False
+    budget: Budget = BUDGET
+
+
+def own_payoff(x, y, features, target):
+    """A user-written payoff, bent in both strategies."""
+    return (
+        jnp.sum(jnp.sin(features * x)) * (1.0 + y[0] * target) + 0.1 * jnp.sum(x * x) - 0.1 * jnp.sum(y * y)
+    )
+
+
+MATRIX = BilinearGame(rows=2, columns=3)
+OFFSETS = BilinearGame(rows=2, columns=2, offsets=True, entries=(-0.5, 1.0))
+OWN = SaddleProblem(own_payoff, x=L1Ball(1.5), y=Simplex(), sizes=(5, 2), curvatures=(0.2, 0.2))
+LONELY = BilinearGame(rows=1, columns=3)
+_FEW = {"steps": 5}
+
+EVERY_GAME = (
+    GameCase("sampled dual averaging", SampledDualAveraging(**_FEW), MATRIX),
+    GameCase("sampled dual averaging, derived", SampledDualAveraging(), OFFSETS),
+    GameCase("sampled dual averaging, one pass", SampledDualAveraging(batches="one pass", **_FEW), MATRIX),
+    GameCase("sampled dual averaging, own payoff", SampledDualAveraging(**_FEW), OWN),
+    GameCase(
+        "sampled dual averaging, own payoff, one pass",
+        SampledDualAveraging(batches="one pass", steps=3),
+        OWN,
+    ),
+    GameCase(
+        "sampled dual averaging, users", SampledDualAveraging(x=Drawn(draws=3), **_FEW), MATRIX, by_user=True
+    ),
+    GameCase("sampled dual averaging, own payoff, users", SampledDualAveraging(**_FEW), OWN, by_user=True),
+    GameCase("sampled dual averaging, one noised", SampledDualAveraging(y=Noised(), **_FEW), OFFSETS),
+    GameCase(
+        "sampled dual averaging, both noised, one pass",
+        SampledDualAveraging(x=Noised(clip=0.3), y=Noised(), batches="one pass", steps=4),
+        OWN,
+    ),
+    GameCase("sampled dual averaging, one vertex", SampledDualAveraging(held=False, **_FEW), LONELY),
+)
+GAMES = [(case, relation) for case in EVERY_GAME for relation in case.relations]
+IDS = [f"{case.name}, {relation}" for case, relation in GAMES]
+
+
+def toy_rows(case: GameCase, seed: int = 0):
+    """Features and targets that the case's game is about."""
+    rng = np.random.default_rng(seed)
+    width = getattr(case.game, "width", case.game.x.vertices.dimension)
+    return rng.choice([-1.0, 1.0, 0.3], size=(N, width)), rng.normal(size=N)
+
+
+def as_units(case: GameCase, features, targets, relation: str) -> Units:
+    """The rows as units; two records a user where the case is about users."""
+    rows = {"relation": relation, "row_bound": 4.0, "storage": "float64"}
+    if not case.by_user:
+        return Units.from_arrays(features, targets, n=N, **rows)
+    return Units.from_arrays(
+        features,
+        targets,
+        n=N // 2,
+        groups=np.arange(len(features)) // 2,
+        max_records_per_user=3,
+        noise=NoiseSource(7),
+        **rows,
+    )
+
+
+def neighbours(case: GameCase, relation: str, features, targets, last):
+    """Two data sets that differ in their last unit: its last record is another one, or the unit is gone."""
+    other = features.copy()
+    other[-1] = last
+    kept = -2 if case.by_user else -1
+    if relation == "replace-one":
+        sides = (features, targets), (other, targets)
+    else:
+        sides = (other, targets), (other[:kept], targets[:kept])
+    return [as_units(case, *side, relation) for side in sides]
