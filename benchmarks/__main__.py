@@ -2,8 +2,8 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, kl, users, speed, eager, planned or table. Results are
-JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
+WHAT is all, accuracy, prediction, steps, paper, lasso, vertices, games, kl, users, speed, eager, planned or table.
+Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
 docs/benchmarks.md, docs/benchmarks-games.md, docs/benchmarks-kl.md and docs/benchmarks-users.md. Without a command
 everything is measured and the tables are renewed.
 """
@@ -30,6 +30,7 @@ from benchmarks import (
     tables,
     users,
     users_data,
+    vertices,
 )
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
@@ -63,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
             "paper",
             "lasso",
             "games",
+            "vertices",
             "kl",
             "users",
             "speed",
@@ -196,6 +198,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     ),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "games": lambda options, _: games.measure(seeds=_seeds(options), quick=options.quick),
+    "vertices": lambda options, _: vertices.measure(seeds=_seeds(options), quick=options.quick),
     "kl": measure_kl,
     "users": measure_users,
     "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from privopt.games.base import GameSolver
 from privopt.games.best_response import BestResponse
+from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+from privopt.games.boosted_saddle import BoostedSaddle
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
 from privopt.games.noisy_matrix import NoisyMatrix
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
@@ -23,6 +25,8 @@ GAME_SOLVERS: dict[str, Callable[[], GameSolver]] = {
     "saddle-gradient-descent": SaddleGradientDescent,
     "best-response": BestResponse,
     "saddle-mirror-descent": SaddleMirrorDescent,
+    "bias-reduced-mirror-descent": BiasReducedMirrorDescent,
+    "boosted-saddle": BoostedSaddle,
 }
 
 
