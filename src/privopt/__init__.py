@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+    from privopt.estimators.fair import FairClassifier
     from privopt.estimators.regressors import (
         HuberRegressor,
         LinearRegression,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from privopt.planning.public_clip import clip_from
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
+    from privopt.problems.grouped_loss import GroupedLoss
     from privopt.problems.growth import KL
     from privopt.problems.problem import Problem
     from privopt.problems.saddle import BilinearGame, SaddleProblem
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
     from privopt.solvers.vertex_anytime import VertexAnytime
     from privopt.solvers.whitening import Whitening
+    from privopt.solvers.worst_group_descent import WorstGroupDescent
+    from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
     from privopt.tables.encoder import TabularEncoder
 
     __version__: str
@@ -77,8 +81,10 @@ __all__ = [
     "CurvatureProbe",
     "DPSpider",
     "DoubleNoiseNewton",
+    "FairClassifier",
     "FrankWolfe",
     "GradientDescent",
+    "GroupedLoss",
     "HuberRegressor",
     "KLProximalPoint",
     "KLSpider",
@@ -111,6 +117,8 @@ __all__ = [
     "VarianceReducedFrankWolfe",
     "VertexAnytime",
     "Whitening",
+    "WorstGroupDescent",
+    "WorstGroupTwoStage",
     "__version__",
     "clip_from",
     "constraints",
@@ -136,8 +144,10 @@ _HOME = {
     "CurvatureProbe": "privopt.solvers.curvature_probe",
     "DPSpider": "privopt.solvers.dp_spider",
     "DoubleNoiseNewton": "privopt.solvers.newton",
+    "FairClassifier": "privopt.estimators.fair",
     "FrankWolfe": "privopt.solvers.frank_wolfe",
     "GradientDescent": "privopt.solvers.gradient_descent",
+    "GroupedLoss": "privopt.problems.grouped_loss",
     "HuberRegressor": "privopt.estimators.regressors",
     "KL": "privopt.problems.growth",
     "KLProximalPoint": "privopt.solvers.kl_proximal_point",
@@ -174,6 +184,8 @@ _HOME = {
     "VarianceReducedFrankWolfe": "privopt.solvers.variance_reduced_frank_wolfe",
     "VertexAnytime": "privopt.solvers.vertex_anytime",
     "Whitening": "privopt.solvers.whitening",
+    "WorstGroupDescent": "privopt.solvers.worst_group_descent",
+    "WorstGroupTwoStage": "privopt.solvers.worst_group_two_stage",
     "constraints": "privopt.problems",
     "double_precision": "privopt.precision",
     "losses": "privopt.problems",
