@@ -168,7 +168,7 @@ def require_units(solver: Any, public: Public) -> None:
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
     """What is typical, and what to note."""
-    notices = (vertex_methods.WORSE_THAN_FRANK_WOLFE, *vertex_methods.missing_bound(solver, instance))
+    notices = (vertex_methods.WORSE_THAN_VERTEX_ANYTIME, *vertex_methods.missing_bound(solver, instance))
     if not instance.is_private or solver.noise_multiplier == 0 or solver.still:
         gap = expected_gap(solver, instance, solver.trees, solver.root_batch, math.inf)
         return Forecast(

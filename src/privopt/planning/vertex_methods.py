@@ -19,9 +19,9 @@ from privopt.problems.vertices import Vertices, vertices_of
 from privopt.public import Public
 
 Stream = TypeVar("Stream", bound=VertexStream)
-WORSE_THAN_FRANK_WOLFE = (
-    "measured, this solver was worse than Frank-Wolfe and vertex-anytime everywhere: it is here for comparison, and as "
-    "a part of other solvers."
+WORSE_THAN_VERTEX_ANYTIME = (
+    "measured, this solver was worse than vertex-anytime in one pass everywhere: it is here for comparison, and as a "
+    "part of other solvers."
 )
 # Clip over the largest slope of the loss. On sparse generated signs 0.3 was a little better, on the parities of
 # randhie, whose labels are mostly of one kind, much worse: it makes the parameters too long.
