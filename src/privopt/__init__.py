@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+    from privopt.estimators.lasso import LassoClassifier, LassoRegressor
     from privopt.estimators.regressors import (
         HuberRegressor,
         LinearRegression,
@@ -74,6 +75,8 @@ __all__ = [
     "HuberRegressor",
     "KLProximalPoint",
     "KLSpider",
+    "LassoClassifier",
+    "LassoRegressor",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
@@ -128,6 +131,8 @@ _HOME = {
     "KL": "privopt.problems.growth",
     "KLProximalPoint": "privopt.solvers.kl_proximal_point",
     "KLSpider": "privopt.solvers.kl_spider",
+    "LassoClassifier": "privopt.estimators.lasso",
+    "LassoRegressor": "privopt.estimators.lasso",
     "LinearRegression": "privopt.estimators.regressors",
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",

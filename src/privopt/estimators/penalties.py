@@ -19,6 +19,10 @@ from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulari
 Penalty = Literal["l2", "l1", "elasticnet", "group"]
 PENALTIES = ("l2", "l1", "elasticnet", "group", None)
 PRIVATE = "private"
+GUESSED_RADIUS = (
+    "no radius was given, so {:g} is taken for the l1 ball of the scaled weights: give the one that you believe in, "
+    "since a smaller ball keeps effects out and a larger one lets noise in."
+)
 RIDGE_FACTORS = (1.0, 10.0, 100.0, 1000.0)  # times the default strength, what alpha="private" chooses from
 SPARSE_FACTORS = (0.3, 1.0, 3.0, 10.0)
 
@@ -34,15 +38,17 @@ class PenaltyArguments:
         l1_ratio: share of the l1 term in an elastic net.
         feature_groups: lists of columns, or of their names.
         l1_radius: radius of the l1 ball, None for none.
+        guessed_radius: whether nobody gave that radius.
         alphas: the strengths that a private choice chooses from, None for the default ones.
     """
 
-    penalty: Any
-    alpha: Any
-    l1_ratio: Any
-    feature_groups: Any
-    l1_radius: Any
-    alphas: Any
+    penalty: Any = None
+    alpha: Any = None
+    l1_ratio: Any = 0.5
+    feature_groups: Any = None
+    l1_radius: Any = None
+    guessed_radius: bool = False
+    alphas: Any = None
 
     def __post_init__(self) -> None:
         """Check what a fit would look at only where it matters."""
@@ -168,14 +174,16 @@ class PenaltyArguments:
 
     def shown_in(self, plan: Plan, alpha: float | None) -> Plan:
         """The plan of a fit, with what it says about the penalty; `alpha` is the strength, where it is known."""
-        return replace(plan, settings={**plan.settings, **self._settings(alpha)})
+        notices = (
+            (*plan.notices, GUESSED_RADIUS.format(self.l1_radius)) if self.guessed_radius else plan.notices
+        )
+        return replace(plan, settings={**plan.settings, **self._settings(alpha)}, notices=notices)
 
     def describe(self) -> str | None:
         """The choice in a sentence, where it is not the plain one."""
         if self.l1_radius is not None:
-            return (
-                f"Radius of the l1 ball of the scaled weights, given by the user: {float(self.l1_radius):g}."
-            )
+            by = "a guess, since none was given" if self.guessed_radius else "given by the user"
+            return f"Radius of the l1 ball of the scaled weights, {by}: {float(self.l1_radius):g}."
         if self.penalty in ("l2", None):
             return None
         kinds = {

@@ -202,7 +202,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         arguments.fraction("holdout", self.holdout, "the part of the units that candidates are scored on")
         arguments.fraction("selection_share", self.selection_share, "the share of the budget for the choice")
         return plan_search(
-            [Candidate(setup=model._setup(shape, y), solver=model.solver) for model in models],
+            [Candidate(setup=model._setup(shape, y), solver=model._solver()) for model in models],
             self.estimator._scored(shape, y),
             holdout=self.holdout,
             selection_share=self.selection_share,
