@@ -20,6 +20,8 @@ FRONT_ENDS = {
     "demo",
     "estimators",
     "flower",
+    "solve_games",
+    "plans",
     "report",
     "solve",
     "solve_arguments",

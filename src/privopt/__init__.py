@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+    from privopt.estimators.fair import FairClassifier
     from privopt.estimators.lasso import LassoClassifier, LassoRegressor
     from privopt.estimators.regressors import (
         HuberRegressor,
@@ -19,19 +20,24 @@ if TYPE_CHECKING:
         Ridge,
     )
     from privopt.estimators.selection import PrivateSearchCV
+    from privopt.games.sampled_dual_averaging import SampledDualAveraging
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
     from privopt.mean_of_users import user_mean
     from privopt.planning.public_clip import clip_from
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
+    from privopt.problems.grouped_loss import GroupedLoss
     from privopt.problems.growth import KL
     from privopt.problems.problem import Problem
+    from privopt.problems.saddle import BilinearGame, SaddleProblem
     from privopt.public import Relation
     from privopt.report.report import PrivacyReport
     from privopt.solve import minimize, plan
+    from privopt.solve_games import minimax
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+    from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
     from privopt.solvers.continuous_spider import ContinuousSpider
     from privopt.solvers.curvature_probe import CurvatureProbe
     from privopt.solvers.dp_spider import DPSpider
@@ -54,7 +60,11 @@ if TYPE_CHECKING:
     from privopt.solvers.strongly_convex_stages import StronglyConvexStages
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
+    from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+    from privopt.solvers.vertex_anytime import VertexAnytime
     from privopt.solvers.whitening import Whitening
+    from privopt.solvers.worst_group_descent import WorstGroupDescent
+    from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
     from privopt.tables.encoder import TabularEncoder
 
     __version__: str
@@ -65,13 +75,17 @@ __all__ = [
     "AcceleratedMirrorDescent",
     "Account",
     "AdaptiveGradientDescent",
+    "AnytimeMirrorDescent",
+    "BilinearGame",
     "Budget",
     "ContinuousSpider",
     "CurvatureProbe",
     "DPSpider",
     "DoubleNoiseNewton",
+    "FairClassifier",
     "FrankWolfe",
     "GradientDescent",
+    "GroupedLoss",
     "HuberRegressor",
     "KLProximalPoint",
     "KLSpider",
@@ -94,6 +108,8 @@ __all__ = [
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "SaddleProblem",
+    "SampledDualAveraging",
     "ScheduledGradientDescent",
     "SnowballSGD",
     "StochasticGradientDescent",
@@ -101,12 +117,17 @@ __all__ = [
     "TabularEncoder",
     "Units",
     "UserFederatedAveraging",
+    "VarianceReducedFrankWolfe",
+    "VertexAnytime",
     "Whitening",
+    "WorstGroupDescent",
+    "WorstGroupTwoStage",
     "__version__",
     "clip_from",
     "constraints",
     "double_precision",
     "losses",
+    "minimax",
     "minimize",
     "plan",
     "regularisers",
@@ -120,13 +141,16 @@ _HOME = {
     "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
     "Account": "privopt.ledger.account",
     "AdaptiveGradientDescent": "privopt.solvers.adaptive_gradient_descent",
+    "BilinearGame": "privopt.problems.saddle",
     "Budget": "privopt.ledger.amounts",
     "ContinuousSpider": "privopt.solvers.continuous_spider",
     "CurvatureProbe": "privopt.solvers.curvature_probe",
     "DPSpider": "privopt.solvers.dp_spider",
     "DoubleNoiseNewton": "privopt.solvers.newton",
+    "FairClassifier": "privopt.estimators.fair",
     "FrankWolfe": "privopt.solvers.frank_wolfe",
     "GradientDescent": "privopt.solvers.gradient_descent",
+    "GroupedLoss": "privopt.problems.grouped_loss",
     "HuberRegressor": "privopt.estimators.regressors",
     "KL": "privopt.problems.growth",
     "KLProximalPoint": "privopt.solvers.kl_proximal_point",
@@ -146,6 +170,9 @@ _HOME = {
     "QuantileRegressor": "privopt.estimators.regressors",
     "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
+    "SaddleProblem": "privopt.problems.saddle",
+    "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
+    "minimax": "privopt.solve_games",
     "SVRG": "privopt.solvers.svrg",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
@@ -158,7 +185,12 @@ _HOME = {
     "SnowballSGD": "privopt.solvers.snowball_sgd",
     "StronglyConvexStages": "privopt.solvers.strongly_convex_stages",
     "UserFederatedAveraging": "privopt.solvers.user_federated_averaging",
+    "AnytimeMirrorDescent": "privopt.solvers.anytime_mirror_descent",
+    "VarianceReducedFrankWolfe": "privopt.solvers.variance_reduced_frank_wolfe",
+    "VertexAnytime": "privopt.solvers.vertex_anytime",
     "Whitening": "privopt.solvers.whitening",
+    "WorstGroupDescent": "privopt.solvers.worst_group_descent",
+    "WorstGroupTwoStage": "privopt.solvers.worst_group_two_stage",
     "constraints": "privopt.problems",
     "double_precision": "privopt.precision",
     "losses": "privopt.problems",

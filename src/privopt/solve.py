@@ -1,7 +1,7 @@
 """`minimize` and `plan`: the two functions of the solver interface."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from privopt.curator.base import Observer
@@ -9,111 +9,56 @@ from privopt.curator.dry_run import DryRun
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
-from privopt.errors import BudgetTooSmall, NotPriceable
+from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
-from privopt.notebook import card, table
 from privopt.planning.instance import Instance
-from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
+from privopt.plans import Plans, all_plans
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
+from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 from privopt.queries.effects import require_pure_loss
 from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_loss, check_payment, flat_start, posed_problem
+from privopt.solve_games import plan_game
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
+
+__all__ = ["Loss", "Plans", "minimize", "minimize_on", "plan"]
 
 Loss = GLMLoss | RecordLoss | Problem | Callable[..., Any]
 
 
-@dataclass(frozen=True)
-class Plans:
-    """Every applicable solver's plan, the default choice first.
-
-    Attributes:
-        plans: the plans.
-        refused: (solver, reason) of those that cannot solve the problem at this budget.
-    """
-
-    plans: tuple[Plan, ...]
-    refused: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def default(self) -> Plan:
-        """What `solver="auto"` would run."""
-        return self.plans[0]
-
-    def __getitem__(self, solver: str) -> Plan:
-        """The plan of a solver by its name.
-
-        Raises:
-            KeyError: there is none; it says why.
-        """
-        for one in self.plans:
-            if one.solver == solver:
-                return one
-        why = dict(self.refused).get(solver, f"there are plans of {[one.solver for one in self.plans]}")
-        raise KeyError(f"no plan of {solver!r}: {why}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """A dictionary of JSON values."""
-        return {
-            "default": self.default.solver,
-            "reason": self.default.reason,
-            "plans": [one.to_dict() for one in self.plans],
-            "refused": [{"solver": name, "reason": reason} for name, reason in self.refused],
-        }
-
-    def __str__(self) -> str:
-        lines = [str(self.default)]
-        if len(self.plans) > 1:
-            lines += ["", "Other solvers, the whole plan of each in `plans[name]`:"]
-            lines += compared(self.plans[1:])
-        if self.refused:
-            lines += ["", "Not applicable:"]
-            lines += [line for name, reason in self.refused for line in labelled([(f"{name}:", reason)])]
-        return "\n".join(lines)
-
-    def _repr_html_(self) -> str:
-        others = table(["other solvers", *COMPARED], [comparison(other) for other in self.plans[1:]])
-        refused = card("Not applicable", self.refused)
-        parts = [
-            card(self.default.headline, self.default.rows()),
-            others * (len(self.plans) > 1),
-            refused * bool(self.refused),
-        ]
-        return "".join(parts)
-
-
 def plan(
-    problem: Loss,
+    problem: Loss | Game,
     *,
     n: int,
     d: int,
     epsilon: float,
     delta: float,
     relation: Relation | str = Relation.REPLACE_ONE,
-    row_bound: float = 1.0,
+    row_bound: float | None = None,
     entry_bound: float | None = None,
     max_records_per_user: int | None = None,
     user_weighting: Weighting = DEFAULT_WEIGHTING,
     typical_records: float | None = None,
-    solver: Solver | str | None = None,
+    solver: Solver | GameSolver | str | None = None,
     start: Any = None,
 ) -> Plans:
     """Say what a solve would cost and achieve, from public numbers alone.
 
     Args:
-        problem: a loss, a `Problem` with regulariser and constraint set, or a function, as for `minimize`.
+        problem: a loss, a `Problem` with regulariser and constraint set, or a function, as for `minimize`; or a game,
+            as for `minimax`.
         n: public number of units.
         d: features of a record, the intercept included.
         epsilon: privacy budget; infinite for no privacy.
         delta: privacy budget.
         relation: the neighbouring relation.
-        row_bound: largest l2 norm of a feature row.
+        row_bound: largest l2 norm of a feature row; default 1, for a `BilinearGame` the length of its longest row.
         entry_bound: largest entry of a feature row, if it is known to be smaller.
         max_records_per_user: public cap on the records of a user that are used; then the privacy unit is a user, even
             at a cap of 1. Default: a record is the unit.
@@ -126,41 +71,33 @@ def plan(
     Raises:
         ValueError: an argument is out of its range.
     """
-    problem = posed_problem(problem, start)
     budget = Budget(epsilon, delta)
+    users: dict[str, Any] = {}
+    if max_records_per_user is not None:
+        users = of_users(max_records_per_user, user_weighting, typical_records)
+    longest = problem.row_bound if isinstance(problem, BilinearGame) else 1.0
     public = Public(
         n=n,
         d=d,
         relation=Relation.parse(relation),
-        row_bound=row_bound,
+        row_bound=longest if row_bound is None else row_bound,
         entry_bound=entry_bound,
-        outputs=problem.loss.outputs,
-        **(
-            {}
-            if max_records_per_user is None
-            else of_users(max_records_per_user, user_weighting, typical_records)
-        ),
+        **users,
     )
+    if isinstance(problem, Game):
+        return plan_game(problem, public, budget, solver)
+    if isinstance(solver, GameSolver):
+        raise TypeError(
+            f"{solver.title} plays games, and the problem is none: give a Solver such as GradientDescent()."
+        )
+    problem = posed_problem(problem, start)
+    public = replace(public, outputs=problem.loss.outputs)
     check_loss(problem, public)
     instance = Instance(problem, public, budget)
     default, reason = choose("auto" if solver is None else solver, instance)
-    plans = [replace(default.plan(instance), reason=reason)]
-    if solver is not None:
-        return Plans(tuple(plans))
-    refused: list[tuple[str, str]] = []
-    for kind in SOLVERS.values():
-        other = kind()
-        if other.title == default.title:
-            continue
-        obstacle = other.applicable(problem, public)
-        try:
-            if obstacle is None:
-                plans.append(other.plan(instance))
-        except (NotPriceable, BudgetTooSmall) as unpriced:
-            obstacle = str(unpriced)
-        if obstacle is not None:
-            refused.append((other.title, obstacle))
-    return Plans(tuple(plans), tuple(refused))
+    comparable = (kind for kind in SOLVERS.values() if kind().weighs_groups == default.weighs_groups)
+    others = comparable if solver is None else ()
+    return all_plans(default, reason, others, instance)
 
 
 def minimize(

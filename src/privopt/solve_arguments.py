@@ -1,10 +1,11 @@
-"""The arguments of `minimize` and `plan`: what is no budget, no data, no start or no loss gets one sentence.
+"""The arguments of `minimize`, `minimax` and `plan`: what is no budget, data, start, loss or game gets one sentence.
 
 Everything here is public and is looked at before anything is charged. A loss of the user's own is traced on shapes
 alone, as the engine will differentiate it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision
 from privopt.problems.glm import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
+from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import Public
 
 NOT_TRACED = (
@@ -137,6 +139,47 @@ def check_loss(problem: Problem, public: Public) -> None:
         except NOT_TRACED as traced:
             raise TypeError(
                 "the loss cannot be differentiated: it turns its arguments into NumPy arrays or Python numbers, or "
+                "decides by their values. Write it with jax.numpy in place of NumPy and math, and jnp.where or "
+                "jax.lax.cond in place of `if`."
+            ) from traced
+
+
+def check_game(game: Any, public: Public) -> None:
+    """Refuse what is no game, a game of other records, and a payoff that cannot be differentiated.
+
+    Raises:
+        TypeError: it is no game, or its payoff is no single real number or cannot be traced.
+        ValueError: its records have another number of features.
+    """
+    if not isinstance(game, Game):
+        what = game.__name__ + " itself" if isinstance(game, type) else type(game).__name__
+        raise TypeError(
+            f"the game must be a BilinearGame(rows=..., columns=...) or a SaddleProblem(payoff, x=..., y=..., "
+            f"sizes=...), got {what}."
+        )
+    obstacle = game.obstacle(public)
+    if obstacle is not None:
+        raise ValueError(f"the game does not fit the records: {obstacle}.")
+    if isinstance(game, BilinearGame):
+        return
+    sizes = [player.vertices.dimension for player in game.players.values()]
+    with double_precision():
+        shapes = [
+            jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((sizes[0],), (sizes[1],), (public.d,), ())
+        ]
+        try:
+            value = jax.eval_shape(game.payoff, *shapes)
+            if not _is_number(value):
+                raise TypeError(
+                    f"the payoff of one record must be one real number, got {_described(value)}: given x of shape "
+                    f"({sizes[0]},), y of shape ({sizes[1]},), features of shape ({public.d},) and a target of shape "
+                    "(), sum or average what belongs to the record."
+                )
+            for who in ("x", "y"):
+                jax.eval_shape(partial(game.slope, who), *shapes)
+        except NOT_TRACED as traced:
+            raise TypeError(
+                "the payoff cannot be differentiated: it turns its arguments into NumPy arrays or Python numbers, or "
                 "decides by their values. Write it with jax.numpy in place of NumPy and math, and jnp.where or "
                 "jax.lax.cond in place of `if`."
             ) from traced

@@ -11,15 +11,19 @@ import jax.numpy as jnp
 import numpy as np
 
 import privopt
+from privopt.data.units import Units
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball, L2Ball, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.problems.saddle import BilinearGame, SaddleProblem
+from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
+from privopt.queries.bias_reduced_gradient import BiasReducedGradient
+from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -27,24 +31,29 @@ from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
 from privopt.queries.group_losses import GroupLosses, GroupLossScores, GroupShares
 from privopt.queries.grouped_gradient import GroupedGradient, GroupedVertexScores
+from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
+from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanDistance, SignedErrors
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
+from privopt.queries.payoff_slope import PayoffSlope
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
+from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.user_average import UserAverage
 from privopt.queries.vertex_scores import VertexScores
+from privopt.queries.vertex_slopes import VertexSlopeChanges, VertexSlopes
 
 D = 4
 ROW_BOUND = 1.5
@@ -85,6 +94,7 @@ class PlainSquared(losses.Squared):
 
 PLAIN = PlainSquared()
 OWN, SOFTMAX, SQUARED = losses.RecordLoss(own_residual), losses.softmax(3), losses.squared
+HULL = ListedVertices(np.array([[1.0, 0.0, 2.0, -1.0], [0.0, -3.0, 0.5, 0.1], [1.0, 1.0, 1.0, 1.0]]))
 _RIDGE = Problem(losses.logistic, Ridge(0.1))
 GROUPED = GroupedLoss(losses.logistic, 2, (0.7, 0.3))
 _GROUP_WEIGHTS = np.array([0.4, 2.5])
@@ -144,6 +154,46 @@ EVERY_QUERY: dict[str, Query] = {
     "vertex scores, no kernel": VertexScores(loss=PLAIN, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, softmax": VertexScores(loss=SOFTMAX, at=WIDE, clip=0.2, offset=0.1 * WIDE),
     "vertex scores, own loss": VertexScores(loss=OWN, at=AT, clip=0.2, offset=0.0 * AT),
+    "vertex slopes": VertexSlopes(
+        loss=SQUARED,
+        at=AT,
+        vertices=CrossPolytopeVertices(D, 2.0),
+        clip=0.2,
+        offset=0.1 * AT,
+        offset_bound=0.1,
+    ),
+    "vertex slopes, simplex, softmax": VertexSlopes(
+        loss=SOFTMAX,
+        at=WIDE,
+        vertices=SimplexVertices(3 * D),
+        clip=0.2,
+        offset=0.1 * WIDE,
+        offset_bound=0.05,
+    ),
+    "vertex slopes, listed, no kernel": VertexSlopes(
+        loss=PLAIN, at=FAR, vertices=HULL, clip=3e-16, offset=0.0 * AT, offset_bound=0.0
+    ),
+    "changes of vertex slopes": VertexSlopeChanges(
+        loss=SQUARED,
+        at=AT,
+        anchor=BEFORE,
+        vertices=CrossPolytopeVertices(D, 2.0),
+        clip=0.2,
+        offset=0.1 * AT,
+        offset_bound=0.1,
+    ),
+    "changes of vertex slopes, no kernel": VertexSlopeChanges(
+        loss=PLAIN, at=FAR, anchor=BEFORE, vertices=HULL, clip=0.1, offset=0.0 * AT, offset_bound=0.0
+    ),
+    "changes of vertex slopes, own loss": VertexSlopeChanges(
+        loss=OWN,
+        at=AT,
+        anchor=BEFORE,
+        vertices=SimplexVertices(D),
+        clip=0.1,
+        offset=0.0 * AT,
+        offset_bound=0.0,
+    ),
     "polytope scores": PolytopeScores(loss=SQUARED, at=AT, vertices=CORNERS, clip=0.2, offset=0.1 * AT),
     "polytope scores, own loss": PolytopeScores(
         loss=OWN, at=AT, vertices=CORNERS[:1], clip=0.2, offset=0.0 * AT
@@ -218,7 +268,36 @@ EVERY_QUERY: dict[str, Query] = {
     "gradient of a player, scaled": PlayerGradient(
         game=SCALED_GAME, who="y", x=FAR, y=np.array([0.2, 0.8]), half_range=0.3
     ),
+    "slope of a player, along vertices": PlayerSlope(
+        game=OWN_GAME, who="x", x=AT, y=AT[:2] / 2.0, clip=0.3, along_vertices=True
+    ),
     "slope of a player": PlayerSlope(game=OWN_GAME, who="y", x=AT, y=AT[:2] / 2.0, clip=0.3),
+    "bias-reduced gradient": BiasReducedGradient(
+        game=OWN_GAME,
+        who="x",
+        x=np.stack([AT, BEFORE, FAR]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8]]),
+        gain=3.75,
+        difference_clip=0.2,
+        half_range=0.3,
+    ),
+    "bias-reduced gradient, both halves, scaled": BiasReducedGradient(
+        game=SCALED_GAME,
+        who="y",
+        x=np.stack([AT, FAR, BEFORE, AT]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0], [0.2, 0.8], [0.0, 1.0]]),
+        gain=1.0,
+        difference_clip=0.5,
+        half_range=0.3,
+    ),
+    "payoffs of candidates": CandidatePayoffs(
+        game=OWN_GAME,
+        x=np.stack([AT, FAR]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0]]),
+        x_answers=np.stack([[BEFORE, AT, FAR], [AT, AT, BEFORE]]),
+        y_answers=np.zeros((2, 0, 2)),
+        payoff_clip=0.7,
+    ),
     "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
     "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
@@ -244,7 +323,79 @@ class OfMean:
     pair: Callable[[Any, str, str], Any] | None = None
 
 
+PAIRS = MarginalMeans(workload=Workload.ways((3, 2, 3), 2))
+ANSWERS = QueryMeans(workload=Workload((3, 2, 3), queries=np.abs(np.sin(np.arange(90) ** 2)).reshape(5, 18)))
+_MODELLED = 0.3 + 0.2 * np.cos(np.arange(21))
+
+
+def coded_pair(rng: np.random.Generator, relation: str, layout: str) -> tuple[Units, Units]:
+    """Two coded tables that differ in one unit, records or users of two; most of it stands in few cells."""
+    users = "users" in layout
+    count, last = (10, 8) if users else (5, 4)
+    tables = [rng.choice([0, 0, 0, 1, 2, 9], (count, 3)) for _ in range(2)]
+    tables[1][:last] = tables[0][:last]
+    sizes = (last if relation == "add-or-remove-one" else count, count)
+    left, right = (
+        Units.from_codes(
+            table[:size],
+            levels=(3, 2, 3),
+            relation=relation,
+            n=5,
+            groups=np.arange(size) // 2 if users else None,
+            max_records_per_user=2,
+            user_weighting="user",
+        )
+        for table, size in zip(tables, sizes, strict=True)
+    )
+    return left, right
+
+
 EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
+    "gaps of candidates": OfMean(EVERY_QUERY["payoffs of candidates"], lambda mean: CandidateGaps(mean=mean)),
+    "gaps of candidates, a matrix game": OfMean(
+        CandidatePayoffs(
+            game=GAME,
+            x=np.ones((3, 1)),
+            y=np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+            x_answers=np.zeros((3, 0, 1)),
+            y_answers=np.zeros((3, 0, 3)),
+            payoff_clip=1.0,
+        ),
+        lambda mean: CandidateGaps(mean=mean),
+    ),
+    "a marginal": OfMean(PAIRS, lambda mean: HeldMarginal(mean=mean, place=1), coded_pair),
+    "an answer": OfMean(ANSWERS, lambda mean: HeldAnswer(mean=mean, place=2), coded_pair),
+    "errors of cells": OfMean(PAIRS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED), coded_pair),
+    "errors of answers": OfMean(
+        ANSWERS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED[:5] - 0.3), coded_pair
+    ),
+    "signed errors of cells": OfMean(
+        PAIRS, lambda mean: SignedErrors(mean=mean, modelled=_MODELLED), coded_pair
+    ),
+    "signed errors of answers": OfMean(
+        ANSWERS, lambda mean: SignedErrors(mean=mean, modelled=_MODELLED[:5]), coded_pair
+    ),
+    "distances of marginals": OfMean(
+        PAIRS,
+        lambda mean: MarginalDistances(
+            mean=mean, modelled=0.2 * _MODELLED, penalties=np.array([1.0, 30.0]), candidates=(2, 0)
+        ),
+        coded_pair,
+    ),
+    "mean distance of marginals": OfMean(
+        PAIRS, lambda mean: MeanDistance(mean=mean, modelled=0.2 * _MODELLED), coded_pair
+    ),
+    "mean error of answers": OfMean(
+        ANSWERS, lambda mean: MeanDistance(mean=mean, modelled=_MODELLED[:5] - 0.3), coded_pair
+    ),
+    "an answer of a table": OfMean(
+        PAIRS, lambda mean: TableAnswer(mean=mean, values=np.arange(9) % 2 * 1.0, place=1), coded_pair
+    ),
+    "the error of an answer of a table": OfMean(
+        PAIRS,
+        lambda mean: TableAnswerError(mean=mean, values=np.arange(9) % 2 * 1.0, place=1, modelled=0.4),
+        coded_pair,
+    ),
     "gradient of x": OfMean(
         PayoffMeans(game=GAME),
         lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.array([0.2, 0.5, 0.3])),
@@ -262,6 +413,17 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
     ),
     "gradient of x, offsets": OfMean(
         PayoffMeans(game=OFFSETS), lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.ones(1))
+    ),
+    "slope of x": OfMean(
+        PayoffMeans(game=BilinearGame(rows=3, columns=1)),
+        lambda mean: PayoffSlope(mean=mean, who="x", play=np.ones(1)),
+    ),
+    "slope of y": OfMean(
+        PayoffMeans(game=GAME), lambda mean: PayoffSlope(mean=mean, who="y", play=np.ones(1))
+    ),
+    "slope of y, offsets": OfMean(
+        PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True)),
+        lambda mean: PayoffSlope(mean=mean, who="y", play=np.ones(1)),
     ),
 }
 

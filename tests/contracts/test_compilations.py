@@ -3,10 +3,19 @@
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 import pytest
 from tests.contracts.cases import as_units, tagged, toy_arrays
 
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.ledger.sampling import EveryUnit
+from privopt.ledger.unlimited import Unlimited
+from privopt.precision import double_precision
+from privopt.problems.saddle import BilinearGame
+from privopt.public import Relation
+from privopt.queries.player_gradient import PlayerGradient
 from privopt.solve import minimize
 
 EVENT = "/jax/core/compile/backend_compile_duration"
@@ -33,3 +42,20 @@ def test_a_fit_with_another_budget_compiles_at_most_two_programs(case, relation,
     compiled.clear()
     minimize(case.problem, units, budget=Budget(30.0, 1e-4), solver=case.solver, random_state=2)
     assert len(compiled) <= 2, compiled
+
+
+def test_blocks_of_different_sizes_share_a_program(compiled):
+    """One pass over batches of many sizes compiles its query once."""
+    rows = np.random.default_rng(0).choice([-1.0, 1.0], (60, 6))
+    units = Units.from_arrays(rows, relation="replace-one", row_bound=3.0)
+    with double_precision():
+        blocks = LocalCurator(units, Unlimited(Relation.REPLACE_ONE)).blocks([7, 9, 13, 17])
+        game = BilinearGame(rows=3, columns=3)
+        asked = PlayerGradient(game=game, who="x", x=np.ones(3) / 3, y=np.ones(3) / 3, half_range=1.0)
+        values = []
+        for block in blocks:
+            values.append(block.private_value(asked, EveryUnit(), None))
+            if len(values) == 1:
+                compiled.clear()
+    assert not compiled
+    assert len({tuple(value) for value in values}) == 4

@@ -5,16 +5,17 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.support.scale_checks import LEVEL, WRONG_SCALES, frequency_p_value, softmax
 
-from privopt.ledger.events import NoEvent, ZCDPEvent
+from privopt.ledger.amounts import Budget
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event, NoEvent, SelectionsEvent
+from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.vertex_sampler import VertexSampler, inverse_cdf, rounding_delta, two_level_draw
+from privopt.mechanisms.vertex_sampler import VertexSampler
 
 REFERENCE_SCORES = np.array([0.3, -1.2, 0.8, 0.0])
 
@@ -30,71 +31,6 @@ def full_batch(
         half_range=1.0,
         sensitivities=factor * 2.0 / n,
     )
-
-
-# Drawing -------------------------------------------------------------------------------------------------------------
-
-
-def test_inverse_cdf_draws_have_their_reference_values() -> None:
-    """saddle-point reference 13.3."""
-    probabilities = softmax(REFERENCE_SCORES)
-    expected = [0.276803609645, 0.061763233750, 0.456371999029, 0.205061157576]
-    assert np.allclose(probabilities, expected, atol=1e-12)
-    uniforms = np.array([0.05, 0.31, 0.5, 0.77, 0.999])
-    assert inverse_cdf(np.tile(probabilities, (5, 1)), uniforms).tolist() == [0, 1, 2, 2, 3]
-
-
-def test_an_index_without_mass_is_never_drawn() -> None:
-    uniforms = np.array([0.0, 0.3, 1 - 2**-53])
-    masses = np.tile([0.0, 1e-300, 0.0, 3e-300, 0.0], (3, 1))
-    assert inverse_cdf(masses, uniforms).tolist() == [1, 3, 3]
-    scores = np.array([-1e4, 5.0, -1e4, -1e4, -1e4])
-    assert two_level_draw(scores, np.array([[0.0, 0.0], [1 - 2**-53, 1 - 2**-53]])).tolist() == [1, 1]
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 10, 17])
-def test_two_level_draws_have_exact_softmax_probabilities(size: int) -> None:
-    """The uniforms that give each index fill its probability: a fine grid stands in for the uniform distribution."""
-    scores = np.cos(np.arange(size)) * 2
-    grid = (np.arange(400) + 0.5) / 400
-    uniforms = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
-    frequencies = np.bincount(two_level_draw(scores, uniforms), minlength=size) / len(uniforms)
-    assert np.allclose(frequencies, softmax(scores), atol=2 / 400)
-
-
-@pytest.mark.parametrize("spread", [3.0, 60.0])
-def test_draws_have_softmax_frequencies_and_no_other_temperature(spread: float) -> None:
-    generator = np.random.default_rng(70)
-    scores = -spread * generator.random(1000)
-    noise = NoiseSource(seed=71)
-    for factor, accepted in [(1.0, True), *((wrong, False) for wrong in WRONG_SCALES)]:
-        drawn = two_level_draw(factor * scores, noise.uniform((20_000, 2)))
-        p_value = frequency_p_value(np.bincount(drawn, minlength=1000), softmax(scores))
-        assert p_value > LEVEL if accepted else p_value < LEVEL
-
-
-def test_the_compiled_draw_is_the_host_draw() -> None:
-    scores, uniforms = np.cos(np.arange(103)) * 5, NoiseSource(seed=72).uniform((500, 2))
-    with jax.enable_x64(True):
-        compiled = jax.jit(lambda s, u: two_level_draw(s, u, jnp))(scores, uniforms)
-    assert np.array_equal(np.asarray(compiled), two_level_draw(scores, uniforms))
-
-
-def test_the_rounding_of_draws_is_far_below_any_delta() -> None:
-    assert rounding_delta(10**6, 1, 1.0) == pytest.approx((1 + math.e) * 2000 * 2.0**-52)
-    assert rounding_delta(1, 10, 0.0) == pytest.approx(2 * 10 * 2 * 2.0**-52)
-    assert math.isfinite(rounding_delta(5, 1, math.inf))
-
-
-@pytest.mark.audit
-def test_draws_among_a_million_vertices_have_softmax_frequencies() -> None:
-    generator = np.random.default_rng(73)
-    scores = -60.0 * generator.random(10**6) ** 0.25
-    noise = NoiseSource(seed=74)
-    drawn = np.concatenate([two_level_draw(scores, noise.uniform((2000, 2))) for _ in range(20)])
-    for cells in (np.arange(10**6) // 5000, generator.integers(200, size=10**6)):
-        expected = np.bincount(cells, weights=softmax(scores))
-        assert frequency_p_value(np.bincount(cells[drawn], minlength=200), expected) > LEVEL
 
 
 # Price ---------------------------------------------------------------------------------------------------------------
@@ -135,7 +71,7 @@ def test_weighted_averages_over_the_full_batch_have_the_closed_price() -> None:
         sampler = full_batch(n=500, steps=12, power=0.5, scale=7.0, factor=factor, draws=3)
         closed = 3 * sum((2 * factor * 7.0 * math.sqrt(t) / 500) ** 2 for t in range(1, 12)) / 8
         assert sampler.rho() == pytest.approx(closed, rel=1e-9)
-        assert sampler.event() == ZCDPEvent(sampler.rho())
+        assert sampler.event() == SelectionsEvent(sampler.rho(), sampler.pure_epsilon())
 
 
 def test_a_single_pass_has_its_reference_price() -> None:
@@ -163,6 +99,60 @@ def test_the_rounding_of_the_scores_is_in_the_price() -> None:
     sampler = full_batch(n=10**6, steps=1000, power=0.5, scale=1.0)
     plain = sum((4 * math.sqrt(t) / 10**6) ** 2 for t in range(1, 1000)) / 8
     assert 1e-8 < sampler.rho() / plain - 1 < 1e-5
+
+
+def test_draws_may_differ_from_step_to_step_and_both_currencies_count_them() -> None:
+    sampler = VertexSampler.weighted_average(
+        step_weights=[1.0, 2.0, 3.0],
+        inverse_temperatures=[0.0, 1.0, 2.0, 3.0],
+        draws=[5, 0, 2, 7],
+        half_range=1.0,
+        sensitivities=0.01,
+    )
+    assert sampler.rho() == pytest.approx((2 * 0.02**2 + 7 * 0.03**2) / 8, rel=1e-9)
+    assert sampler.pure_epsilon() == pytest.approx(2 * 0.02 + 7 * 0.03, rel=1e-9)
+    assert sampler.scaled(3.0).rho() == pytest.approx(9 * sampler.rho(), rel=1e-9)
+    noise = NoiseSource(seed=79)
+    state = sampler.open(noise, (6,))
+    found = [sampler.draw(state, noise).shape]
+    for _ in range(3):
+        sampler.add(state, noise, np.zeros(6), 0.01)
+        found.append(sampler.draw(state, noise).shape)
+    assert found == [(5,), (0,), (2,), (7,)]
+
+
+@pytest.mark.parametrize("mixture", [False, True])
+def test_a_budget_without_delta_pays_by_pure_epsilon(mixture: bool) -> None:
+    def event(scale: float) -> Event:
+        return VertexSampler.weighted_average(
+            step_weights=[1.0, 2.0, 3.0],
+            inverse_temperatures=[math.sqrt(t) / scale for t in range(4)],
+            draws=2,
+            half_range=1.0,
+            sensitivities=0.01,
+            mixture=mixture,
+        ).event()
+
+    for budget in (Budget(1.0, 0.0), Budget(1.0, 2.5e-9)):
+        plan = event(calibrate(event, budget, "replace-one"))
+        assert 0.999 < Ledger(budget, "replace-one", plan=plan).epsilon() <= 1.0
+        assert isinstance(plan, SelectionsEvent)
+        if budget.delta == 0:
+            assert plan.epsilon == pytest.approx(1.0, rel=1e-6)
+
+
+def test_many_patterns_are_priced_in_no_time() -> None:
+    sampler = VertexSampler.weighted_average(
+        step_weights=[t + 1.0 for t in range(1000)],
+        inverse_temperatures=[math.sqrt(t) for t in range(1001)],
+        draws=1,
+        half_range=1.0,
+        sensitivities=0.01,
+        participation=VertexSampler.one_item(1000),
+    )
+    assert sampler.rho() == pytest.approx(
+        max(float(np.sum(sampler.range_bounds((item,)) ** 2)) / 8 for item in range(1000)), rel=1e-12
+    )
 
 
 # The stream ----------------------------------------------------------------------------------------------------------
@@ -273,6 +263,71 @@ def test_the_hidden_state_stays_hidden(duplicate: Any) -> None:
         duplicate(state)
 
 
+# Mixtures ------------------------------------------------------------------------------------------------------------
+
+
+def mixed(draws: tuple[int, ...], temperatures: tuple[float, ...]) -> VertexSampler:
+    return VertexSampler(
+        item_weights=(4.0,) * (len(draws) - 1),
+        temperatures=temperatures,
+        draws=draws,
+        participation=VertexSampler.every_item(len(draws) - 1),
+        largest_item=0.5,
+        mixture=True,
+    )
+
+
+def test_a_mixture_is_charged_at_the_largest_range_so_far() -> None:
+    sampler = mixed((1, 2, 3, 4), (9.0, 0.1, 0.3, 0.05))
+    assert sampler.range_bounds((0, 1, 2)) == pytest.approx([0.0, 0.4, 2.4, 2.4], rel=1e-9)
+    assert sampler.rho() == pytest.approx((2 * 0.4**2 + 7 * 2.4**2) / 8, rel=1e-9)
+    assert sampler.pure_epsilon() == pytest.approx(2 * 0.4 + 7 * 2.4, rel=1e-9)
+
+
+def test_a_draw_from_the_average_of_two_softmaxes_has_the_reference_divergence() -> None:
+    """Saddle reference 13.2, mixture: t = 2, d = 3, B = 1, step 0.7, gradients in {-1, 1}^3."""
+    sampler = mixed((0, 1), (0.0, 0.7))
+
+    def law(gradient: tuple[int, ...]) -> NDArray[np.float64]:
+        noise = NoiseSource(seed=80)
+        state = sampler.open(noise, (3,))
+        parts = []
+        for _ in range(2):
+            parts.append(softmax(-sampler.temperatures[state.drawn] * state.private_scores))
+            sampler.draw(state, noise)
+            if state.added == 0:
+                sampler.add(state, noise, np.array(gradient, dtype=float), 4.0)
+        return np.mean(parts, axis=0)
+
+    laws = [law(gradient) for gradient in itertools.product((-1, 1), repeat=3)]
+    worst = max(
+        math.log(np.sum(p**order * q ** (1 - order))) / (order - 1) / order
+        for p in laws
+        for q in laws
+        for order in (1.01, 1.5, 2.0, 4.0, 8.0)
+    )
+    assert worst == pytest.approx(0.190, abs=5e-4)
+    assert sampler.rho() == pytest.approx(0.98, rel=1e-9)
+    assert worst <= sampler.rho()
+
+
+def test_vertices_of_a_mixture_follow_the_average_of_the_softmaxes() -> None:
+    sampler = mixed((0, 0, 30_000), (1.0, 0.3, 0.5))
+    noise = NoiseSource(seed=81)
+    state = sampler.open(noise, (4,))
+    parts = []
+    for t in range(3):
+        parts.append(softmax(-sampler.temperatures[t] * state.private_scores))
+        found = sampler.draw(state, noise)
+        if t < 2:
+            assert found.shape == (0,)
+            sampler.add(state, noise, np.cos(np.arange(4.0) + 3 * t), 1.0)
+    counts = np.bincount(found, minlength=4)
+    assert frequency_p_value(counts, np.mean(parts, axis=0)) > LEVEL
+    for part in parts:
+        assert frequency_p_value(counts, part) < LEVEL
+
+
 # An exact audit ------------------------------------------------------------------------------------------------------
 
 
@@ -347,7 +402,8 @@ def test_the_price_bounds_the_renyi_divergence_of_all_transcripts(
             ]
         )
 
-    rho = 2 * sampler().rho()
+    one = sampler()
+    rho, scale = 2 * one.rho(), np.array([0.0, *(1.5 * math.sqrt(t) for t in (1, 2, 3))])
     worst = 0.0
     for position in range(0, 1 if schedule == "full" else units - batch, batch):
         laws = law(table, position), law(neighbour, position)
@@ -358,3 +414,10 @@ def test_the_price_bounds_the_renyi_divergence_of_all_transcripts(
     assert worst <= rho
     assert worst == pytest.approx(expected, abs=6e-4)
     assert rho == pytest.approx({"full": 0.375, "pass": 0.734375}[schedule] * factor**2, rel=1e-9)
+    # Wrong prices that the audit would find: ranges halved (c = 1 for 2, or L for 2 L), one player forgotten, and the
+    # last item's weight in place of all that a unit has moved.
+    last = np.array([0.0, *(one.item_weights[t - 1] * one.temperatures[t] for t in (1, 2, 3))])
+    assert last[1] == pytest.approx(scale[1] * sensitivity)
+    wrong = [rho / 4, rho / 2]
+    wrong += [2 * float(np.sum(last**2)) / 8] if schedule == "full" else [2 * float(np.max(last**2)) / 8]
+    assert all(price < worst for price in wrong)

@@ -92,7 +92,12 @@ def test_a_plan_is_json_whatever_its_numbers_are() -> None:
     document = json.loads(json.dumps(odd.to_dict(), allow_nan=False))
     assert document["settings"]["clip"] == "infinity"
     assert document["predicted_excess"] == "nan"
-    assert document["bound"] == {"value": "infinity", "probability": 0.95, "condition": "it holds"}
+    assert document["bound"] == {
+        "value": "infinity",
+        "probability": 0.95,
+        "condition": "it holds",
+        "of": "excess",
+    }
     assert document["indicators"]["floor"] == {"value": "infinity", "meaning": "none"}
     assert document["indicators"]["long"]["value"] == "1,000 numbers"
 

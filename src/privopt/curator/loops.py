@@ -31,6 +31,7 @@ from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.public import Public
 from privopt.queries.base import (
     ArgminQuery,
+    FunctionOfMean,
     MeanQuery,
     PassQuery,
     Query,
@@ -93,7 +94,8 @@ def require_fit(
             charged for a sample, the sample is one of another number of units, the query cannot tell which records a
             user owns, or it reads numbers and the rows are coded, or the other way round.
     """
-    query.require_rows(public)
+    if not isinstance(query, StatisticOfHeld | FunctionOfMean):
+        query.require_rows(public)
     require_pure(query, public)
     if isinstance(query, StatisticOfHeld) and isinstance(mechanism, Mechanism):
         held: Any = query.held

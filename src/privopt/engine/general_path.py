@@ -4,6 +4,7 @@ Also the JAX form of generalised-linear queries, for losses without a compiled k
 The functions without an underscore are pure and can be traced; nothing here knows where the rows come from.
 """
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -42,14 +43,20 @@ def chunk_length(query: MeanQuery, public: Public, *, sampled: bool) -> int:
         cancels or is counted may move far by that.
     """
     leaves, structure = jax.tree.flatten(query)
-    key = (structure, tuple(jnp.shape(leaf) for leaf in leaves), public)
+    width_of = of_any_number(public)
+    key = (structure, tuple(jnp.shape(leaf) for leaf in leaves), width_of)
     if key not in _widths:
-        _widths[key] = int(np.prod(jax.eval_shape(partial(_one_contribution, public=public), query).shape))
+        _widths[key] = int(np.prod(jax.eval_shape(partial(_one_contribution, public=width_of), query).shape))
     width = _widths[key]
     # Features twice (float32 and float64), then each record's contribution and its derivative's intermediates.
     return block_length(
         8 * public.records_per_unit * (2 * public.d + 3 * width) + 24 * width, public, sampled=sampled
     )
+
+
+def of_any_number(public: Public) -> Public:
+    """What is public about one of the units, the same for blocks of all sizes: a trace for one serves the others."""
+    return replace(public, n=2, drawn=False)
 
 
 def contribution_shape(query: MeanQuery, public: Public) -> tuple[int, ...]:

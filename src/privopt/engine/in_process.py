@@ -16,6 +16,7 @@ from privopt.engine.compiled_loops import TracedRows, traced_arrays
 from privopt.engine.general_path import (
     block_coefficients,
     block_length,
+    of_any_number,
 )
 from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
 from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
@@ -197,6 +198,9 @@ class InProcessEngine:
     ) -> NDArray[np.float64]:
         """Records in blocks: two matrix products in NumPy, the coefficients between them in JAX."""
         units, points = self.units, np.asarray(form.points, np.float64)
+        # A form of somebody's own may look at how many units there are.
+        own = not type(query).__module__.startswith("privopt.")
+        public = units.public if own else of_any_number(units.public)
         private_norms = self._norms(form.norm)
         count = units.private_count if private_draw is None else len(private_draw)
         entries = 2 * units.public.d + points.shape[1] + 3 * form.outputs
@@ -222,7 +226,7 @@ class InProcessEngine:
                 _padded(units.private_targets[positions], length),
                 _padded(private_norms[positions], length),
                 _padded(units.private_present[positions], length),
-                public=units.public,
+                public=public,
             )
             total.add(private_block.T @ np.asarray(private_coefficients)[: stop - start], stop - start)
         return total.total().reshape(form.shape)

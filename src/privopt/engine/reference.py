@@ -16,7 +16,13 @@ from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.data.users import within
 from privopt.engine.compiled_loops import TracedRows, traced_arrays
-from privopt.engine.general_path import UnitChunk, chunk_contributions, chunk_length, chunk_sum
+from privopt.engine.general_path import (
+    UnitChunk,
+    chunk_contributions,
+    chunk_length,
+    chunk_sum,
+    of_any_number,
+)
 from privopt.engine.rounding import BlockedSum
 from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.precision import double_precision
@@ -142,8 +148,10 @@ class ReferenceEngine:
     ) -> NDArray[np.float64]:
         """The sum, chunk after chunk; `by_rows` uses the generalised-linear form of a query, if it has one."""
         total: BlockedSum | None = None
+        # Without a row form a contribution depends on its own unit, and on nothing that says how many there are.
+        public = self.units.public if by_rows else of_any_number(self.units.public)
         for private_chunk, units in self._chunks(query, private_draw):
-            private_part = chunk_sum(query, private_chunk, public=self.units.public, by_rows=by_rows)
+            private_part = chunk_sum(query, private_chunk, public=public, by_rows=by_rows)
             total = BlockedSum(private_part.shape) if total is None else total
             total.add(np.asarray(private_part), units)
         assert total is not None

@@ -162,7 +162,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         if penalty.is_chosen:
             return penalty.shown_in(self._planned_search(shape, None).plan, None)
         setup = self._setup(shape, None)
-        return penalty.shown_in(plan_fit(setup, self._solver()), setup.alpha)
+        return penalty.shown_in(plan_fit(setup, self._solver(setup)), setup.alpha)
 
     def compare_caps(
         self, *, n_features: int, n: int | None = None, caps: Sequence[int] = CAPS
@@ -197,10 +197,6 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """What there is of `PenaltyArguments` beside arguments of the same names."""
         return {}
 
-    def _solver(self) -> Solver | str:
-        """What fits the model."""
-        return self.solver
-
     def _budget(self, given: Specification, rows: int | None) -> Budget:
         """The budget of a fit; `rows`, if public, is named in the advice on delta.
 
@@ -222,18 +218,23 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """Everything public about a fit of some shape."""
         return Setup.of(self._specification(), self._target(y), shape)
 
+    def _solver(self, setup: Setup) -> Solver | str:
+        """What solves a fit."""
+        del setup
+        return self.solver
+
     def _fit_alone(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
         """One model, after the bounds where they are to be estimated."""
         setup = self._setup(shape, records.private_targets)
         scales = ScaleEstimation.of(setup)
         if scales is not None:
-            staged = plan_stages(setup, scales, self._solver())
+            staged = plan_stages(setup, scales, self._solver(setup))
             return fit_in_stages(staged, records, account=self.account, observer=observer)
         result = minimize(
             setup.problem,
             setup.units(records),
             budget=shape.known_budget,
-            solver=self._solver(),
+            solver=self._solver(setup),
             account=self.account,
             random_state=self.random_state,
             observer=observer,
@@ -259,7 +260,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             Setup.of(given.with_strength(alpha), target, shape) for alpha in given.penalty.strengths(default)
         ]
         return plan_search(
-            [Candidate(setup=setup, solver=self._solver()) for setup in setups],
+            [Candidate(setup=setup, solver=self._solver(setup)) for setup in setups],
             self._scored(shape, y),
             holdout=HOLDOUT,
             selection_share=SELECTION_SHARE,

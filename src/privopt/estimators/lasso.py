@@ -13,6 +13,7 @@ from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.classifiers import LogisticClassifier
 from privopt.estimators.regressors import PrivateRegressor
+from privopt.estimators.setup import Setup
 from privopt.estimators.targets import Numbers
 from privopt.problems import losses
 from privopt.solvers.base import Solver
@@ -59,7 +60,8 @@ class LassoModel(PrivateLinearModel, abc.ABC):
         radius = arguments.positive("radius", self.radius, "a bound on ||w||_1") if given else RADIUS
         return {"l1_radius": radius, "guessed_radius": not given}
 
-    def _solver(self) -> Solver | str:
+    def _solver(self, setup: Setup) -> Solver | str:
+        del setup
         arguments.check_switch("refit", self.refit)
         arguments.check_switch("single_pass", self.single_pass)
         if not (self.refit or self.single_pass):

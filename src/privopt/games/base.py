@@ -29,15 +29,27 @@ class GameSolver(Program[Game]):
         """Whatever can be played on such records."""
         return problem.obstacle(public)
 
+    @property
+    def holds_payoffs(self) -> bool:
+        """Whether the mean payoffs of a bilinear game are computed once, and rounds work on those."""
+        return False
+
+    def evaluations(self) -> float:
+        """How often a player's gradient is computed on all units; by default once a pass."""
+        return self.passes()
+
     def seconds(self, problem: Game, public: Public) -> float:
         """Rough time of a run of this configured program on data that are loaded."""
         records = public.n * public.typical_records
-        sizes = problem.x.vertices.dimension + problem.y.vertices.dimension
-        if isinstance(problem, BilinearGame):
+        if self.holds_payoffs and isinstance(problem, BilinearGame):
             cells = problem.rows * problem.columns
-            return cells * (records * _SUM_SECONDS + self.passes() * _CELL_SECONDS) + self._release_seconds()
+            return (
+                cells * (records * _SUM_SECONDS + self.evaluations() * _CELL_SECONDS)
+                + self._release_seconds()
+            )
+        sizes = problem.x.vertices.dimension + problem.y.vertices.dimension
         step = records * (OWN_SECONDS + sizes * OWN_PARAMETER_SECONDS)
-        return self.passes() * step + self._release_seconds()
+        return self.evaluations() * step + self._release_seconds()
 
     def _release_seconds(self) -> float:
         return self.releases() * RELEASE_SECONDS

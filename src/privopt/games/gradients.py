@@ -1,6 +1,8 @@
 """Where a player's gradient along the vertices comes from: the records, or payoffs that the curator holds."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,17 +10,19 @@ from numpy.typing import NDArray
 
 from privopt.curator.base import Curator
 from privopt.curator.handles import HiddenMean
-from privopt.problems.saddle import BilinearGame, Game, Who
+from privopt.problems.saddle import BilinearGame, Game, Player, Who
+from privopt.problems.vertices import SimplexVertices
 from privopt.queries.base import Query
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
-from privopt.queries.player_gradient import PlayerGradient
+from privopt.queries.payoff_slope import PayoffSlope
+from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 
 Strategy = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Gradients:
-    """The queries of one curator's units for both players' gradients, in the range norm.
+    """The queries of one curator's units for both players' gradients, in the range norm or in l2.
 
     Attributes:
         game: the payoff of a record.
@@ -42,8 +46,48 @@ class Gradients:
     def of(self, who: Who, x: Strategy, y: Strategy) -> Query:
         """The gradient of f by x's weights on vertices, or of -f by y's, at strategies in coordinates."""
         if self.held is not None:
-            return PayoffGradient(mean=self.held, who=who, play=jnp.asarray(y if who == "x" else x))
+            return PayoffGradient(mean=self.held, who=who, play=_against(who, x, y))
         half_range = self.game.players[who].half_range
         return PlayerGradient(
             game=self.game, who=who, x=jnp.asarray(x), y=jnp.asarray(y), half_range=half_range
         )
+
+    def scores(self, who: Who, x: Strategy, y: Strategy) -> Query:
+        """The gradient turned: the vertex that answers best to the other strategy has the largest entry."""
+        query: Any = self.of(who, x, y)
+        return replace(query, negated=True)
+
+    def along_vertices(self, who: Who, x: Strategy, y: Strategy, clip: float) -> Query:
+        """The same gradient up to a number added to all its entries, in l2: each unit's is at most `clip` long.
+
+        Args:
+            who: whose gradient.
+            x: a strategy, in coordinates.
+            y: likewise.
+            clip: largest l2 norm of a unit's gradient less its mean; from `plain_clip` on nothing is clipped, and held
+                payoffs serve.
+        """
+        if self.held is not None and clip >= plain_clip(self.game.players[who]):
+            return PayoffSlope(mean=self.held, who=who, play=_against(who, x, y))
+        return PlayerSlope(
+            game=self.game, who=who, x=jnp.asarray(x), y=jnp.asarray(y), clip=clip, along_vertices=True
+        )
+
+    def in_coordinates(self, who: Who, x: Strategy, y: Strategy, clip: float) -> Query:
+        """The gradient in the player's coordinates, in l2: each unit's is at most `clip` long.
+
+        On a simplex a number added to all entries moves no strategy: there it is the gradient along the vertices.
+        """
+        if isinstance(self.game.players[who].vertices, SimplexVertices):
+            return self.along_vertices(who, x, y, clip)
+        return PlayerSlope(game=self.game, who=who, x=jnp.asarray(x), y=jnp.asarray(y), clip=clip)
+
+
+def _against(who: Who, x: Strategy, y: Strategy) -> Any:
+    """The strategy that `who` plays against."""
+    return np.asarray(y if who == "x" else x, np.float64)
+
+
+def plain_clip(player: Player) -> float:
+    """The l2 norm of the longest gradient along the vertices: entries within the half-range, less their mean."""
+    return player.half_range * math.sqrt(player.vertices.count)

@@ -16,6 +16,7 @@ class Forecast:
         bound: a bound on the excess; None where there is none.
         indicators: by name, public numbers that say what can be hoped of this solver.
         notices: sentences that a user should read.
+        measure: what `excess` is: that of an objective, or the "duality gap" of a game.
     """
 
     excess: float | None = None
@@ -23,6 +24,7 @@ class Forecast:
     bound: Bound | None = None
     indicators: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
     notices: tuple[str, ...] = ()
+    measure: str = "excess"
 
     def noting(self, *notices: str) -> "Forecast":
         """The same with further notices."""

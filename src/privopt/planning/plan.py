@@ -46,14 +46,16 @@ class Bound:
     """A bound on the excess of the result, known before the data is read.
 
     Attributes:
-        value: the excess objective.
-        probability: with which it holds, over the noise.
+        value: the excess objective, or what `of` names.
+        probability: with which it holds, over the noise; None for a bound on the expectation.
         condition: what it rests on, in words.
+        of: what is bounded: the "excess" of an objective, the "duality gap" of a game.
     """
 
     value: float
-    probability: float
+    probability: float | None
     condition: str
+    of: str = "excess"
 
     @property
     def sentence(self) -> str:
@@ -61,13 +63,14 @@ class Bound:
         rests = self.condition.strip().rstrip(".")
         if rests and not rests.startswith(("if ", "provided ", "as long as ", "for ", "in expectation")):
             rests = f"if {rests}"
-        return ", ".join(
-            part
-            for part in (
-                f"excess at most {figure(self.value)} with probability {figure(self.probability)}",
-                rests,
-            )
-            if part
+        how = self.occasion
+        return ", ".join(part for part in (f"{self.of} at most {figure(self.value)} {how}", rests) if part)
+
+    @property
+    def occasion(self) -> str:
+        """How often it holds, in words."""
+        return (
+            "in expectation" if self.probability is None else f"with probability {figure(self.probability)}"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -77,7 +80,13 @@ class Bound:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Bound":
         """Rebuild it from what `to_dict` gave."""
-        return cls(float(values["value"]), float(values["probability"]), values["condition"])
+        chance = values["probability"]
+        return cls(
+            float(values["value"]),
+            None if chance is None else float(chance),
+            values["condition"],
+            values.get("of", "excess"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +110,7 @@ class Plan:
         notices: sentences for the user, from public quantities.
         adaptive: whether `releases` and `passes` are the most there can be, and the run may end earlier.
         reason: why "auto" chose this solver, as the end of a sentence that begins with "because".
+        measure: what `predicted_excess` is: the "excess" of an objective, the "duality gap" of a game.
     """
 
     solver: str
@@ -119,6 +129,7 @@ class Plan:
     notices: tuple[str, ...] = field(default=())
     adaptive: bool = False
     reason: str = ""
+    measure: str = "excess"
 
     @property
     def epsilon(self) -> float:
@@ -156,6 +167,7 @@ class Plan:
                 "indicators": {name: found.to_dict() for name, found in self.indicators.items()},
                 "notices": list(self.notices),
                 "reason": self.reason,
+                "measure": self.measure,
             }
         )
 
@@ -183,6 +195,7 @@ class Plan:
             notices=tuple(values["notices"]),
             adaptive=values.get("adaptive", False),
             reason=values.get("reason", ""),
+            measure=values.get("measure", "excess"),
         )
 
     def rows(self) -> list[tuple[str, str]]:
@@ -218,6 +231,8 @@ class Plan:
         if self.predicted_excess is None:
             return f"no prediction: {self.prediction}" if self.prediction else "no prediction"
         meaning = f" ({self.prediction})" if self.prediction else ""
+        if self.measure != "excess":
+            return f"{self.measure} about {figure(self.predicted_excess)}{meaning}"
         return f"objective about {figure(self.predicted_excess)} above its non-private optimum{meaning}"
 
     @property
@@ -279,6 +294,9 @@ def compared(plans: Sequence[Plan]) -> list[str]:
 def comparison(plan: Plan) -> tuple[str, str, str, str, str]:
     """The solver, and in words what `COMPARED` names."""
     excess = "-" if plan.predicted_excess is None else figure(plan.predicted_excess)
-    bound = "-" if plan.bound is None else f"{figure(plan.bound.value)} at {figure(plan.bound.probability)}"
+    bound = "-"
+    if plan.bound is not None:
+        chance = plan.bound.probability
+        bound = f"{figure(plan.bound.value)} {'on average' if chance is None else f'at {figure(chance)}'}"
     releases = f"{'<= ' if plan.adaptive else ''}{plan.releases:,}"
     return plan.solver, releases, _many(plan.passes), excess, bound

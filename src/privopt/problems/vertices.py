@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from privopt.problems.constraints import Box, Constraint, L1Ball, Simplex
+from privopt.problems.constraints import Box, Constraint, L1Ball, Polytope, Simplex
 
 MOST_VERTICES = 1_000_000  # of a box, whose vertices are listed
 Vector = NDArray[np.float64]
@@ -167,9 +167,32 @@ def vertices_of(constraint: Constraint, size: int) -> Vertices:
         return CrossPolytopeVertices(size, constraint.radius)
     if isinstance(constraint, Box):
         return _corners(constraint, size)
+    if isinstance(constraint, Polytope):
+        if constraint.matrix.shape[1] != size:
+            raise ValueError(
+                f"the vertices have {constraint.matrix.shape[1]} coordinates, and the set is one of {size}."
+            )
+        return ListedVertices(constraint.matrix)
     raise ValueError(
         f"a set of strategies must have vertices to draw, and {constraint!r} lists none: use Simplex(), "
         "L1Ball(radius), Polytope(vertices), or a Box of few coordinates."
+    )
+
+
+def set_of(vertices: Vertices) -> Constraint:
+    """The convex hull of vertices, as a set that projects onto itself.
+
+    Raises:
+        TypeError: the vertices are of a class of somebody's own.
+    """
+    if isinstance(vertices, SimplexVertices):
+        return Simplex(vertices.radius)
+    if isinstance(vertices, CrossPolytopeVertices):
+        return L1Ball(vertices.radius)
+    if isinstance(vertices, ListedVertices):
+        return Polytope(vertices.rows)
+    raise TypeError(
+        f"no projection onto the hull of {type(vertices).__name__} is known: list the vertices in a Polytope."
     )
 
 

@@ -214,6 +214,8 @@ class Query(abc.ABC):
     def require_rows(self, public: Public) -> None:
         """Refuse rows that are not what the query reads, from public facts: by default, those of a coded table.
 
+        It is not asked of a query that reads none, but points or a mean that the curator holds.
+
         Raises:
             ValueError: they are not.
         """
@@ -330,10 +332,6 @@ class StatisticOfHeld(Query):
     on_samples: ClassVar[frozenset[str]] = frozenset()
 
     held: Any
-
-    def require_rows(self, public: Public) -> None:
-        """It reads no rows."""
-        del public
 
     @abc.abstractmethod
     def value(self, private_vectors: Float[Array, "p k"], private_present: Bool[Array, " p"]) -> Array:

@@ -13,6 +13,7 @@ from jax.extend import core
 
 from privopt.precision import double_precision
 from privopt.problems.glm import RecordLoss
+from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, RecordSum, UnitSum
 
@@ -54,6 +55,28 @@ def _trace_loss(value: Any, shape: tuple[int, ...], d: int, name: str) -> None:
     with double_precision():
         traced = jax.make_jaxpr(value)(jnp.zeros(shape), jnp.zeros(d), jnp.zeros(()))
     _require_no_effects(traced, f"the loss {name!r}")
+
+
+def require_pure_payoff(game: Game, public: Public) -> None:
+    """Refuse a user-written payoff with effects.
+
+    Args:
+        game: any game; the library's own matrix games are not traced.
+        public: says how many features a record has.
+    Raises:
+        ValueError: a record would leave the program other than through the payoff.
+    """
+    if not isinstance(game, BilinearGame):
+        sizes = tuple(player.vertices.dimension for player in game.players.values())
+        _trace_payoff(game, sizes, public.d)
+
+
+@cache
+def _trace_payoff(game: Game, sizes: tuple[int, int], d: int) -> None:
+    x, y = (jnp.zeros(size) for size in sizes)
+    with double_precision():
+        traced = jax.make_jaxpr(game.payoff)(x, y, jnp.zeros(d), jnp.zeros(()))
+    _require_no_effects(traced, "the payoff")
 
 
 _traced: set[Any] = set()

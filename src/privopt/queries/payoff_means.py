@@ -1,5 +1,6 @@
 """The mean payoffs of a bilinear game, and each player's gradient as a function of them."""
 
+from dataclasses import field
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -34,7 +35,7 @@ class PayoffMeans(RecordSum):
 
     def radius(self) -> Scalar:
         """The l2 norm of the largest contribution, a margin for the engine's clip included."""
-        return payoff_radius(self.game) * (1.0 + 1e-8)
+        return self.game.payoff_radius * (1.0 + 1e-8)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """Rows times columns, and both players' offsets."""
@@ -56,14 +57,6 @@ def payoff_size(game: BilinearGame) -> int:
     return game.rows * game.columns + (game.rows + game.columns if game.offsets else 0)
 
 
-def payoff_radius(game: BilinearGame) -> float:
-    """The l2 norm of one record's largest payoffs."""
-    largest, cells = game.largest_entry, game.rows * game.columns
-    if not game.offsets:
-        return largest**2 * cells**0.5
-    return 0.5 * (largest**4 * cells + largest**2 * (game.rows + game.columns)) ** 0.5
-
-
 def unpacked(
     game: BilinearGame, values: Any
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -76,6 +69,23 @@ def unpacked(
     return matrix, flat[cells : cells + game.rows], flat[cells + game.rows :]
 
 
+def held_game(mean: Any, name: str) -> BilinearGame:
+    """The game whose payoffs are held, for a query that rests on how they are made.
+
+    Args:
+        mean: a handle.
+        name: of the query.
+    Raises:
+        TypeError: something else is held.
+    """
+    if type(mean.query) is not PayoffMeans:
+        raise TypeError(
+            f"{name} is a function of PayoffMeans, and {mean.query.name} is held: its sensitivity rests on how payoffs "
+            "are made."
+        )
+    return mean.query.game
+
+
 @query
 class PayoffGradient(FunctionOfMean):
     """One player's gradient of a bilinear game, from its held mean payoffs: `A y + p`, or `q - A^T x`.
@@ -84,11 +94,12 @@ class PayoffGradient(FunctionOfMean):
         mean: from `hold_mean(PayoffMeans(...))`.
         who: whose gradient, "x" of f or "y" of -f.
         play: the other player's strategy, weights of sum 1.
+        negated: whether the entries are turned, so that the best pure strategy has the largest.
     Privacy:
-        Exactly, the value is the mean over units of u (v . play) + p (or q - v (u . play)), halved with offsets. With
-        weights of sum 1 the range of such a vector is at most 2 L, L the game's `half_range`: entries of u differ by at
-        most high - low and |v . play| <= b. A user's is an average of such vectors with a weight of at most 1. So one
-        unit moves the value by a vector of range at most factor 2 L / n.
+        Exactly, the value is, up to the sign, the mean over units of u (v . play) + p (or q - v (u . play)), halved
+        with offsets. With weights of sum 1 the range of such a vector is at most 2 L, L the game's `half_range`:
+        entries of u differ by at most high - low and |v . play| <= b. A user's is an average of such vectors with a
+        weight of at most 1. So one unit moves the value by a vector of range at most factor 2 L / n.
         Rounding: an entry of the held mean is off by at most r = `mean.rounding` times the largest entry a, on both
         data sets together, so a convex combination and an offset by 2 r a, a range by 4 r a. The product with the play
         rounds an entry by at most (d + 2) 2^-53 a, d the length of the play, in each data set: 8 (d + 2) 2^-53 a
@@ -100,20 +111,12 @@ class PayoffGradient(FunctionOfMean):
     mean: Any = static()
     who: Who = static()
     play: Float[Array, " vertices"]
+    negated: bool = field(default=False, metadata={"static": True})
 
     @property
     def game(self) -> BilinearGame:
-        """The held game.
-
-        Raises:
-            TypeError: something else is held.
-        """
-        if type(self.mean.query) is not PayoffMeans:
-            raise TypeError(
-                f"PayoffGradient is a function of PayoffMeans, and {self.mean.query.name} is held: its sensitivity "
-                "rests on how payoffs are made."
-            )
-        return self.mean.query.game
+        """The held game."""
+        return held_game(self.mean, self.name)
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor 2 L / n, and rounding."""
@@ -129,12 +132,14 @@ class PayoffGradient(FunctionOfMean):
     def shape(self, public: Public) -> tuple[int, ...]:
         """One entry a pure strategy."""
         del public
-        return (self.game.players[self.who].vertices.count,)
+        return (self.game.rows if self.who == "x" else self.game.columns,)
 
     def value(self, private_mean: NDArray[np.float64]) -> NDArray[np.float64]:
         """See the class."""
         private_matrix, private_p, private_q = unpacked(self.game, private_mean)
         play = np.asarray(self.play, np.float64)
         if self.who == "x":
-            return private_matrix @ play + private_p
-        return private_q - private_matrix.T @ play
+            private_gradient = private_matrix @ play + private_p
+        else:
+            private_gradient = private_q - private_matrix.T @ play
+        return -private_gradient if self.negated else private_gradient

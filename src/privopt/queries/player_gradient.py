@@ -1,5 +1,6 @@
 """The gradient of a game along one player's vertices, or in their coordinates: means over units."""
 
+from dataclasses import field
 from typing import ClassVar
 
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ class PlayerGradient(RecordSum):
         who: whose gradient, "x" of f or "y" of -f.
         x, y: public strategies, in coordinates.
         half_range: L; infinite only when privacy is switched off.
+        negated: whether the entries are turned, so that the best vertex has the largest: for a choice of one.
     Privacy:
         Sensitivity in the *range* (largest minus smallest entry). A number added to all entries changes no draw from
         their softmax, so of each unit's vector v the midrange m = max v / 2 + min v / 2 is subtracted (each half is
@@ -37,6 +39,7 @@ class PlayerGradient(RecordSum):
     x: Float[Array, " p"]
     y: Float[Array, " q"]
     half_range: Scalar
+    negated: bool = field(default=False, metadata={"static": True})
 
     def radius(self) -> Scalar:
         """2 L, in range."""
@@ -49,7 +52,8 @@ class PlayerGradient(RecordSum):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The gradient of one record's payoff along the vertices."""
-        return self.game.vertex_slope(self.who, self.x, self.y, private_features, private_target)
+        private_slope = self.game.vertex_slope(self.who, self.x, self.y, private_features, private_target)
+        return -private_slope if self.negated else private_slope
 
     def clip_unit(self, private_vector: Array) -> Array:
         """Centre one unit's vector and clip it into [-L, L]."""
@@ -58,13 +62,15 @@ class PlayerGradient(RecordSum):
 
 @query
 class PlayerSlope(RecordSum):
-    """The mean over units of one player's gradient in coordinates, each scaled into the l2 ball of radius `clip`.
+    """The mean over units of one player's gradient, each scaled into the l2 ball of radius `clip`.
 
     Attributes:
         game: the payoff of a record, and both players' sets.
         who: whose gradient, "x" of f or "y" of -f.
         x, y: public strategies, in coordinates.
         clip: C, the largest l2 norm of one unit's gradient; infinite only when privacy is switched off.
+        along_vertices: whether the gradient is that by the weights on the vertices, less its mean over them, which
+            moves no softmax; else it is in coordinates.
     Privacy:
         As every clipped mean: l2 sensitivity factor C / N.
     """
@@ -74,19 +80,24 @@ class PlayerSlope(RecordSum):
     x: Float[Array, " p"]
     y: Float[Array, " q"]
     clip: Scalar
+    along_vertices: bool = field(default=False, metadata={"static": True})
 
     def radius(self) -> Scalar:
         """The clip."""
         return self.clip
 
     def shape(self, public: Public) -> tuple[int, ...]:
-        """That of the player's coordinates."""
+        """One entry a vertex, or a coordinate."""
         del public
-        return (self.game.players[self.who].vertices.dimension,)
+        vertices = self.game.players[self.who].vertices
+        return (vertices.count if self.along_vertices else vertices.dimension,)
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The gradient of one record's payoff."""
-        return self.game.slope(self.who, self.x, self.y, private_features, private_target)
+        if not self.along_vertices:
+            return self.game.slope(self.who, self.x, self.y, private_features, private_target)
+        private_slope = self.game.vertex_slope(self.who, self.x, self.y, private_features, private_target)
+        return private_slope - jnp.mean(private_slope)
 
 
 def centred_clip(

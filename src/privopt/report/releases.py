@@ -123,6 +123,8 @@ def percent_of(rate: float) -> str:
 def group_releases(transcript: Transcript) -> tuple[ReleaseGroup, ...]:
     """Group a transcript by what was computed, the kind of its event, its filter and who took part.
 
+    Of a name such as `HeldMarginal[0,3]` what stands in brackets makes no group of its own.
+
     Returns:
         The groups in order of appearance.
     """
@@ -131,7 +133,9 @@ def group_releases(transcript: Transcript) -> tuple[ReleaseGroup, ...]:
     for release in transcript:
         kind = type(_unsampled(release.event)).__name__
         under = None if release.under is None else release.under.number
-        kinds.setdefault((release.name, kind, under, release.sampling), []).append((position, release))
+        kinds.setdefault((_plain(release.name), kind, under, release.sampling), []).append(
+            (position, release)
+        )
         position += release.count
     filters = filter_uses(transcript)
     return tuple(
@@ -153,7 +157,7 @@ def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> Rele
     positions = _joined([first + np.arange(len(scale), dtype=np.float64) for first, scale in scaled])
     varies = bool(scales.size) and math.isfinite(scales.max()) and scales.max() > scales.min() * (1 + 1e-6)
     return ReleaseGroup(
-        name=releases[0].name,
+        name=_plain(releases[0].name),
         count=sum(release.count for release in releases),
         events=tuple(events.items()),
         sampling=releases[0].sampling,
@@ -162,6 +166,11 @@ def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> Rele
         schedule=_thinned(positions, scales) if varies else (),
         filter=paid_by,
     )
+
+
+def _plain(name: str) -> str:
+    """A release's name without the details of this one."""
+    return name.partition("[")[0]
 
 
 def _thinned(positions: NDArray[np.float64], scales: NDArray[np.float64]) -> tuple[tuple[int, float], ...]:

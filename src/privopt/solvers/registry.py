@@ -9,10 +9,12 @@ from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.instance import Instance
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -37,7 +39,11 @@ from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
+from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
+from privopt.solvers.worst_group_descent import WorstGroupDescent
+from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "whitening": Whitening,
@@ -54,6 +60,9 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
     "mirror-descent": MirrorDescent,
     "frank-wolfe": FrankWolfe,
+    "vertex-anytime": VertexAnytime,
+    "variance-reduced-frank-wolfe": VarianceReducedFrankWolfe,
+    "anytime-mirror-descent": AnytimeMirrorDescent,
     "newton": DoubleNoiseNewton,
     "scheduled-gradient-descent": ScheduledGradientDescent,
     "adaptive-gradient-descent": AdaptiveGradientDescent,
@@ -68,7 +77,13 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "randomized-smoothing": RandomizedSmoothing,
     "phased-group-sgd": PhasedGroupSGD,
     "phased-accelerated-erm": PhasedAcceleratedERM,
+    "worst-group-whitening": partial(Whitening, inner=WorstGroupDescent()),
+    "worst-group-descent": WorstGroupDescent,
+    "worst-group-two-stage": WorstGroupTwoStage,
 }
+
+
+MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
 class Choice(NamedTuple):
@@ -104,6 +119,9 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
+        a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
+            no set, where whitening applies                               whitened descent for the worst group
+            else                                                          descent for the worst group
         no privacy                                                        gradient descent
         users whose typical records times log(2p)^2 are fewer than the
         p parameters in a set with an l1 ball                             Frank-Wolfe
@@ -131,6 +149,8 @@ def automatic(instance: Instance) -> Choice:
     its result is worse.
     """
     problem, public = instance.problem, instance.public
+    if isinstance(problem.loss, GroupedLoss):
+        return _for_groups(instance)
     if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     if public.by_user:
@@ -153,6 +173,17 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.applicable(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _for_groups(instance: Instance) -> Choice:
+    """The default for the worst of several groups."""
+    problem, public = instance.problem, instance.public
+    two_stages, whitened = WorstGroupTwoStage(), Whitening(inner=WorstGroupDescent())
+    if public.d > MANY_COLUMNS and two_stages.applicable(problem, public) is None:
+        return Choice(two_stages, "in many columns noise is kept to a few that are selected first")
+    if whitened.applicable(problem, public) is None:
+        return Choice(whitened, "rare groups need steps in directions that few records say much about")
+    return Choice(WorstGroupDescent(), "it weights groups against each other by their noisy losses")
 
 
 def _for_users(instance: Instance) -> Choice:

@@ -12,6 +12,7 @@ encoding by it cost no privacy. Its JSON form is one object:
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from privopt.tables.errors import TableError
 
 # Every kind, and the keys that describe it: required, then optional.
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "num": (("low", "high"), ("log1p",)),
+    "num": (("low", "high"), ("log1p", "integer")),
     "flag": ((), ()),
     "cat": (("levels",), ()),
     "pixels": (("size", "low", "high"), ()),
@@ -46,6 +47,7 @@ class ColumnSpec:
         low: smallest plausible value (`num`, `pixels`), in the column's own units; smaller ones are clipped.
         high: largest plausible value.
         log1p: whether the number and its bounds are mapped by log(1 + v) before scaling.
+        integer: whether the number is a whole one, which synthetic rows then keep; None where nothing is said.
         levels: the categories, as text; a number is written as in "3" or "2.5".
         size: how many numbers (`pixels`) or possible indices (`set`) the lists have.
         max_active: a public cap on the active indices kept per row (`set`), the smallest first; None keeps all.
@@ -56,6 +58,7 @@ class ColumnSpec:
     low: float = 0.0
     high: float = 1.0
     log1p: bool = False
+    integer: bool | None = None
     levels: tuple[str, ...] = ()
     size: int = 0
     max_active: int | None = None
@@ -89,6 +92,13 @@ class ColumnSpec:
             )
         if self.log1p not in (True, False):
             raise TableError(f"Column {self.name!r} has log1p={self.log1p!r}: it must be true or false.")
+        if self.integer not in (True, False, None):
+            raise TableError(f"Column {self.name!r} has integer={self.integer!r}: it must be true or false.")
+        if self.integer and math.floor(self.high) <= math.ceil(self.low):
+            raise TableError(
+                f"Column {self.name!r} is to hold whole numbers, and there are not two between {self.low!r} and "
+                f"{self.high!r}."
+            )
         if self.log1p and self.low <= -1:
             raise TableError(
                 f"Column {self.name!r} has log1p, so its low must be above -1; got {self.low!r}."
@@ -155,7 +165,10 @@ class ColumnSpec:
         required, optional = KINDS[self.kind]
         entry: dict[str, Any] = {"kind": self.kind}
         entry |= {key: getattr(self, key) for key in required}
-        entry |= {key: getattr(self, key) for key in optional if getattr(self, key)}
+        given = {key: getattr(self, key) for key in optional}
+        entry |= {
+            key: value for key, value in given.items() if value or (key == "integer" and value is False)
+        }
         if "levels" in entry:
             entry["levels"] = list(self.levels)
         return entry

@@ -1,0 +1,245 @@
+"""What streams of drawn vertices share: who pays for which draw, and the hidden scores behind them."""
+
+import abc
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import ClassVar, Self, SupportsFloat
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privopt.ledger.events import Event, NoEvent, SelectionsEvent
+from privopt.mechanisms.base import HiddenState, Request, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.noise import Noise, Shape
+from privopt.mechanisms.vertex_draws import MOST_VERTICES, RELATIVE_ROUNDING, WORDS, softmax_draws
+
+Participation = tuple[tuple[int, ...], ...]
+ROUNDOFF = 2.0**-53
+_LARGEST_TABLE = 2_000_000  # numbers at once, of ranges by pattern and step
+
+
+class VertexState(HiddenState):
+    """How many items were added and steps drawn, the scores, and vertices that were drawn ahead of their release."""
+
+    __slots__ = ("added", "chosen", "drawn", "private_ahead", "private_items", "private_scores")
+
+    def __init__(self, vertices: int) -> None:
+        self.private_scores = np.zeros(vertices)
+        self.private_items: dict[int, NDArray[np.float64]] = {}
+        self.added = 0
+        self.drawn = 0
+        # Of a mixture: at which step each vertex is drawn, in the order of release, and those that are drawn.
+        self.chosen = np.empty(0, dtype=np.int64)
+        self.private_ahead = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class VertexStream(StreamMechanism):
+    """Step t = 0, 1, ... draws `draws[t]` vertices from a softmax of hidden scores; items are added in between.
+
+    Args:
+        draws: vertices drawn at each step, one number a step.
+        participation: the items a single unit may be in, one tuple for each possible pattern. `every_item` and
+            `one_item` write the two common ones.
+        largest_item: the largest entry of an item over its sensitivity (half-range over range), for the rounding
+            bound: n / (2 c) for a mean over n units clipped to [-L, L] with range sensitivity 2 c L / n.
+        mixture: draw from the average of the softmaxes of steps 0 to t, with equal weights, in place of the last one.
+    Privacy:
+        The sensitivity of an item is the range, max - min, of the vector by which one unit moves it. If the units of a
+        pattern move the logits of step t by a vector of range at most e_t, each draw of step t is e_t-bounded range:
+        rho = e_t^2 / 8 of zCDP, and e_t of pure privacy. Given the drawn indices every item is a fixed function of the
+        data, so the draws compose adaptively, in both currencies; disjoint patterns compose in parallel: the dearest
+        pattern is charged. The scores persist, so sampling units amplifies nothing. The rounding of the scores and of
+        the draws is in e_t (`vertex_draws`), so no part of delta is spent on it.
+
+        A vertex of a mixture is drawn from the softmax of a step that is chosen uniformly, without looking at data.
+        Were the choice revealed, it would be e_s-bounded range for the step s it fell on; so the draw is charged at
+        the largest range so far. (As a distribution of its own the average is not e_t-bounded range: its parts have
+        different normalisers.)
+    Source:
+        Gonzalez, Guzman, Paquette 2024, Algorithms 1 and 5; Cesar and Rogers 2021, Lemma 3.2 (e^2 / 8 for e^2 / 2).
+    """
+
+    requests: ClassVar[Mapping[str, Request]] = MappingProxyType(
+        {"add": Request(fed=True, releases=False), "draw": Request(fed=False)}
+    )
+    norm: ClassVar[str] = "range"
+
+    draws: tuple[int, ...]
+    participation: Participation
+    largest_item: float
+    mixture: bool = False
+
+    def __post_init__(self) -> None:
+        if not all(count >= 0 for count in self.draws):
+            raise ValueError(f"the number of draws of a step must be at least 0, got {self.draws}.")
+        named = {item for pattern in self.participation for item in pattern}
+        if named != set(range(self.items)):
+            raise ValueError(
+                "participation must name every item, and no other: each unit's items are one of its tuples."
+            )
+        if not (self.largest_item >= 0.5 and math.isfinite(self.largest_item)):
+            raise ValueError(
+                f"largest_item must be at least 1/2 and finite, got {self.largest_item!r}: half-range over sensitivity."
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(steps={self.steps}, draws={sum(self.draws)}, rho={self.rho():.6g})"
+
+    @staticmethod
+    def every_item(items: int) -> Participation:
+        """Every unit is in every item: full batches."""
+        return (tuple(range(items)),)
+
+    @staticmethod
+    def one_item(items: int) -> Participation:
+        """Every unit is in one item: a single pass over disjoint batches."""
+        return tuple((item,) for item in range(items))
+
+    @property
+    def steps(self) -> int:
+        """How often vertices are drawn."""
+        return len(self.draws)
+
+    @property
+    @abc.abstractmethod
+    def items(self) -> int:
+        """How many items are added."""
+
+    @abc.abstractmethod
+    def scaled(self, factor: float) -> Self:
+        """The same schedule with all temperatures times `factor`: rho times its square, up to the rounding."""
+
+    @abc.abstractmethod
+    def _shifts(self, patterns: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        """The range by which each pattern moves the logits of each step, in exact arithmetic: (patterns, steps)."""
+
+    @abc.abstractmethod
+    def _rounding(self) -> NDArray[np.float64]:
+        """How much more the rounding of the scores may move the logits of each step, 0 before the first item."""
+
+    @abc.abstractmethod
+    def _enter(self, state: VertexState, private_item: NDArray[np.float64]) -> None:
+        """Take the next item, a fresh array that was divided by its sensitivity, into the hidden state."""
+
+    @abc.abstractmethod
+    def _require_items(self, state: VertexState, step: int) -> None:
+        """Refuse a step before its items."""
+
+    @abc.abstractmethod
+    def _logits(self, state: VertexState, step: int) -> NDArray[np.float64]:
+        """The hidden logits of a step."""
+
+    def _ranges(self, patterns: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        rounding = self._rounding()
+        ranges = self._shifts(patterns) + rounding + 4 * RELATIVE_ROUNDING * (rounding > 0)
+        return np.maximum.accumulate(ranges, axis=1) if self.mixture else ranges
+
+    def range_bounds(self, pattern: Sequence[int]) -> NDArray[np.float64]:
+        """The bounded range e_t of a draw at every step, for a unit in the items of this pattern."""
+        return self._ranges([pattern])[0]
+
+    @functools.cached_property
+    def _costs(self) -> tuple[float, float]:
+        rho = pure = 0.0
+        counts = np.asarray(self.draws, dtype=np.float64)
+        for patterns in self._some_patterns():
+            ranges = self._ranges(patterns)
+            rho = max(rho, float(np.max(ranges**2 @ counts)) / 8)
+            pure = max(pure, float(np.max(ranges @ counts)))
+        return rho, pure
+
+    def _some_patterns(self) -> Iterator[Sequence[Sequence[int]]]:
+        patterns = list(dict.fromkeys(self.participation))
+        together = max(1, _LARGEST_TABLE // max(1, self.steps, self.items))
+        for start in range(0, len(patterns), together):
+            yield patterns[start : start + together]
+
+    def rho(self) -> float:
+        """The zCDP cost of the whole schedule for the dearest participation pattern."""
+        return self._costs[0]
+
+    def pure_epsilon(self) -> float:
+        """The pure epsilon of the whole schedule for the dearest participation pattern."""
+        return self._costs[1]
+
+    def event(self) -> Event:
+        """The whole stream, charged once when it opens."""
+        return SelectionsEvent(*self._costs) if self.rho() > 0 else NoEvent()
+
+    def admits(self, items: frozenset[int]) -> bool:
+        """The items of one participation pattern."""
+        return any(items.issubset(pattern) for pattern in self.participation)
+
+    def open(self, noise: Noise, shape: Shape) -> VertexState:
+        """Start with all scores zero; `shape` is (number of vertices,)."""
+        if len(shape) != 1 or not 1 <= shape[0] <= MOST_VERTICES:
+            raise ValueError(
+                f"the shape must be (vertices,) with at least 1 vertex and at most 2^36, got {shape}."
+            )
+        state = VertexState(shape[0])
+        if self.mixture:
+            released = np.repeat(np.arange(self.steps), self.draws)
+            state.chosen = (noise.uniform((len(released),)) * (released + 1)).astype(np.int64)
+            state.private_ahead = np.zeros(len(released), dtype=np.int64)
+        return state
+
+    def add(
+        self, state: VertexState, noise: Noise, private_item: ArrayLike, sensitivity: SupportsFloat
+    ) -> None:
+        """Add the next item to the hidden scores; nothing is released.
+
+        Args:
+            state: from `open`.
+            noise: not read.
+            private_item: a mean gradient, one entry a vertex; smaller entries are better.
+            sensitivity: the range by which one unit moves it. Public.
+        Raises:
+            ValueError: there is no such item, its shape is wrong, or the sensitivity is zero or not finite.
+        """
+        del noise
+        if state.added >= self.items:
+            raise ValueError(f"the schedule holds {self.items} items, and all have been added.")
+        if np.shape(private_item) != state.private_scores.shape:
+            raise ValueError(f"an item has shape {state.private_scores.shape}, got {np.shape(private_item)}.")
+        scale = checked_sensitivity(sensitivity, noisy=True)
+        if scale == 0:
+            raise ValueError(
+                "an item of sensitivity 0 does not depend on the data: add it to the scores without this stream."
+            )
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            self._enter(state, np.asarray(private_item, dtype=np.float64) / scale)
+        state.added += 1
+
+    def draw(self, state: VertexState, noise: Noise) -> NDArray[np.int64]:
+        """Release the vertices of the next step, an array of `draws[t]` indices.
+
+        Raises:
+            ValueError: the schedule is used up, or holds an item before this step that has not been added.
+        """
+        step = state.drawn
+        if step >= self.steps:
+            raise ValueError(f"the schedule holds {self.steps} steps, and all have been drawn.")
+        self._require_items(state, step)
+        state.drawn += 1
+        count, first = self.draws[step], sum(self.draws[:step])
+        # Vertices of this step's softmax that later steps of a mixture release are drawn now: the softmax is not kept.
+        now = state.chosen == step
+        private_drawn = self._drawn(state, noise, step, int(now.sum()) if self.mixture else count)
+        self._forget(state, step)
+        if not self.mixture:
+            return private_drawn
+        state.private_ahead[now] = private_drawn
+        return state.private_ahead[first : first + count].copy()
+
+    def _forget(self, state: VertexState, step: int) -> None:
+        """Drop what no step after this one needs."""
+
+    def _drawn(self, state: VertexState, noise: Noise, step: int, count: int) -> NDArray[np.int64]:
+        if count == 0:
+            return np.empty(0, dtype=np.int64)
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            return softmax_draws(self._logits(state, step), noise.uniform((count, 2, WORDS)))

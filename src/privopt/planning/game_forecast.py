@@ -1,0 +1,176 @@
+"""What to expect of solvers of games, from public numbers: what is typical, what is proved, and what to say of both.
+
+The typical gaps are fits to the generated games of `python -m benchmarks games`: records of signs, n = 1250 to 80 000,
+10 to 1000 vertices a player. On other games the order of the methods is what they are good for.
+"""
+
+import math
+from typing import Any
+
+from privopt.ledger.zcdp import zcdp_rho_budget
+from privopt.planning.forecast import Forecast
+from privopt.planning.plan import Bound
+from privopt.planning.sampled_dual_averaging import movers, noise_deviation, step_weight
+from privopt.planning.task import Task
+from privopt.problems.saddle import BilinearGame, Game, Player
+from privopt.public import Public
+
+GAP = "duality gap"
+DRAWN, NOISED, MATRIX = 0.13, 0.75, 1.4  # measured
+TYPICAL = "typical of generated games with payoffs as large as the game allows; the bound is what is proved"
+
+
+def equivalent_rho(task: Task[Game]) -> float:
+    """The budget in zero-concentrated privacy; of a pure one, as epsilon^2 / 8, which one draw would cost."""
+    budget = task.budget
+    if not task.is_private:
+        return math.inf
+    return zcdp_rho_budget(budget.epsilon, budget.delta) if budget.delta > 0 else budget.epsilon**2 / 8.0
+
+
+def strength(task: Task[Game]) -> float:
+    """n sqrt(rho), of as many units as would be moved as far under replace-one."""
+    return 2.0 * task.public.n / task.public.relation.factor * math.sqrt(equivalent_rho(task))
+
+
+def trivial_gap(game: Game) -> float:
+    """What the gap of the uniform strategies is at most: 2 max L."""
+    return 2.0 * max(player.half_range for player in game.players.values())
+
+
+def drawn_gap(task: Task[Game]) -> float:
+    """Of sampled dual averaging: 0.13 L l^(3/4) / (n sqrt(rho))^(1/2), l = log m_x + log m_y."""
+    choosing = movers(task.problem).values()
+    if not choosing or not task.is_private:
+        return 0.0
+    logs = sum(math.log(player.vertices.count) for player in choosing)
+    longest = max(player.half_range for player in choosing)
+    return DRAWN * longest * logs**0.75 / math.sqrt(strength(task))
+
+
+def noised_gap(task: Task[Game]) -> float:
+    """Of noisy exponentiated gradient: 0.75 c L sqrt(2 m log m) / (n sqrt(2 rho)), averaged over the players."""
+    choosing = movers(task.problem).values()
+    if not choosing or not task.is_private:
+        return 0.0
+    size = sum(
+        player.half_range * math.sqrt(2.0 * player.vertices.count * math.log(player.vertices.count))
+        for player in choosing
+    )
+    return NOISED * 2.0 * size / len(choosing) / (math.sqrt(2.0) * strength(task))
+
+
+def matrix_gap(task: Task[Game], radius: float) -> float:
+    """Of the noisy matrix: 1.4 times the noise in an entry, c radius / (n sqrt(2 rho))."""
+    return MATRIX * 2.0 * radius / (math.sqrt(2.0) * strength(task)) if task.is_private else 0.0
+
+
+def dual_averaging(solver: Any, task: Task[Game]) -> Forecast:
+    """Of a configured dual averaging, drawn, noised or both."""
+    kinds = [solver.draws_vertices(who) for who in movers(task.problem)]
+    typical = [drawn_gap(task) if drawn else noised_gap(task) for drawn in kinds]
+    gap = sum(typical) / len(typical) if typical else 0.0
+    notices = [*game_notices(task, gap), *spending_notices(solver, task)]
+    return Forecast(
+        excess=min(gap, trivial_gap(task.problem)),
+        meaning=TYPICAL,
+        bound=_bound(solver, task),
+        notices=tuple(notices),
+        measure=GAP,
+    )
+
+
+def game_notices(task: Task[Game], gap: float) -> list[str]:
+    """What a user of any solver of games should know."""
+    notices: list[str] = []
+    game, public = task.problem, task.public
+    trivial = trivial_gap(game)
+    if task.is_private and gap >= trivial:
+        notices.append(
+            f"the budget is too small: the typical gap {gap:.2g} is no better than {trivial:.2g}, a bound on that of "
+            "the uniform strategies, which SaddleMirrorDescent(steps=0) returns at no cost. More units or a larger "
+            "epsilon would help."
+        )
+    if isinstance(game, BilinearGame) and public.row_bound < game.row_bound * (1.0 - 1e-6):
+        notices.append(
+            f"rows longer than the row bound {public.row_bound:.4g} are shortened before the game sees them, and rows "
+            f"with entries within {game.entries} may be {game.row_bound:.4g} long: give row_bound=game.row_bound."
+        )
+    if not task.is_private:
+        notices.append("epsilon is infinite: nothing is noised, and the result is not private.")
+    return notices
+
+
+def spending_notices(
+    solver: Any,
+    task: Task[Game],
+    why: str = "temperatures are at their cap, or whole numbers of draws leave a rest",
+) -> list[str]:
+    """A price below the budget, and why; and steps that learn nothing."""
+    notices: list[str] = []
+    if solver.steps < 2:
+        notices.append(
+            f"{solver.steps} steps learn nothing of the data: the uniform strategies, or vertices drawn from them, are "
+            "returned, and nothing is spent."
+        )
+        return notices
+    if not task.is_private:
+        return notices
+    from_plan = solver.price(task)
+    if from_plan < 0.999 * task.budget.epsilon:
+        notices.append(
+            f"the plan costs epsilon {from_plan:.3g} of {task.budget.epsilon:.3g}: {why}. An account pays for the plan "
+            "only."
+        )
+    return notices
+
+
+def _bound(solver: Any, task: Task[Game]) -> Bound | None:
+    """Theorem A, and follow-the-regularised-leader; see `SampledDualAveraging`."""
+    if solver.steps < 2:
+        return None
+    value = sum(_player_bound(player, solver, task.public) for player in movers(task.problem).values())
+    fresh = bool(solver.sizes)
+    where = "of the population that the units are drawn from" if fresh else "of the game of these units"
+    return Bound(
+        value=value,
+        probability=None,
+        condition=(
+            f"for the gap {where}, if it is convex in x and concave in y and no gradient is longer than its half-range "
+            "or clip; pessimistic"
+        ),
+        of=GAP,
+    )
+
+
+def _player_bound(player: Player, solver: Any, public: Public) -> float:
+    """One player's part: regret, what draws add, and the noise of fresh batches."""
+    move: Any = solver.moves()[player.who]
+    steps, logs = solver.steps, math.log(player.vertices.count)
+    if move.scale == 0:
+        return 2.0 * player.half_range
+    rates = [_rate(move.scale, max(t, 1), solver.power) for t in range(steps)]
+    weights = [step_weight(t) for t in range(steps)]
+    total = sum(weights)
+    length, extra = player.half_range, 0.0
+    if solver.draws_vertices(player.who):
+        extra = 4.0 * player.curvature / move.draws
+    else:
+        sigma = noise_deviation(move, solver, public)
+        length += sigma * math.sqrt(2.0 * math.log(2.0 * player.vertices.count) + 2.0)
+        extra = sigma * math.sqrt(8.0 * logs / (3.0 * steps))
+    regret = (
+        logs / rates[-1]
+        + sum(rate * weight**2 for rate, weight in zip(rates, weights, strict=True)) * length**2 / 2.0
+    ) / total
+    if solver.sizes:
+        spread = sum(
+            weight**2 / size for weight, size in zip(weights, (*solver.sizes, solver.sizes[-1]), strict=True)
+        )
+        extra += player.half_range * math.sqrt(2.0 * logs * spread) / total
+    return regret + extra
+
+
+def _rate(scale: float, step: int, power: float) -> float:
+    """The learning rate beta_t / W_t = s t^p / (t (t + 1) / 2)."""
+    return 2.0 * scale * step**power / (step * (step + 1.0))

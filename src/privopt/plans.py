@@ -1,0 +1,98 @@
+"""Several plans for one problem, the default choice first."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from privopt.errors import BudgetTooSmall, NotPriceable
+from privopt.notebook import card, table
+from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
+from privopt.planning.task import Task
+from privopt.solvers.program import Program
+
+
+@dataclass(frozen=True)
+class Plans:
+    """Every applicable solver's plan, the default choice first.
+
+    Attributes:
+        plans: the plans.
+        refused: (solver, reason) of those that cannot solve the problem at this budget.
+    """
+
+    plans: tuple[Plan, ...]
+    refused: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def default(self) -> Plan:
+        """What `solver="auto"` would run."""
+        return self.plans[0]
+
+    def __getitem__(self, solver: str) -> Plan:
+        """The plan of a solver by its name.
+
+        Raises:
+            KeyError: there is none; it says why.
+        """
+        for one in self.plans:
+            if one.solver == solver:
+                return one
+        why = dict(self.refused).get(solver, f"there are plans of {[one.solver for one in self.plans]}")
+        raise KeyError(f"no plan of {solver!r}: {why}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {
+            "default": self.default.solver,
+            "reason": self.default.reason,
+            "plans": [one.to_dict() for one in self.plans],
+            "refused": [{"solver": name, "reason": reason} for name, reason in self.refused],
+        }
+
+    def __str__(self) -> str:
+        lines = [str(self.default)]
+        if len(self.plans) > 1:
+            lines += ["", "Other solvers, the whole plan of each in `plans[name]`:"]
+            lines += compared(self.plans[1:])
+        if self.refused:
+            lines += ["", "Not applicable:"]
+            lines += [line for name, reason in self.refused for line in labelled([(f"{name}:", reason)])]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        others = table(["other solvers", *COMPARED], [comparison(other) for other in self.plans[1:]])
+        refused = card("Not applicable", self.refused)
+        parts = [
+            card(self.default.headline, self.default.rows()),
+            others * (len(self.plans) > 1),
+            refused * bool(self.refused),
+        ]
+        return "".join(parts)
+
+
+def all_plans(
+    default: Program[Any], reason: str, others: Iterable[Callable[[], Program[Any]]], task: Task[Any]
+) -> Plans:
+    """The plan of the default choice, and of every other program that can solve the problem at this budget.
+
+    Args:
+        default: what would run.
+        reason: why, as the end of a sentence.
+        others: makers of programs.
+        task: the problem, the public numbers and the budget.
+    """
+    plans = [replace(default.plan(task), reason=reason)]
+    refused: list[tuple[str, str]] = []
+    for kind in others:
+        other = kind()
+        if other.title == default.title:
+            continue
+        obstacle = other.obstacle(task.problem, task.public)
+        try:
+            if obstacle is None:
+                plans.append(other.plan(task))
+        except (NotPriceable, BudgetTooSmall) as unpriced:
+            obstacle = str(unpriced)
+        if obstacle is not None:
+            refused.append((other.title, obstacle))
+    return Plans(tuple(plans), tuple(refused))

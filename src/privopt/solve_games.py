@@ -1,0 +1,91 @@
+"""`minimax`: saddle points of a mean payoff over private units, and the plans of the solvers for them."""
+
+from dataclasses import replace
+from typing import Any
+
+from privopt.curator.base import Observer
+from privopt.curator.run import Run
+from privopt.data.units import Units
+from privopt.engine.protocol import EngineName
+from privopt.games.base import GameSolver
+from privopt.games.registry import GAME_SOLVERS, choose_game
+from privopt.ledger.account import Account
+from privopt.ledger.amounts import Budget
+from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.task import Task
+from privopt.plans import Plans, all_plans
+from privopt.precision import double_precision
+from privopt.problems.saddle import Game
+from privopt.public import Public
+from privopt.queries.effects import require_pure_payoff
+from privopt.result import Result
+from privopt.solve_arguments import check_arguments, check_game
+
+
+def minimax(
+    game: Game,
+    units: Units,
+    *,
+    budget: Budget,
+    solver: GameSolver | str = "auto",
+    account: Account | None = None,
+    random_state: int | None = None,
+    observer: Observer | None = None,
+    engine: EngineName = "fast",
+) -> Result:
+    """Find a saddle point of a mean payoff over private units: min over x, max over y.
+
+    Args:
+        game: a `BilinearGame`, or a `SaddleProblem` with a payoff of your own.
+        units: the data, see `Units.from_arrays`.
+        budget: the (epsilon, delta) of this solve.
+        solver: "auto", a name, or a solver of games.
+        account: a budget shared with other solves; charged for the whole plan before the data is read.
+        random_state: a seed: reproducible, and *not private*.
+        observer: called with (name, count) after releases and (what, 0) before a long stage.
+        engine: "fast", or "reference": every query by one plain path without compiled kernels, for checks and audits.
+    Returns:
+        `params` is (x, y); with status, transcript, findings (which vertices are mixed) and the plan.
+    Raises:
+        ValueError, TypeError: an argument is not usable, or the payoff has effects such as a callback.
+        BudgetExceeded: the account cannot pay; no data has been read.
+    """
+    check_arguments(units, budget, account, observer)
+    with double_precision():
+        public = units.public
+        check_game(game, public)
+        task = Task(game, public, budget)
+        chosen, reason = choose_game(solver, task)
+        configured = chosen.configure(task)
+        announced = replace(configured.plan(task), reason=reason)
+        require_pure_payoff(game, public)
+        run = Run(
+            configured.title,
+            announced.event,
+            budget,
+            public,
+            noise=NoiseSource(random_state),
+            account=account,
+            observer=observer,
+            seeded=units.seeded,
+            engine=engine,
+        )
+        result = configured.solve(run.curator(units), game)
+        return result._replace(plan=announced)
+
+
+def plan_game(game: Game, public: Public, budget: Budget, solver: Any) -> Plans:
+    """What playing a game would cost and achieve; see `privopt.plan`.
+
+    Args:
+        game: what is played.
+        public: the public side of the data.
+        budget: of the solve.
+        solver: only this one; None for every solver that can play it.
+    Raises:
+        ValueError, TypeError: an argument is not usable.
+    """
+    check_game(game, public)
+    task = Task(game, public, budget)
+    default, reason = choose_game("auto" if solver is None else solver, task)
+    return all_plans(default, reason, GAME_SOLVERS.values() if solver is None else (), task)
