@@ -98,6 +98,16 @@ def test_the_refit_finds_weights_nearer_to_the_truth() -> None:
     assert away[1] < 0.8 * away[0]
 
 
+def test_a_single_pass_reads_every_record_once_and_has_the_intercept_in_the_ball() -> None:
+    rows, _, scores = signs(8000)
+    model = classifier(single_pass=True, epsilon=4.0).fit(rows, labels_of(scores))
+    assert model.plan_.solver == "vertex-anytime"
+    assert model.plan_.passes == 1.0
+    assert {4, 40} <= set(model.support_)
+    assert np.sum(np.abs(model.coef_)) + abs(model.intercept_[0]) <= 3.0 * (1 + 1e-9)
+    assert any("weights and intercepts" in sentence for sentence in model.privacy_.declared)
+
+
 def test_a_regression_in_the_units_of_its_target() -> None:
     rows, truth, scores = signs()
     model = LassoRegressor(**COMMON, target_bounds=(-4.0, 5.0), radius=1.0).fit(rows, scores)

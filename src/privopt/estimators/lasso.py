@@ -18,6 +18,7 @@ from privopt.estimators.targets import Numbers
 from privopt.problems import losses
 from privopt.solvers.base import Solver
 from privopt.solvers.frank_wolfe import FrankWolfe
+from privopt.solvers.vertex_anytime import VertexAnytime
 
 RADIUS = 3.0  # where none is given
 
@@ -36,7 +37,8 @@ class LassoModel(PrivateLinearModel, abc.ABC):
             notice: give one.
         refit: whether the selected features are fitted anew with a part of the budget, see `FrankWolfe`: better where
             few features matter and they are weakly correlated.
-        single_pass: whether every record is used once, in one pass over batches, see `VertexAnytime`.
+        single_pass: whether every record is used once, in one pass over batches, see `VertexAnytime`: for data too
+            large to read often, and less accurate. The intercept is then inside of the ball.
         row_bound: "entries" (the default), or the largest l2 norm of a scaled row.
         solver: "auto", or a solver for l1 balls; neither beside `refit` nor beside `single_pass`.
     Attributes:
@@ -58,7 +60,7 @@ class LassoModel(PrivateLinearModel, abc.ABC):
     def _penalty(self) -> Mapping[str, Any]:
         given = self.radius is not None
         radius = arguments.positive("radius", self.radius, "a bound on ||w||_1") if given else RADIUS
-        return {"l1_radius": radius, "guessed_radius": not given}
+        return {"l1_radius": radius, "guessed_radius": not given, "intercept_inside": bool(self.single_pass)}
 
     def _solver(self, setup: Setup) -> Solver | str:
         del setup
@@ -75,7 +77,7 @@ class LassoModel(PrivateLinearModel, abc.ABC):
             raise ValueError(
                 f"{named}=True chooses the solver, and solver={self.solver!r} another: leave one out."
             )
-        return FrankWolfe(refit=True)
+        return FrankWolfe(refit=True) if self.refit else VertexAnytime(single_pass=True)
 
 
 @final

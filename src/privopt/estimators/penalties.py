@@ -39,6 +39,7 @@ class PenaltyArguments:
         feature_groups: lists of columns, or of their names.
         l1_radius: radius of the l1 ball, None for none.
         guessed_radius: whether nobody gave that radius.
+        intercept_inside: whether the ball holds the intercept too.
         alphas: the strengths that a private choice chooses from, None for the default ones.
     """
 
@@ -48,6 +49,7 @@ class PenaltyArguments:
     feature_groups: Any = None
     l1_radius: Any = None
     guessed_radius: bool = False
+    intercept_inside: bool = False
     alphas: Any = None
 
     def __post_init__(self) -> None:
@@ -157,7 +159,7 @@ class PenaltyArguments:
             return Unconstrained()
         radius = arguments.positive("l1_radius", self.l1_radius, "the largest sum of the weights' sizes")
         ball = L1Ball(radius)
-        if not intercept:
+        if not intercept or self.intercept_inside:
             return ball
         return Product(((ball, width * outputs), (Box(-radius, radius), outputs)))
 
@@ -183,7 +185,8 @@ class PenaltyArguments:
         """The choice in a sentence, where it is not the plain one."""
         if self.l1_radius is not None:
             by = "a guess, since none was given" if self.guessed_radius else "given by the user"
-            return f"Radius of the l1 ball of the scaled weights, {by}: {float(self.l1_radius):g}."
+            what = "weights and intercepts" if self.intercept_inside else "weights"
+            return f"Radius of the l1 ball of the scaled {what}, {by}: {float(self.l1_radius):g}."
         if self.penalty in ("l2", None):
             return None
         kinds = {

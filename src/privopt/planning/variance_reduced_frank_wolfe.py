@@ -168,7 +168,7 @@ def require_units(solver: Any, public: Public) -> None:
 def forecast(solver: Any, instance: Instance) -> Forecast:
     """The expected gap, and what to note."""
     notices = (vertex_methods.WORSE_THAN_FRANK_WOLFE,)
-    if solver.entry_bound is None and instance.public.d > 1:
+    if solver.entry_bound is None and instance.public.entry_bound is None and instance.public.d > 1:
         notices += (vertex_methods.NO_ENTRY_BOUND.format(instance.public.row_bound),)
     if not instance.is_private:
         notices = (NOISE_IS_OFF,)

@@ -94,7 +94,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     notices: tuple[str, ...] = ()
     if solver.steps == 1:
         notices = ("one step draws a vertex before any data was looked at: give it 10 steps or more.",)
-    if solver.entry_bound is None and instance.public.d > 1:
+    if solver.entry_bound is None and instance.public.entry_bound is None and instance.public.d > 1:
         notices += (vertex_methods.NO_ENTRY_BOUND.format(instance.public.row_bound),)
     if not instance.is_private:
         notices += (NOISE_IS_OFF,)

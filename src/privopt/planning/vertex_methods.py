@@ -91,8 +91,7 @@ def default_clip(solver: Any, instance: Instance) -> float:
 
 def finite_clip(solver: Any, instance: Instance) -> float:
     """The same, whether there is noise or not."""
-    bound = instance.public.row_bound
-    entries = bound if solver.entry_bound is None else min(solver.entry_bound, bound)
+    entries = mirror_geometry.largest_entry(instance, solver.entry_bound)
     lipschitz = math.inf if instance.has_own_loss else instance.problem.loss.lipschitz
     return min(descent_defaults.guess(instance).slope, SLOPE_SHARE * lipschitz) * entries
 
@@ -157,7 +156,7 @@ def curvature(solver: Any, instance: Instance) -> float:
     body = instance.problem.constraint
     if isinstance(body, L1Ball | Simplex):
         return mirror_geometry.smoothness(instance, solver.entry_bound)
-    entry = 1.0 if solver.entry_bound is None else min(1.0, solver.entry_bound / instance.public.row_bound)
+    entry = min(1.0, mirror_geometry.largest_entry(instance, solver.entry_bound) / instance.public.row_bound)
     largest = reach(solver.vertices)
     return max(
         descent_defaults.smoothness(instance) * (largest * entry) ** 2,
