@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.fair import FairClassifier
+    from privopt.estimators.lasso import LassoClassifier, LassoRegressor
     from privopt.estimators.regressors import (
         HuberRegressor,
         LinearRegression,
@@ -88,6 +89,8 @@ __all__ = [
     "HuberRegressor",
     "KLProximalPoint",
     "KLSpider",
+    "LassoClassifier",
+    "LassoRegressor",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
@@ -152,6 +155,8 @@ _HOME = {
     "KL": "privopt.problems.growth",
     "KLProximalPoint": "privopt.solvers.kl_proximal_point",
     "KLSpider": "privopt.solvers.kl_spider",
+    "LassoClassifier": "privopt.estimators.lasso",
+    "LassoRegressor": "privopt.estimators.lasso",
     "LinearRegression": "privopt.estimators.regressors",
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",
