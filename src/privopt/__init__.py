@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+    from privopt.estimators.fair import FairClassifier
     from privopt.estimators.regressors import (
         HuberRegressor,
         LinearRegression,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from privopt.planning.public_clip import clip_from
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
+    from privopt.problems.grouped_loss import GroupedLoss
     from privopt.problems.growth import KL
     from privopt.problems.problem import Problem
     from privopt.problems.saddle import BilinearGame, SaddleProblem
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from privopt.solve_games import minimax
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+    from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
     from privopt.solvers.continuous_spider import ContinuousSpider
     from privopt.solvers.curvature_probe import CurvatureProbe
     from privopt.solvers.dp_spider import DPSpider
@@ -56,7 +59,11 @@ if TYPE_CHECKING:
     from privopt.solvers.strongly_convex_stages import StronglyConvexStages
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
+    from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+    from privopt.solvers.vertex_anytime import VertexAnytime
     from privopt.solvers.whitening import Whitening
+    from privopt.solvers.worst_group_descent import WorstGroupDescent
+    from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
     from privopt.tables.encoder import TabularEncoder
 
     __version__: str
@@ -67,14 +74,17 @@ __all__ = [
     "AcceleratedMirrorDescent",
     "Account",
     "AdaptiveGradientDescent",
+    "AnytimeMirrorDescent",
     "BilinearGame",
     "Budget",
     "ContinuousSpider",
     "CurvatureProbe",
     "DPSpider",
     "DoubleNoiseNewton",
+    "FairClassifier",
     "FrankWolfe",
     "GradientDescent",
+    "GroupedLoss",
     "HuberRegressor",
     "KLProximalPoint",
     "KLSpider",
@@ -105,7 +115,11 @@ __all__ = [
     "TabularEncoder",
     "Units",
     "UserFederatedAveraging",
+    "VarianceReducedFrankWolfe",
+    "VertexAnytime",
     "Whitening",
+    "WorstGroupDescent",
+    "WorstGroupTwoStage",
     "__version__",
     "clip_from",
     "constraints",
@@ -131,8 +145,10 @@ _HOME = {
     "CurvatureProbe": "privopt.solvers.curvature_probe",
     "DPSpider": "privopt.solvers.dp_spider",
     "DoubleNoiseNewton": "privopt.solvers.newton",
+    "FairClassifier": "privopt.estimators.fair",
     "FrankWolfe": "privopt.solvers.frank_wolfe",
     "GradientDescent": "privopt.solvers.gradient_descent",
+    "GroupedLoss": "privopt.problems.grouped_loss",
     "HuberRegressor": "privopt.estimators.regressors",
     "KL": "privopt.problems.growth",
     "KLProximalPoint": "privopt.solvers.kl_proximal_point",
@@ -166,7 +182,12 @@ _HOME = {
     "SnowballSGD": "privopt.solvers.snowball_sgd",
     "StronglyConvexStages": "privopt.solvers.strongly_convex_stages",
     "UserFederatedAveraging": "privopt.solvers.user_federated_averaging",
+    "AnytimeMirrorDescent": "privopt.solvers.anytime_mirror_descent",
+    "VarianceReducedFrankWolfe": "privopt.solvers.variance_reduced_frank_wolfe",
+    "VertexAnytime": "privopt.solvers.vertex_anytime",
     "Whitening": "privopt.solvers.whitening",
+    "WorstGroupDescent": "privopt.solvers.worst_group_descent",
+    "WorstGroupTwoStage": "privopt.solvers.worst_group_two_stage",
     "constraints": "privopt.problems",
     "double_precision": "privopt.precision",
     "losses": "privopt.problems",

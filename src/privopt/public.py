@@ -56,6 +56,8 @@ class Public:
         d: features of one record, the intercept column included.
         relation: the neighbouring relation.
         row_bound: largest l2 norm of a feature row, the intercept included; rows are clipped to it.
+        entry_bound: largest entry of a row, the intercept included, if it is known to be smaller; None for the row
+            bound. Utility only: nothing is clipped to it.
         unit: "record", or "user" when a unit owns several records.
         records_per_unit: M, the public cap on the records one unit may keep.
         weighting: of users: what the average of a user with k records weighs, "user" 1, "sqrt" sqrt(k / M) or "record"
@@ -73,6 +75,7 @@ class Public:
     d: int
     relation: Relation = Relation.REPLACE_ONE
     row_bound: float = 1.0
+    entry_bound: float | None = None
     unit: str = "record"
     records_per_unit: int = 1
     weighting: Weighting = "user"
@@ -98,6 +101,7 @@ class Public:
             raise ValueError(
                 f"row_bound must be positive and finite, got {self.row_bound!r}: it is the largest norm of a row."
             )
+        check_entry_bound(self.entry_bound)
         if self.unit not in ("record", "user"):
             raise ValueError(f"unit must be 'record' or 'user', got {self.unit!r}.")
         if self.records_per_unit < 1:
@@ -108,6 +112,11 @@ class Public:
             raise ValueError(
                 f"levels must give at least 2 cells for each of the d = {self.d} columns, got {self.levels!r}."
             )
+
+    @property
+    def largest_entry(self) -> float:
+        """A bound on the entries of a row."""
+        return self.row_bound if self.entry_bound is None else min(self.entry_bound, self.row_bound)
 
     @property
     def by_user(self) -> bool:
@@ -184,6 +193,22 @@ def of_users(cap: Any, weighting: Any, typical: Any = None) -> dict[str, Any]:
         "weighting": weighting,
         "typical_records": float(typical),
     }
+
+
+def check_entry_bound(entry_bound: Any) -> None:
+    """Refuse a bound on entries that is none.
+
+    Raises:
+        TypeError, ValueError: it is neither None nor a positive finite number.
+    """
+    if entry_bound is None:
+        return
+    if isinstance(entry_bound, bool) or not isinstance(entry_bound, int | float | np.number):
+        raise TypeError(f"entry_bound must be a number or None, got {entry_bound!r}.")
+    if not 0 < entry_bound < math.inf:
+        raise ValueError(
+            f"entry_bound must be positive and finite, got {entry_bound!r}: it is the largest entry of a row."
+        )
 
 
 def check_weighting(weighting: Any) -> None:

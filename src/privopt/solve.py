@@ -41,6 +41,7 @@ def plan(
     delta: float,
     relation: Relation | str = Relation.REPLACE_ONE,
     row_bound: float | None = None,
+    entry_bound: float | None = None,
     max_records_per_user: int | None = None,
     user_weighting: Weighting = DEFAULT_WEIGHTING,
     typical_records: float | None = None,
@@ -58,6 +59,7 @@ def plan(
         delta: privacy budget.
         relation: the neighbouring relation.
         row_bound: largest l2 norm of a feature row; default 1, for a `BilinearGame` the length of its longest row.
+        entry_bound: largest entry of a feature row, if it is known to be smaller.
         max_records_per_user: public cap on the records of a user that are used; then the privacy unit is a user, even
             at a cap of 1. Default: a record is the unit.
         user_weighting: of users, see `Units.from_arrays`.
@@ -79,6 +81,7 @@ def plan(
         d=d,
         relation=Relation.parse(relation),
         row_bound=longest if row_bound is None else row_bound,
+        entry_bound=entry_bound,
         **users,
     )
     if isinstance(problem, Game):
@@ -92,7 +95,8 @@ def plan(
     check_loss(problem, public)
     instance = Instance(problem, public, budget)
     default, reason = choose("auto" if solver is None else solver, instance)
-    others = SOLVERS.values() if solver is None else ()
+    comparable = (kind for kind in SOLVERS.values() if kind().weighs_groups == default.weighs_groups)
+    others = comparable if solver is None else ()
     return all_plans(default, reason, others, instance)
 
 

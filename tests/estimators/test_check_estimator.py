@@ -5,8 +5,10 @@ from typing import Any
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.support.configured_estimators import CLASSIFIERS, EVERY_ESTIMATOR, REGRESSORS, configured
 
+from privopt.estimators.fair import FairClassifier
 from privopt.estimators.regressors import LinearRegression, PoissonRegressor, QuantileRegressor
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.worst_group_descent import WorstGroupDescent
 
 OBJECT_COLUMNS = (
     "an array of Python objects is refused by its type: converting it value by value would have to raise, or not, "
@@ -32,13 +34,14 @@ def instances() -> list[Any]:
     del special[LinearRegression]["alpha"]
     special[PoissonRegressor] |= {"target_bounds": (0, 8)}
     special[QuantileRegressor] |= {"smoothing": 1.0}
-    return [configured(kind, **(common | special[kind])) for kind in EVERY_ESTIMATOR]
+    fair = FairClassifier(**(common | {"solver": WorstGroupDescent(steps=60)}), classes="from_y", alpha=0.01)
+    return [*(configured(kind, **(common | special[kind])) for kind in EVERY_ESTIMATOR), fair]
 
 
 def expected_to_fail(estimator: Any) -> dict[str, str]:
     """The checks that contradict privacy, and why. With classes="from_y" a classifier may look at the labels."""
     reasons = {"check_dtype_object": OBJECT_COLUMNS}
-    if type(estimator) not in CLASSIFIERS:
+    if type(estimator) not in (*CLASSIFIERS, FairClassifier):
         reasons["check_supervised_y_no_nan"] = MISSING_TARGETS
     return reasons
 

@@ -139,7 +139,7 @@ def test_users_as_units_and_several_outputs(outputs):
 
 
 def test_another_set_than_an_l1_ball_is_refused():
-    with pytest.raises(ValueError, match=r"vertices of an l1 ball, and the set is L2Ball.*use L1Ball"):
+    with pytest.raises(ValueError, match=r"vertices of an l1 ball.*, and the set is L2Ball.*use L1Ball"):
         minimize(
             Problem(losses.logistic, constraint=L2Ball(1.0)),
             reference_units(),

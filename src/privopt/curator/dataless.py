@@ -35,7 +35,7 @@ class Dataless(Curator):
 
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
         self.public.require_numbers("a linear map of the rows")
-        public = replace(self.public, d=row_map.shape[1], row_bound=row_bound, sparse=False)
+        public = replace(self.public, d=row_map.shape[1], row_bound=row_bound, entry_bound=None, sparse=False)
         return self._child(public, self.ledger)
 
     def _child(self, public: Public, ledger: Payer) -> Curator:

@@ -7,9 +7,10 @@ transcript, `dry_run.DryRun` with zeros (the price), `audit.Audit` from two neig
 Every request is priced first and looked at second: see `base.Curator`.
 """
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,7 +88,8 @@ class LocalCurator(Curator):
         self.private_engine = private_engine
         transcript.eager = not private_engine.compiles
         self._private_held: dict[Held, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
-        self._private_means: dict[HiddenMean, NDArray[np.float64]] = {}
+        # A mean is gone with its handle: a run may hold one a step.
+        self._private_means: MutableMapping[HiddenMean, NDArray[np.float64]] = WeakKeyDictionary()
 
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """See `Curator.hold`."""

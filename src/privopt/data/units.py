@@ -98,6 +98,7 @@ class Units:
         *,
         relation: Relation | str = Relation.REPLACE_ONE,
         row_bound: float | None = None,
+        entry_bound: float | None = None,
         n: int | None = None,
         groups: Any = None,
         max_records_per_user: int = DEFAULT_RECORDS,
@@ -118,6 +119,7 @@ class Units:
                 one by one, and one that is no number counts as NaN.
             relation: the neighbouring relation.
             row_bound: public bound on a row's l2 norm, without the intercept column; longer rows are scaled to it.
+            entry_bound: public bound on a row's entries, with the intercept, if known to be smaller. Utility only.
             n: public number of units; those beyond the rows (or users) given are absent. Under replace-one it defaults
                 to the number of rows or of distinct users; the rows' number is public there, and n at most twice that.
                 Under add-or-remove-one it is required: a nominal number that means divide by, chosen without looking.
@@ -162,6 +164,7 @@ class Units:
             d=width + (intercept is not None),
             relation=relation,
             row_bound=row_bound if intercept is None else bound_with(row_bound, intercept),
+            entry_bound=entry_bound,
             sparse=sparse.issparse(features),
             outputs=len(classes) if classes is not None and len(classes) > 2 else 1,
             **({} if codes is None else users),
@@ -332,7 +335,9 @@ class Units:
                     private_rows[part] = private_block
         if not dense:
             private_norms = np.minimum(np.maximum(private_norms, LEAST_PEAK) * MAPPED_NORM_SLACK, row_bound)
-        public = dataclasses.replace(self.public, d=width, row_bound=row_bound, sparse=False)
+        public = dataclasses.replace(
+            self.public, d=width, row_bound=row_bound, entry_bound=None, sparse=False
+        )
         return dataclasses.replace(
             self,
             public=public,

@@ -159,7 +159,9 @@ class ReceivingEngine:
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReceivingEngine":
         """See `Engine.view`."""
         matrix = np.ascontiguousarray(matrix, np.float64)
-        public = replace(self.public, d=matrix.shape[1], row_bound=float(row_bound), sparse=False)
+        public = replace(
+            self.public, d=matrix.shape[1], row_bound=float(row_bound), entry_bound=None, sparse=False
+        )
         return ReceivingEngine(
             public,
             self._respondents,

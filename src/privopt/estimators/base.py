@@ -177,7 +177,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         if penalty.is_chosen:
             return penalty.shown_in(self._planned_search(shape, None).plan, None)
         setup = self._setup(shape, None)
-        return penalty.shown_in(plan_fit(setup, self.solver), setup.alpha)
+        return penalty.shown_in(plan_fit(setup, self._solver(setup)), setup.alpha)
 
     def compare_caps(
         self, *, n_features: int, n: int | None = None, caps: Sequence[int] = CAPS
@@ -229,18 +229,23 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """Everything public about a fit of some shape."""
         return Setup.of(self._specification(), self._target(y), shape)
 
+    def _solver(self, setup: Setup) -> Solver | str:
+        """What solves a fit."""
+        del setup
+        return self.solver
+
     def _fit_alone(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
         """One model, after the bounds where they are to be estimated."""
         setup = self._setup(shape, records.private_targets)
         scales = ScaleEstimation.of(setup)
         if scales is not None:
-            staged = plan_stages(setup, scales, self.solver)
+            staged = plan_stages(setup, scales, self._solver(setup))
             return fit_in_stages(staged, records, account=self.account, observer=observer)
         result = minimize(
             setup.problem,
             setup.units(records),
             budget=shape.known_budget,
-            solver=self.solver,
+            solver=self._solver(setup),
             account=self.account,
             random_state=self.random_state,
             observer=observer,

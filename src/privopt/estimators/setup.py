@@ -133,7 +133,7 @@ class Setup:
             max_records_per_user=given.max_records_per_user,
             user_weighting=given.user_weighting,
             typical_records=given.typical_records,
-            classes=self.target.labels,
+            classes=self.target.coded,
             target_bounds=None if scaling is None else scaling.ends,
             intercept=intercept,
             noise=records.choice,

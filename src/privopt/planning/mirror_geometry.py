@@ -24,6 +24,7 @@ from privopt.problems.constraints import (
     L1Ball,
     L2Ball,
     LpBall,
+    Polytope,
     Product,
     Simplex,
 )
@@ -60,7 +61,7 @@ def geometry(instance: Instance, entry_bound: float | None) -> Geometry:
 
     Args:
         instance: the problem and what is public about the data.
-        entry_bound: public bound on the entries of a row; None for the row bound.
+        entry_bound: public bound on the entries of a row; None for what is public about the data.
     Raises:
         ValueError: the set has no mirror map.
     """
@@ -92,8 +93,8 @@ def smoothness(instance: Instance, entry_bound: float | None) -> float:
     problem, public = instance.problem, instance.public
     shape, body = problem.parameter_shape(public), problem.constraint
     flatness = 1.0  # largest entry over largest norm of a row
-    if not instance.has_own_loss and entry_bound is not None:
-        flatness = min(1.0, entry_bound / public.row_bound)
+    if not instance.has_own_loss:
+        flatness = min(1.0, largest_entry(instance, entry_bound) / public.row_bound)
     loss = descent_defaults.smoothness(instance) * longest(body, shape, flatness) ** 2
     ridge = instance.penalty_smoothness * longest(body, shape, 1.0) ** 2
     return max(loss + ridge, SMALLEST_SMOOTHNESS)
@@ -110,11 +111,30 @@ def longest(body: Constraint, shape: tuple[int, ...], flatness: float) -> float:
             # |a|_q <= |a|_2^(2/q) |a|_inf^(1 - 2/q), q = p / (p - 1) >= 2.
             return radius * flatness ** (1.0 - 2.0 * (p - 1.0) / p)
         case Box():
-            return 0.5 * body.diameter_in(shape)
+            low, high = body.bounds(shape)
+            return min(0.5 * body.diameter_in(shape), 0.5 * flatness * float(np.sum(high - low)))
+        case Polytope():
+            return min(0.5 * body.diameter, flatness * half_width(body))
         case Product(parts):
             return math.hypot(*(longest(part, (size,), flatness) for part, size in parts))
         case _:
             return 0.5 * body.diameter_in(shape)
+
+
+def half_width(polytope: Polytope) -> float:
+    """A bound on half the range of <v_i, a> over the vertices, for any a with entries of size at most 1.
+
+    It is max_i |v_i - c|_1, c the middle of the vertices' bounding box.
+    """
+    rows = polytope.matrix
+    middle = (rows.min(axis=0) + rows.max(axis=0)) / 2
+    return float(np.max(np.sum(np.abs(rows - middle), axis=1)))
+
+
+def largest_entry(instance: Instance, entry_bound: float | None) -> float:
+    """A bound on the entries of a row: the one given, or what is public about the data."""
+    public = instance.public
+    return public.largest_entry if entry_bound is None else min(entry_bound, public.row_bound)
 
 
 def default_clip(instance: Instance) -> float:
@@ -125,7 +145,7 @@ def default_clip(instance: Instance) -> float:
 def default_slope(instance: Instance) -> float:
     """The slope that is clipped at: that of gradient descent, a smaller one on sets with corners."""
     guessed = descent_defaults.guess(instance).slope
-    if not isinstance(instance.problem.constraint, L1Ball | Simplex | Product):
+    if not isinstance(instance.problem.constraint, L1Ball | Simplex | Polytope | Product):
         return guessed
     lipschitz = math.inf if instance.has_own_loss else instance.problem.loss.lipschitz
     return min(guessed, SLOPE_SHARE * lipschitz)
@@ -148,17 +168,20 @@ def clipped_steps(steps: float, fewest: int, most: int) -> int:
     return int(np.clip(math.ceil(min(steps, float(most))) if math.isfinite(steps) else most, fewest, most))
 
 
-def obstacle(problem: Problem, public: Public, *, vertices_only: bool = False) -> str | None:
+def not_smooth(problem: Problem) -> str | None:
+    """Why a penalty has no steps in a geometry of its own, or None if it has."""
+    if problem.regulariser.is_smooth:
+        return None
+    return (
+        f"{problem.regulariser!r} is not smooth, and its steps would not be exact in this geometry: use Ridge or "
+        "no penalty (the constraint set already bounds the parameters), or gradient descent"
+    )
+
+
+def obstacle(problem: Problem, public: Public) -> str | None:
     """Why the geometry does not fit a problem, or None if it does."""
     if not problem.regulariser.is_smooth:
-        return (
-            f"{problem.regulariser!r} is not smooth, and its steps would not be exact in this geometry: use Ridge or "
-            "no penalty (the constraint set already bounds the parameters), or gradient descent"
-        )
-    if vertices_only:
-        if isinstance(problem.constraint, L1Ball):
-            return None
-        return f"it moves between the vertices of an l1 ball, and the set is {problem.constraint!r}: use L1Ball(radius)"
+        return not_smooth(problem)
     if problem.constraint.mirror(problem.parameter_shape(public)) is None:
         return (
             f"it needs a bounded constraint set, and {problem.constraint!r} is not one: use L1Ball(radius) (sparse "

@@ -240,32 +240,37 @@ class Box(Constraint):
         return self.diameter_in((len(tuples[0]),)) if tuples else math.inf
 
     def diameter_in(self, shape: Shape) -> float:
-        low, high = self._bounds(shape)
+        low, high = self.bounds(shape)
         return float(np.linalg.norm(high - low))
 
     def project(self, params: Params) -> Params:
-        low, high = self._bounds(params.shape)
+        low, high = self.bounds(params.shape)
         return jnp.clip(params, jnp.asarray(low, params.dtype), jnp.asarray(high, params.dtype))
 
     def contains(self, params: Params, tolerance: float = 1e-9) -> Bool[Array, ""]:
-        low, high = self._bounds(params.shape)
+        low, high = self.bounds(params.shape)
         below = jnp.asarray(low - tolerance * np.maximum(1.0, np.abs(low)), params.dtype)
         above = jnp.asarray(high + tolerance * np.maximum(1.0, np.abs(high)), params.dtype)
         return jnp.all((params >= below) & (params <= above))
 
     def linear_minimiser(self, gradient: Params) -> Params | None:
-        low, high = self._bounds(gradient.shape)
+        low, high = self.bounds(gradient.shape)
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
             return None
         return jnp.where(gradient > 0.0, jnp.asarray(low, gradient.dtype), jnp.asarray(high, gradient.dtype))
 
     def mirror(self, shape: Shape) -> MirrorMap | None:
-        low, high = self._bounds(shape)
+        low, high = self.bounds(shape)
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
             return None
         return BoxMirror(tuple(low.ravel().tolist()), tuple(high.ravel().tolist()), shape)
 
-    def _bounds(self, shape: Shape) -> tuple[np.ndarray, np.ndarray]:
+    def bounds(self, shape: Shape) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(low, high), of this shape.
+
+        Raises:
+            ValueError: the box has another number of coordinates.
+        """
         column = (-1,) + (1,) * (len(shape) - 1)
         lows, highs = (np.asarray(bounds, float).reshape(column) for bounds in (self.low, self.high))
         for bounds in (lows, highs):

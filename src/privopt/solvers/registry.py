@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.instance import Instance
-from privopt.problems.constraints import L1Ball, Product, Simplex
+from privopt.problems.constraints import L1Ball, Polytope, Product, Simplex
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -37,7 +39,11 @@ from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
+from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
+from privopt.solvers.worst_group_descent import WorstGroupDescent
+from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "whitening": Whitening,
@@ -54,6 +60,9 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
     "mirror-descent": MirrorDescent,
     "frank-wolfe": FrankWolfe,
+    "vertex-anytime": VertexAnytime,
+    "variance-reduced-frank-wolfe": VarianceReducedFrankWolfe,
+    "anytime-mirror-descent": AnytimeMirrorDescent,
     "newton": DoubleNoiseNewton,
     "scheduled-gradient-descent": ScheduledGradientDescent,
     "adaptive-gradient-descent": AdaptiveGradientDescent,
@@ -68,7 +77,13 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "randomized-smoothing": RandomizedSmoothing,
     "phased-group-sgd": PhasedGroupSGD,
     "phased-accelerated-erm": PhasedAcceleratedERM,
+    "worst-group-whitening": partial(Whitening, inner=WorstGroupDescent()),
+    "worst-group-descent": WorstGroupDescent,
+    "worst-group-two-stage": WorstGroupTwoStage,
 }
+
+
+MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
 class Choice(NamedTuple):
@@ -104,6 +119,9 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
+        a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
+            no set, where whitening applies                               whitened descent for the worst group
+            else                                                          descent for the worst group
         no privacy                                                        gradient descent
         few units that are users, of typically 20 records or more         federated averaging
         other users, where whitening applies                              whitened user-level gradient descent
@@ -114,8 +132,9 @@ def automatic(instance: Instance) -> Choice:
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss but counts, a ridge or no penalty,
         no set, at most 2000 features                                     whitened gradient descent
-        an l1 ball                                                        Frank-Wolfe
-        an l1 ball on some of the coordinates, or a simplex               accelerated mirror descent
+        an l1 ball, also beside intercepts and in other products of its
+        kind, or a polytope given by its vertices                         Frank-Wolfe
+        a simplex, and other products                                     accelerated mirror descent
         a non-smooth penalty and a ridge on every coordinate, if stable   SVRG
         another generalised-linear loss with a ridge or no penalty:
         counts, other sets, at most 2000 features                         probed gradient descent
@@ -128,6 +147,8 @@ def automatic(instance: Instance) -> Choice:
     its result is worse.
     """
     problem, public = instance.problem, instance.public
+    if isinstance(problem.loss, GroupedLoss):
+        return _for_groups(instance)
     if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     if public.by_user:
@@ -150,6 +171,17 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.applicable(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _for_groups(instance: Instance) -> Choice:
+    """The default for the worst of several groups."""
+    problem, public = instance.problem, instance.public
+    two_stages, whitened = WorstGroupTwoStage(), Whitening(inner=WorstGroupDescent())
+    if public.d > MANY_COLUMNS and two_stages.applicable(problem, public) is None:
+        return Choice(two_stages, "in many columns noise is kept to a few that are selected first")
+    if whitened.applicable(problem, public) is None:
+        return Choice(whitened, "rare groups need steps in directions that few records say much about")
+    return Choice(WorstGroupDescent(), "it weights groups against each other by their noisy losses")
 
 
 def _for_users(instance: Instance) -> Choice:
@@ -183,8 +215,15 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
             Whitening(),
             "whitening was the most accurate on most tables: all directions get the noise they can bear",
         )
-    if isinstance(constraint, L1Ball):
+    if isinstance(constraint, L1Ball) or (
+        isinstance(constraint, Product) and any(isinstance(part, L1Ball) for part, _ in constraint.parts)
+    ):
         yield FrankWolfe(), "on an l1 ball its noise grows with the logarithm of the number of features"
+    if isinstance(constraint, Polytope):
+        yield (
+            FrankWolfe(),
+            "among the vertices of a polytope its noise grows with the logarithm of their number",
+        )
     if isinstance(constraint, L1Ball | Product | Simplex):
         yield AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
 
