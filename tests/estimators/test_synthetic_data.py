@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import warnings
 
 import numpy as np
@@ -194,6 +195,12 @@ def test_an_account_pays_before_the_data_is_read():
     SyntheticData(SCHEMA, account=account, **(OPTIONS | {"epsilon": 0.5})).fit(table(300))
     assert account.remaining_epsilon() < 0.9
     assert clone(data).account is account
+
+
+def test_a_fitted_one_is_pickled_with_its_model(fitted):
+    again = pickle.loads(pickle.dumps(fitted))
+    pd.testing.assert_frame_equal(again.sample(20, random_state=2), fitted.sample(20, random_state=2))
+    pd.testing.assert_frame_equal(again.marginal("sex"), fitted.marginal("sex"))
 
 
 @pytest.mark.parametrize(

@@ -258,6 +258,11 @@ class SyntheticData(BaseEstimator):
             raise ValueError(f"columns must name at least one column, and each once; got {columns!r}.")
         return marginal_table(self.model_, self._measured, self._total, self.coding_, places)
 
+    def __getstate__(self) -> dict[str, Any]:
+        state: Any = super().__getstate__()
+        # A fit is paid for, so the account stays behind. Before a fit its own refusal to be pickled is right.
+        return {**state, "account": None} if hasattr(self, "privacy_") else state
+
     def _checked(self) -> Schema:
         """The schema; the arguments are checked as far as no size is needed."""
         checked_account(self.account)
