@@ -174,7 +174,9 @@ def divergence(one: Tree, other: Tree, order: float, players: int = 2) -> float:
         if position >= last:
             return (first + second) ** count * moment((*prefix, (0,) * count), position + 1)
         return math.fsum(
-            first ** (count - sum(outcome)) * second ** sum(outcome) * moment((*prefix, outcome), position + 1)
+            first ** (count - sum(outcome))
+            * second ** sum(outcome)
+            * moment((*prefix, outcome), position + 1)
             for outcome in _sequences(count)
         )
 
