@@ -147,6 +147,14 @@ class BilinearGame(Game):
         return self.largest_entry * math.sqrt(self.width) * (1.0 + 1e-6)
 
     @property
+    def payoff_radius(self) -> float:
+        """The l2 norm of the largest payoffs of one record: its matrix, and its offsets."""
+        largest, cells = self.largest_entry, self.rows * self.columns
+        if not self.offsets:
+            return largest**2 * cells**0.5
+        return 0.5 * (largest**4 * cells + largest**2 * (self.rows + self.columns)) ** 0.5
+
+    @property
     def half_range(self) -> float:
         """L of both players: of u (v . y), and of (u (v . y) + p) / 2 with offsets."""
         spread = (self.entries[1] - self.entries[0]) / 2.0
