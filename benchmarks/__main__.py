@@ -2,9 +2,9 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, vertices, games, kl, users, speed, eager, planned or table.
-Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
-docs/benchmarks.md, docs/benchmarks-games.md, docs/benchmarks-kl.md and docs/benchmarks-users.md. Without a command
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, kl, users, speed, eager, planned or
+table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them
+into docs/benchmarks.md, docs/benchmarks-games.md, docs/benchmarks-kl.md and docs/benchmarks-users.md. Without a command
 everything is measured and the tables are renewed.
 """
 
@@ -25,6 +25,7 @@ from benchmarks import (
     methods,
     paper,
     planned,
+    sparse,
     speed,
     steps,
     tables,
@@ -65,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
             "lasso",
             "games",
             "vertices",
+            "sparse",
             "kl",
             "users",
             "speed",
@@ -78,7 +80,14 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=tuple(
             dict.fromkeys(
-                (*DATA, *tables.HELD_OUT, *kl_data.DATA, *users_data.HELD_OUT, *users_data.OTHER_LOSSES)
+                (
+                    *DATA,
+                    *tables.HELD_OUT,
+                    *kl_data.DATA,
+                    *sparse.DATA,
+                    *users_data.HELD_OUT,
+                    *users_data.OTHER_LOSSES,
+                )
             )
         ),
         help=f"default: the first four; for prediction the first seven; for kl {', '.join(kl_data.DATA)}",
@@ -199,6 +208,11 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "games": lambda options, _: games.measure(seeds=_seeds(options), quick=options.quick),
     "vertices": lambda options, _: vertices.measure(seeds=_seeds(options), quick=options.quick),
+    "sparse": lambda options, _: sparse.measure(
+        seeds=_seeds(options),
+        quick=options.quick,
+        data=[name for name in options.data or () if name in sparse.DATA],
+    ),
     "kl": measure_kl,
     "users": measure_users,
     "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),

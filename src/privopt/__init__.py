@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.fair import FairClassifier
+    from privopt.estimators.lasso import LassoClassifier, LassoRegressor
     from privopt.estimators.regressors import (
         HuberRegressor,
         LinearRegression,
@@ -94,6 +95,8 @@ __all__ = [
     "HuberRegressor",
     "KLProximalPoint",
     "KLSpider",
+    "LassoClassifier",
+    "LassoRegressor",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
@@ -121,6 +124,7 @@ __all__ = [
     "SnowballSGD",
     "StochasticGradientDescent",
     "StronglyConvexStages",
+    "SyntheticData",
     "TabularEncoder",
     "Units",
     "UserFederatedAveraging",
@@ -162,6 +166,8 @@ _HOME = {
     "KL": "privopt.problems.growth",
     "KLProximalPoint": "privopt.solvers.kl_proximal_point",
     "KLSpider": "privopt.solvers.kl_spider",
+    "LassoClassifier": "privopt.estimators.lasso",
+    "LassoRegressor": "privopt.estimators.lasso",
     "LinearRegression": "privopt.estimators.regressors",
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",
@@ -186,6 +192,7 @@ _HOME = {
     "SVRG": "privopt.solvers.svrg",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
+    "SyntheticData": "privopt.estimators.synthetic_data",
     "TabularEncoder": "privopt.tables.encoder",
     "Units": "privopt.data.units",
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
