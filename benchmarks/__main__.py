@@ -2,9 +2,9 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, kl, users, speed, eager, planned or table. Results are JSON
-lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into docs/benchmarks.md,
-docs/benchmarks-kl.md and docs/benchmarks-users.md. Without a command everything is measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, groups, kl, users, speed, eager, planned or table. Results are
+JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into the pages
+docs/benchmarks*.md. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import (
     eager,
+    groups,
     kl,
     kl_data,
     kl_methods,
@@ -60,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
             "steps",
             "paper",
             "lasso",
+            "groups",
             "kl",
             "users",
             "speed",
@@ -191,6 +193,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     "paper": lambda options, _: paper.measure(
         options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
     ),
+    "groups": lambda options, _: groups.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "kl": measure_kl,
     "users": measure_users,
@@ -221,10 +224,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        for page in (tables.PAGE, kl.PAGE, users.PAGE):
+        for page in (tables.PAGE, kl.PAGE, users.PAGE, groups.PAGE):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
-        for verdict in (*verdicts(records), *kl.verdicts(records), *users.verdicts(records)):
+        for verdict in (
+            *verdicts(records),
+            *kl.verdicts(records),
+            *users.verdicts(records),
+            *groups.verdicts(records),
+        ):
             print(verdict)
     return 0
 
