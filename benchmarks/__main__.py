@@ -2,9 +2,9 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, groups, kl, users, speed, eager, planned or table. Results are
-JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into the pages
-docs/benchmarks*.md. Without a command everything is measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, vertices, groups, kl, users, speed, eager, planned or table.
+Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
+the pages docs/benchmarks*.md. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -29,6 +29,7 @@ from benchmarks import (
     tables,
     users,
     users_data,
+    vertices,
 )
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
@@ -61,6 +62,7 @@ def parser() -> argparse.ArgumentParser:
             "steps",
             "paper",
             "lasso",
+            "vertices",
             "groups",
             "kl",
             "users",
@@ -195,6 +197,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     ),
     "groups": lambda options, _: groups.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
+    "vertices": lambda options, _: vertices.measure(seeds=_seeds(options), quick=options.quick),
     "kl": measure_kl,
     "users": measure_users,
     "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import groups, kl, lasso, methods, paper, steps, users, users_tables
+from benchmarks import groups, kl, lasso, methods, paper, steps, users, users_tables, vertices
 from benchmarks.bars import Verdict, verdicts
 from benchmarks.results import Record, select
 
@@ -154,6 +154,7 @@ def render(records: Sequence[Record], page: str) -> str:
         ),
         "steps": lambda: table(steps.HEAD, steps.table_rows(records)),
         "lasso": lambda: table(lasso.HEAD, lasso.table_rows(records)),
+        "vertices": lambda: table(vertices.HEAD, vertices.table_rows(records)),
         "groups-bars": lambda: bars(groups.verdicts(records)),
         "groups": lambda: table(groups.HEAD, groups.table_rows(records)),
         "kl-bars": lambda: bars(kl.verdicts(records)),

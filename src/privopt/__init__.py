@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from privopt.solve_games import minimax
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+    from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
     from privopt.solvers.continuous_spider import ContinuousSpider
     from privopt.solvers.curvature_probe import CurvatureProbe
     from privopt.solvers.dp_spider import DPSpider
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from privopt.solvers.strongly_convex_stages import StronglyConvexStages
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
+    from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+    from privopt.solvers.vertex_anytime import VertexAnytime
     from privopt.solvers.whitening import Whitening
     from privopt.solvers.worst_group_descent import WorstGroupDescent
     from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -71,6 +74,7 @@ __all__ = [
     "AcceleratedMirrorDescent",
     "Account",
     "AdaptiveGradientDescent",
+    "AnytimeMirrorDescent",
     "BilinearGame",
     "Budget",
     "ContinuousSpider",
@@ -110,6 +114,8 @@ __all__ = [
     "TabularEncoder",
     "Units",
     "UserFederatedAveraging",
+    "VarianceReducedFrankWolfe",
+    "VertexAnytime",
     "Whitening",
     "WorstGroupDescent",
     "WorstGroupTwoStage",
@@ -174,6 +180,9 @@ _HOME = {
     "SnowballSGD": "privopt.solvers.snowball_sgd",
     "StronglyConvexStages": "privopt.solvers.strongly_convex_stages",
     "UserFederatedAveraging": "privopt.solvers.user_federated_averaging",
+    "AnytimeMirrorDescent": "privopt.solvers.anytime_mirror_descent",
+    "VarianceReducedFrankWolfe": "privopt.solvers.variance_reduced_frank_wolfe",
+    "VertexAnytime": "privopt.solvers.vertex_anytime",
     "Whitening": "privopt.solvers.whitening",
     "WorstGroupDescent": "privopt.solvers.worst_group_descent",
     "WorstGroupTwoStage": "privopt.solvers.worst_group_two_stage",

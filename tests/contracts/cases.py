@@ -20,6 +20,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -44,6 +45,8 @@ from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
+from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -301,6 +304,27 @@ EVERY_CASE = (
         FrankWolfe(steps=5, clip=0.2),
         Problem(losses.RecordLoss(own_loss), Ridge(0.1), L1Ball(1.0)),
     ),
+    Case("vertex-anytime", VertexAnytime(steps=5, balanced=True), _L1_BALL, tags=frozenset({_TYPICAL})),
+    Case(
+        "vertex-anytime, one pass, ridge",
+        VertexAnytime(steps=5, single_pass=True),
+        Problem(losses.logistic, Ridge(0.1), L1Ball(2.0)),
+        by_user=True,
+    ),
+    Case(
+        "vertex-anytime, own loss, simplex",
+        VertexAnytime(steps=4, draws=2, clip=0.2),
+        Problem(losses.RecordLoss(own_loss), constraint=Simplex(2.0)),
+        still=None,
+    ),
+    Case(
+        "variance-reduced frank-wolfe",
+        VarianceReducedFrankWolfe(trees=1),
+        Problem(losses.logistic, Ridge(0.1), L1Ball(1.0)),
+        still={"trees": 0},
+        by_user=True,
+    ),
+    Case("anytime mirror descent", AnytimeMirrorDescent(steps=6, interval=3, draws=2), _L1_BALL),
     Case(
         "frank-wolfe, an l1 ball and an intercept, softmax, refit",
         FrankWolfe(steps=4, clip=0.2, refit=True),

@@ -4,12 +4,26 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from privopt.games.base import GameSolver
+from privopt.games.best_response import BestResponse
+from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+from privopt.games.boosted_saddle import BoostedSaddle
+from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.noisy_matrix import NoisyMatrix
+from privopt.games.saddle_gradient_descent import SaddleGradientDescent
+from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game
 
 GAME_SOLVERS: dict[str, Callable[[], GameSolver]] = {
     "sampled-dual-averaging": SampledDualAveraging,
+    "noisy-matrix": NoisyMatrix,
+    "noisy-exponentiated-gradient": NoisyExponentiatedGradient,
+    "saddle-gradient-descent": SaddleGradientDescent,
+    "best-response": BestResponse,
+    "saddle-mirror-descent": SaddleMirrorDescent,
+    "bias-reduced-mirror-descent": BiasReducedMirrorDescent,
+    "boosted-saddle": BoostedSaddle,
 }
 
 

@@ -101,8 +101,12 @@ def game_notices(task: Task[Game], gap: float) -> list[str]:
     return notices
 
 
-def spending_notices(solver: Any, task: Task[Game]) -> list[str]:
-    """A price below the budget, and steps that learn nothing."""
+def spending_notices(
+    solver: Any,
+    task: Task[Game],
+    why: str = "temperatures are at their cap, or whole numbers of draws leave a rest",
+) -> list[str]:
+    """A price below the budget, and why; and steps that learn nothing."""
     notices: list[str] = []
     if solver.steps < 2:
         notices.append(
@@ -115,8 +119,8 @@ def spending_notices(solver: Any, task: Task[Game]) -> list[str]:
     from_plan = solver.price(task)
     if from_plan < 0.999 * task.budget.epsilon:
         notices.append(
-            f"the plan costs epsilon {from_plan:.3g} of {task.budget.epsilon:.3g}: lower temperatures would not help "
-            "(`cap`), or whole numbers of draws leave a rest. An account pays for the plan only."
+            f"the plan costs epsilon {from_plan:.3g} of {task.budget.epsilon:.3g}: {why}. An account pays for the plan "
+            "only."
         )
     return notices
 

@@ -14,6 +14,7 @@ from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -38,6 +39,8 @@ from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
+from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -57,6 +60,9 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
     "mirror-descent": MirrorDescent,
     "frank-wolfe": FrankWolfe,
+    "vertex-anytime": VertexAnytime,
+    "variance-reduced-frank-wolfe": VarianceReducedFrankWolfe,
+    "anytime-mirror-descent": AnytimeMirrorDescent,
     "newton": DoubleNoiseNewton,
     "scheduled-gradient-descent": ScheduledGradientDescent,
     "adaptive-gradient-descent": AdaptiveGradientDescent,
