@@ -71,7 +71,7 @@ class GroupLossScores(RecordSum):
         entries. `clip_unit` enforces it, with 0 taken among the entries. The range is a seminorm, so replacing a unit
         moves the sum by at most twice the radius: factor * B / (2 min q N). The constants cancel; adding them rounds
         each entry, on either data set, by at most 2^-53 times the largest entry there can be, B / min q, hence the
-        addition of 4 * 2^-53 B / min q.
+        addition of 4 * 2^-53 times that and the largest constant, doubled.
     Source:
         Gonzalez, Guzman, Paquette 2024, Algorithm 1, for one-hot payoffs.
     """
@@ -89,7 +89,8 @@ class GroupLossScores(RecordSum):
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor * B / (2 min q N), and what adding the constants may round."""
-        return super().sensitivity(public, sampling) + 2.0**-50 * self.radius()
+        largest = jnp.max(jnp.abs(jnp.asarray(self.constants)))
+        return super().sensitivity(public, sampling) + 2.0**-50 * (2.0 * self.radius() + largest)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """A number a group."""
