@@ -2,9 +2,9 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, vertices, groups, kl, users, speed, eager, planned or table.
-Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
-the pages docs/benchmarks*.md. Without a command everything is measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, users, speed, eager,
+planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table`
+renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks import (
     eager,
+    games,
     groups,
     kl,
     kl_data,
@@ -24,6 +25,7 @@ from benchmarks import (
     methods,
     paper,
     planned,
+    sparse,
     speed,
     steps,
     tables,
@@ -62,7 +64,9 @@ def parser() -> argparse.ArgumentParser:
             "steps",
             "paper",
             "lasso",
+            "games",
             "vertices",
+            "sparse",
             "groups",
             "kl",
             "users",
@@ -77,7 +81,14 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=tuple(
             dict.fromkeys(
-                (*DATA, *tables.HELD_OUT, *kl_data.DATA, *users_data.HELD_OUT, *users_data.OTHER_LOSSES)
+                (
+                    *DATA,
+                    *tables.HELD_OUT,
+                    *kl_data.DATA,
+                    *sparse.DATA,
+                    *users_data.HELD_OUT,
+                    *users_data.OTHER_LOSSES,
+                )
             )
         ),
         help=f"default: the first four; for prediction the first seven; for kl {', '.join(kl_data.DATA)}",
@@ -197,7 +208,13 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     ),
     "groups": lambda options, _: groups.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
+    "games": lambda options, _: games.measure(seeds=_seeds(options), quick=options.quick),
     "vertices": lambda options, _: vertices.measure(seeds=_seeds(options), quick=options.quick),
+    "sparse": lambda options, _: sparse.measure(
+        seeds=_seeds(options),
+        quick=options.quick,
+        data=[name for name in options.data or () if name in sparse.DATA],
+    ),
     "kl": measure_kl,
     "users": measure_users,
     "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),
@@ -227,11 +244,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        for page in (tables.PAGE, kl.PAGE, users.PAGE, groups.PAGE):
+        for page in (tables.PAGE, games.PAGE, kl.PAGE, users.PAGE, groups.PAGE):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
         for verdict in (
             *verdicts(records),
+            *games.verdicts(records),
             *kl.verdicts(records),
             *users.verdicts(records),
             *groups.verdicts(records),
