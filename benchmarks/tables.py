@@ -4,19 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import (
-    games,
-    groups,
-    kl,
-    lasso,
-    methods,
-    paper,
-    sparse,
-    steps,
-    users,
-    users_tables,
-    vertices,
-)
+from benchmarks import games, groups, kl, lasso, methods, paper, sparse, steps, users, users_tables, vertices
 from benchmarks.bars import Verdict, verdicts
 from benchmarks.results import Record, select
 
