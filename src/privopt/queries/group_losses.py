@@ -49,7 +49,11 @@ class GroupLosses(RecordSum):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The record's capped loss around B / 2, at the place of its group."""
-        return centred_loss(self.loss, private_features @ jnp.asarray(self.at), private_target)
+        return self.contribution_at(private_features @ jnp.asarray(self.at), private_target)
+
+    def contribution_at(self, private_prediction: Scalar, private_target: Scalar) -> Array:
+        """The same, from the record's prediction."""
+        return centred_loss(self.loss, private_prediction, private_target)
 
 
 @query
@@ -99,8 +103,11 @@ class GroupLossScores(RecordSum):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The record's capped loss around B / 2 over the share of its group, at its place."""
-        private_centred = centred_loss(self.loss, private_features @ jnp.asarray(self.at), private_target)
-        return private_centred / jnp.asarray(self.divisors)
+        return self.contribution_at(private_features @ jnp.asarray(self.at), private_target)
+
+    def contribution_at(self, private_prediction: Scalar, private_target: Scalar) -> Array:
+        """The same, from the record's prediction."""
+        return centred_loss(self.loss, private_prediction, private_target) / jnp.asarray(self.divisors)
 
     def clip_unit(self, private_vector: Array) -> Array:
         """Scale one unit's vector so that its range, 0 taken among its entries, is within the radius."""
@@ -157,7 +164,7 @@ class GroupShares(RecordSum):
         return one_hot(self.loss.group_of(private_target), self.loss.groups)
 
 
-def centred_loss(loss: GroupedLoss, private_prediction: Array, private_target: Scalar) -> Array:
+def centred_loss(loss: GroupedLoss, private_prediction: Scalar, private_target: Scalar) -> Array:
     """One record's loss, capped, minus cap / 2, at the place of its group; zeros for a record in none."""
     private_place = one_hot(loss.group_of(private_target), loss.groups)
     private_loss = jnp.clip(loss.value(private_prediction, private_target), 0.0, loss.cap)
