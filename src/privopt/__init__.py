@@ -20,6 +20,11 @@ if TYPE_CHECKING:
         Ridge,
     )
     from privopt.estimators.selection import PrivateSearchCV
+    from privopt.games.best_response import BestResponse
+    from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+    from privopt.games.noisy_matrix import NoisyMatrix
+    from privopt.games.saddle_gradient_descent import SaddleGradientDescent
+    from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
     from privopt.games.sampled_dual_averaging import SampledDualAveraging
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
@@ -76,6 +81,7 @@ __all__ = [
     "Account",
     "AdaptiveGradientDescent",
     "AnytimeMirrorDescent",
+    "BestResponse",
     "BilinearGame",
     "Budget",
     "ContinuousSpider",
@@ -95,6 +101,8 @@ __all__ = [
     "LinearSVC",
     "LogisticRegression",
     "MirrorDescent",
+    "NoisyExponentiatedGradient",
+    "NoisyMatrix",
     "ObjectivePerturbation",
     "OutputPerturbation",
     "PhasedAcceleratedERM",
@@ -108,12 +116,15 @@ __all__ = [
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "SaddleGradientDescent",
+    "SaddleMirrorDescent",
     "SaddleProblem",
     "SampledDualAveraging",
     "ScheduledGradientDescent",
     "SnowballSGD",
     "StochasticGradientDescent",
     "StronglyConvexStages",
+    "SyntheticData",
     "TabularEncoder",
     "Units",
     "UserFederatedAveraging",
@@ -173,9 +184,15 @@ _HOME = {
     "SaddleProblem": "privopt.problems.saddle",
     "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
     "minimax": "privopt.solve_games",
+    "SaddleMirrorDescent": "privopt.games.saddle_mirror_descent",
+    "SaddleGradientDescent": "privopt.games.saddle_gradient_descent",
+    "NoisyMatrix": "privopt.games.noisy_matrix",
+    "NoisyExponentiatedGradient": "privopt.games.noisy_exponentiated_gradient",
+    "BestResponse": "privopt.games.best_response",
     "SVRG": "privopt.solvers.svrg",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
+    "SyntheticData": "privopt.estimators.synthetic_data",
     "TabularEncoder": "privopt.tables.encoder",
     "Units": "privopt.data.units",
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
