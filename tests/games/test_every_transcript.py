@@ -14,6 +14,7 @@ from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
 from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
 from privopt.games.moves import Drawn
+from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import additive_cost, leaf_rho
@@ -183,6 +184,15 @@ def test_bias_reduced_draws_cost_no_more_than_is_charged(differences, relation):
     assert pair[0].draws == (2, 2, 4, 4)
     cost = largest_cost(*pair)
     assert 0.0 < cost <= charged
+
+
+@pytest.mark.parametrize(("schedule", "least"), [("full", 0.85), ("epochs", 0.4)])
+def test_the_literal_algorithm_costs_no_more_than_is_charged(schedule, least):
+    """Constant steps on everybody, or two epochs over two batches of four, in the tight case."""
+    solver = SaddleMirrorDescent(schedule=schedule, steps=4, epochs=2, draws=1, step_x=0.5, step_y=0.5)
+    sides = tight_sides("replace-one", 8)
+    pair, charged = trees(solver, TABLES, sides, 8, "replace-one")
+    assert least * charged < largest_cost(*pair) <= charged
 
 
 def signs(rng, n):
