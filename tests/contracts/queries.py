@@ -35,7 +35,7 @@ from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
-from privopt.queries.marginal_errors import CellErrors, MarginalDistances, SignedErrors
+from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanDistance, SignedErrors
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
@@ -381,6 +381,12 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
             mean=mean, modelled=0.2 * _MODELLED, penalties=np.array([1.0, 30.0]), candidates=(2, 0)
         ),
         coded_pair,
+    ),
+    "mean distance of marginals": OfMean(
+        PAIRS, lambda mean: MeanDistance(mean=mean, modelled=0.2 * _MODELLED), coded_pair
+    ),
+    "mean error of answers": OfMean(
+        ANSWERS, lambda mean: MeanDistance(mean=mean, modelled=_MODELLED[:5] - 0.3), coded_pair
     ),
     "an answer of a table": OfMean(
         PAIRS, lambda mean: TableAnswer(mean=mean, values=np.arange(9) % 2 * 1.0, place=1), coded_pair

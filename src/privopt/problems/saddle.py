@@ -5,7 +5,8 @@ players descend, x on f and y on -f, each on the values of the gradient at its v
 changes no draw, so what counts is their *half-range*, (largest - smallest) / 2, which is clipped.
 
 Source:
-    Gonzalez, Guzman, Paquette 2024, section 2; midranges and signs as in our notes (their Algorithms 1 and 3 ascend).
+    Gonzalez, Guzman, Paquette 2024, section 2. In their Algorithms 1 and 3 the sign of the second player is wrong; the
+    midranges are ours.
 """
 
 import abc
