@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.fair import FairClassifier
+    from privopt.estimators.lasso import LassoClassifier, LassoRegressor
     from privopt.estimators.regressors import (
         HuberRegressor,
         LinearRegression,
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
         Ridge,
     )
     from privopt.estimators.selection import PrivateSearchCV
+    from privopt.games.best_response import BestResponse
+    from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+    from privopt.games.noisy_matrix import NoisyMatrix
+    from privopt.games.saddle_gradient_descent import SaddleGradientDescent
+    from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
     from privopt.games.sampled_dual_averaging import SampledDualAveraging
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
@@ -75,6 +81,7 @@ __all__ = [
     "Account",
     "AdaptiveGradientDescent",
     "AnytimeMirrorDescent",
+    "BestResponse",
     "BilinearGame",
     "Budget",
     "ContinuousSpider",
@@ -88,10 +95,14 @@ __all__ = [
     "HuberRegressor",
     "KLProximalPoint",
     "KLSpider",
+    "LassoClassifier",
+    "LassoRegressor",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
     "MirrorDescent",
+    "NoisyExponentiatedGradient",
+    "NoisyMatrix",
     "ObjectivePerturbation",
     "OutputPerturbation",
     "PhasedAcceleratedERM",
@@ -105,6 +116,8 @@ __all__ = [
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "SaddleGradientDescent",
+    "SaddleMirrorDescent",
     "SaddleProblem",
     "SampledDualAveraging",
     "ScheduledGradientDescent",
@@ -153,6 +166,8 @@ _HOME = {
     "KL": "privopt.problems.growth",
     "KLProximalPoint": "privopt.solvers.kl_proximal_point",
     "KLSpider": "privopt.solvers.kl_spider",
+    "LassoClassifier": "privopt.estimators.lasso",
+    "LassoRegressor": "privopt.estimators.lasso",
     "LinearRegression": "privopt.estimators.regressors",
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",
@@ -169,6 +184,11 @@ _HOME = {
     "SaddleProblem": "privopt.problems.saddle",
     "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
     "minimax": "privopt.solve_games",
+    "SaddleMirrorDescent": "privopt.games.saddle_mirror_descent",
+    "SaddleGradientDescent": "privopt.games.saddle_gradient_descent",
+    "NoisyMatrix": "privopt.games.noisy_matrix",
+    "NoisyExponentiatedGradient": "privopt.games.noisy_exponentiated_gradient",
+    "BestResponse": "privopt.games.best_response",
     "SVRG": "privopt.solvers.svrg",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",

@@ -3,7 +3,13 @@
 from typing import Any
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from tests.support.configured_estimators import CLASSIFIERS, EVERY_ESTIMATOR, REGRESSORS, configured
+from tests.support.configured_estimators import (
+    CLASSIFIERS,
+    EVERY_ESTIMATOR,
+    PENALISED,
+    REGRESSORS,
+    configured,
+)
 
 from privopt.estimators.fair import FairClassifier
 from privopt.estimators.regressors import LinearRegression, PoissonRegressor, QuantileRegressor
@@ -29,8 +35,11 @@ def instances() -> list[Any]:
         "random_state": 0,
     }
     # One strength of the penalty, so that compiled steps are shared.
-    special: dict[Any, dict[str, Any]] = {kind: {"classes": "from_y", "alpha": 0.01} for kind in CLASSIFIERS}
-    special |= {kind: {"target_bounds": (-3, 3), "alpha": 0.01} for kind in REGRESSORS}
+    strength = {kind: {"alpha": 0.01} if kind in PENALISED else {"radius": 4.0} for kind in EVERY_ESTIMATOR}
+    special: dict[Any, dict[str, Any]] = {
+        kind: {"classes": "from_y"} | strength[kind] for kind in CLASSIFIERS
+    }
+    special |= {kind: {"target_bounds": (-3, 3)} | strength[kind] for kind in REGRESSORS}
     del special[LinearRegression]["alpha"]
     special[PoissonRegressor] |= {"target_bounds": (0, 8)}
     special[QuantileRegressor] |= {"smoothing": 1.0}

@@ -19,7 +19,7 @@ from privopt.problems.constraints import Box, L1Ball, L2Ball, Polytope, Simplex
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public
-from privopt.solve import minimize
+from privopt.solve import minimize, plan
 from privopt.solvers.vertex_anytime import VertexAnytime
 
 BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
@@ -182,3 +182,20 @@ def test_a_field_for_another_set_is_refused():
     solver = VertexAnytime().configure(Instance(BALL, PUBLIC, BUDGET))
     with pytest.raises(ValueError, match="leave `vertices` open"):
         solver.configure(Instance(Problem(losses.logistic, constraint=L1Ball(3.0)), PUBLIC, BUDGET))
+
+
+def test_a_pure_epsilon_can_be_spent_and_every_solver_is_planned():
+    pure = VertexAnytime().configure(Instance(BALL, PUBLIC, Budget(1.0)))
+    assert pure.draws == 1
+    assert accounting.epsilon(pure.event(PUBLIC), 0.0, "replace-one") == pytest.approx(1.0, rel=1e-3)
+    for name in ("vertex-anytime", "variance-reduced-frank-wolfe", "anytime-mirror-descent"):
+        planned = plan(BALL, n=10_000, d=50, epsilon=1.0, delta=1e-6, solver=name)
+        assert [one.solver for one in planned.plans] == [name]
+
+
+def test_a_bound_is_stated_where_it_says_something():
+    tiny = Problem(losses.logistic, constraint=L1Ball(0.02))
+    found = VertexAnytime(steps=300, draws=1).plan(Instance(tiny, PUBLIC, BUDGET))
+    assert found.bound is not None
+    assert found.bound.value < math.log(2)
+    assert VertexAnytime().plan(Instance(BALL, PUBLIC, BUDGET)).bound is None

@@ -14,6 +14,7 @@ from privopt.data import cells
 from privopt.estimators import arguments
 from privopt.estimators.classifiers import PrivateClassifier
 from privopt.estimators.groups import GroupedClasses, Groups, coded_targets, sensitive_codes
+from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted
@@ -29,7 +30,7 @@ from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class FairClassifier(PrivateClassifier):
+class FairClassifier(PenalisedModel, PrivateClassifier):
     """Private logistic regression of two classes that minimises the loss of the worst off of several groups.
 
     Minimises `max over y of sum_g y_g F_g(w) + penalty(w)`, F_g the mean logistic loss of the records of group g (of
@@ -50,7 +51,7 @@ class FairClassifier(PrivateClassifier):
         report_groups: share of the budget (of its rho) for each group's loss at the result; 0 reports none.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
-        penalty, alpha, l1_radius: see `PrivateLinearModel`; no "l1" and "group" penalties, and `alpha` is a number.
+        penalty, alpha, l1_radius: see `PenalisedModel`; no "l1" and "group" penalties, and `alpha` is a number.
         classes: see `PrivateClassifier`; two labels.
     Attributes:
         group_weights_: (steps, groups), how groups were weighted; from releases.

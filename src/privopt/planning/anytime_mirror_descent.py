@@ -105,9 +105,8 @@ def least_multiplier(solver: Any, public: Public) -> float:
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
     """log m / (tau T) + tau L^2 / 2 + 8 L1 R^2 / sqrt(K), and what to note."""
-    public, notices = instance.public, (vertex_methods.WORSE_THAN_FRANK_WOLFE,)
-    if solver.entry_bound is None and public.d > 1:
-        notices += (vertex_methods.NO_ENTRY_BOUND.format(public.row_bound),)
+    public, notices = instance.public, (vertex_methods.WORSE_THAN_VERTEX_ANYTIME,)
+    notices += vertex_methods.missing_bound(solver, instance)
     if not instance.is_private:
         notices = (NOISE_IS_OFF,)
     gap = 8.0 * vertex_methods.curvature(solver, instance) / math.sqrt(solver.draws)

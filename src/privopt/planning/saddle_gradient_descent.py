@@ -12,7 +12,7 @@ from privopt.problems.vertices import set_of
 
 STEPS = 150
 MEAN_SHARE = 0.1  # of the clip that a mean gradient is long; measured
-STEP_GAIN = 1.0  # of the step that the bound of descent asks for; measured
+STEP_GAIN = 2.0  # of the step that the bound of descent asks for; measured
 
 
 def default_steps(solver: Any, task: Task[Game]) -> int:

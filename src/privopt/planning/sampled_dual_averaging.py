@@ -23,7 +23,10 @@ from privopt.public import Public
 FEWEST_STEPS, MOST_STEPS, MOST_DRAWS = 4, 1000, 256
 AIM = 0.7  # of the cap that the temperature reaches at the default number of steps; measured
 NOISED_STEPS = 400  # where no player draws: more steps neither cost nor help
-NOISED_GAIN = 1.5  # of a noised player: temperature times the noise that the average gradient keeps; measured
+NOISED_GAIN, NOISED_CAPS = (
+    0.8,
+    4.0,
+)  # of a noised player: scale times noise, and at most so many caps; measured
 ONE_PASS_STEPS = 0.6  # of the steps with full batches; measured
 TO_SPEND = 0.9  # of the cap, which draws are added to reach; measured
 HELD_CELLS = 10_000_000
@@ -238,8 +241,8 @@ def _once(move: Any, who: Who, solver: Any, task: Task[Game]) -> float:
 
 
 def noised_scale(move: Any, player: Player, solver: Any, task: Task[Game]) -> float:
-    """The cap, or the scale at which noise of the average gradient moves the logits by about `NOISED_GAIN`."""
-    top = cap(player, solver.steps, solver)
+    """The scale at which the noise of one gradient moves the logits of the first round by `NOISED_GAIN`."""
+    top = NOISED_CAPS * cap(player, solver.steps, solver)
     deviation = noise_deviation(move, solver, task.public)
     return min(top, NOISED_GAIN / deviation) if deviation > 0 else top
 

@@ -24,6 +24,7 @@ from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF
 from privopt.public import Public
 
+TYPICAL = 0.3  # see `vertex_methods.typical`
 FEWEST_TREES, MOST_TREES = 2, 5
 # Of the worst direction's curvature, to choose trees by: on generated signs the best of 1 to 5 at epsilon 0.5, 1 and 3.
 CURVATURE_SHARE = 0.05
@@ -166,15 +167,17 @@ def require_units(solver: Any, public: Public) -> None:
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """The expected gap, and what to note."""
-    notices = (vertex_methods.WORSE_THAN_FRANK_WOLFE,)
-    if solver.entry_bound is None and instance.public.d > 1:
-        notices += (vertex_methods.NO_ENTRY_BOUND.format(instance.public.row_bound),)
-    if not instance.is_private:
-        notices = (NOISE_IS_OFF,)
-    gap = expected_gap(solver, instance, solver.trees, solver.root_batch, vertex_methods.spent(solver))
+    """What is typical, and what to note."""
+    notices = (vertex_methods.WORSE_THAN_VERTEX_ANYTIME, *vertex_methods.missing_bound(solver, instance))
+    if not instance.is_private or solver.noise_multiplier == 0 or solver.still:
+        gap = expected_gap(solver, instance, solver.trees, solver.root_batch, math.inf)
+        return Forecast(
+            excess=instance.capped(gap),
+            meaning="what Frank-Wolfe leaves after so many steps; pessimistic",
+            notices=notices if instance.is_private else (NOISE_IS_OFF,),
+        )
     return Forecast(
-        excess=instance.capped(gap),
-        meaning="two terms of the theory, if few gradients and differences are clipped; pessimistic",
+        excess=instance.capped(vertex_methods.typical(solver, instance, TYPICAL)),
+        meaning=vertex_methods.TYPICAL_MEANING,
         notices=notices,
     )

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.instance import Instance
-from privopt.problems.constraints import L1Ball, Polytope, Product, Simplex
+from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
@@ -123,6 +123,8 @@ def automatic(instance: Instance) -> Choice:
             no set, where whitening applies                               whitened descent for the worst group
             else                                                          descent for the worst group
         no privacy                                                        gradient descent
+        users whose typical records times log(2p)^2 are fewer than the
+        p parameters in a set with an l1 ball                             Frank-Wolfe
         few units that are users, of typically 20 records or more         federated averaging
         other users, where whitening applies                              whitened user-level gradient descent
         other users of generalised-linear losses, smooth penalties,
@@ -187,6 +189,11 @@ def _for_groups(instance: Instance) -> Choice:
 def _for_users(instance: Instance) -> Choice:
     """The default where everything a user contributed is protected together."""
     problem, public = instance.problem, instance.public
+    # Frank-Wolfe's noise is log(2p) times that of an entry, descent's sqrt(p) times, at a clip that m records shorten.
+    choosing = FrankWolfe()
+    few = public.typical_records * math.log(2 * instance.parameters) ** 2 < instance.parameters
+    if _has_l1_ball(problem.constraint) and few and choosing.applicable(problem, public) is None:
+        return Choice(choosing, "on an l1 ball its noise grows with the logarithm of the number of features")
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.applicable(problem, public) is None:
         return Choice(averaging, "there are few users, and each has many records to learn from")
@@ -215,9 +222,7 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
             Whitening(),
             "whitening was the most accurate on most tables: all directions get the noise they can bear",
         )
-    if isinstance(constraint, L1Ball) or (
-        isinstance(constraint, Product) and any(isinstance(part, L1Ball) for part, _ in constraint.parts)
-    ):
+    if _has_l1_ball(constraint):
         yield FrankWolfe(), "on an l1 ball its noise grows with the logarithm of the number of features"
     if isinstance(constraint, Polytope):
         yield (
@@ -226,6 +231,12 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
         )
     if isinstance(constraint, L1Ball | Product | Simplex):
         yield AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
+
+
+def _has_l1_ball(constraint: Constraint) -> bool:
+    """Whether a set is an l1 ball or has one among its parts."""
+    parts = constraint.parts if isinstance(constraint, Product) else ((constraint, 0),)
+    return any(isinstance(part, L1Ball) for part, _ in parts)
 
 
 def _is_stable(solver: SVRG, instance: Instance) -> bool:

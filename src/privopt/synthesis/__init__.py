@@ -1,0 +1,1 @@
+"""Synthetic data: models of a table fitted to released answers, and the synthesizers that ask for the answers."""

@@ -1,0 +1,157 @@
+"""MWEM: again and again measure the marginal that holds the cell which the model gets most wrong.
+
+Source: Hardt, Ligett, McSherry 2012, with whole marginals, zCDP and least squares.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator.base import Curator
+from privopt.curator.handles import HiddenMean
+from privopt.ledger.events import Event, NoEvent, Repeated
+from privopt.ledger.events import Sequence as EventSequence
+from privopt.planning import cell_weights as planning
+from privopt.planning.forecast import Forecast
+from privopt.planning.synthesis import WorkloadTask, small_universe
+from privopt.problems.workload import Workload
+from privopt.public import Public
+from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
+from privopt.queries.marginal_errors import CellErrors
+from privopt.queries.marginals import MarginalMeans
+from privopt.queries.query_means import QueryMeans
+from privopt.result import Outcome, Status
+from privopt.solvers.fields import derived, number
+from privopt.solvers.program import Defaults
+from privopt.synthesis.base import Synthesizer
+from privopt.synthesis.histogram import Histogram
+from privopt.synthesis.marginal_map import AnswerMap
+from privopt.synthesis.mirror_fit import LeastSquares, MirrorFit
+from privopt.synthesis.totals import total_weight
+
+FINAL_ITERATIONS = 200  # of the last fit
+
+
+@dataclass(frozen=True, kw_only=True)
+class MWEM(Synthesizer):
+    """T rounds of: choose a cell by its error, measure its whole marginal (or query), refit the weights of all cells.
+
+    Attributes:
+        noise_multiplier: z of the whole run, see `Synthesizer`.
+        rounds: T, at least 0; 0 returns the uniform table and spends nothing.
+        selection_share: of the budget, for choosing.
+        iterations: mirror steps after each round, from where the last ones ended.
+    Guarantee:
+        T choices of bounded range and T Gaussian releases: (epsilon, delta)-DP by the best accountant for them.
+    Differs from the paper:
+        a chosen cell's whole marginal is measured, since one record touches one cell of it; bounded-range choices and
+        Gaussian noise in zCDP; all measurements are refitted by least squares; the last table is returned.
+    Source:
+        Hardt, Ligett, McSherry 2012, Figure 1.
+    """
+
+    name: ClassVar[str] = "mwem"
+    defaults: ClassVar[Defaults] = planning.MWEM_DEFAULTS
+
+    rounds: int = derived(at_least=0)
+    selection_share: float = number(0.3, above=0, below=1)
+    iterations: int = number(30, at_least=0)
+
+    def applicable(self, problem: Workload, public: Public) -> str | None:
+        """A coded table with few enough cells."""
+        return super().applicable(problem, public) or small_universe(self, problem)
+
+    def event(self, public: Public) -> Event:
+        """Choices and measurements."""
+        del public
+        if self.rounds == 0:
+            return NoEvent()
+        once = EventSequence((self._choosing().event(), self._measuring().event()))
+        return Repeated(once, self.rounds)
+
+    def releases(self) -> int:
+        """Two a round."""
+        return 2 * self.rounds
+
+    def forecast(self, instance: WorkloadTask) -> Forecast:
+        """See `planning.cell_weights`."""
+        return planning.mwem_forecast(self, instance)
+
+    def fit_seconds(self, workload: Workload) -> float:
+        return planning.fit_seconds(self.rounds * self.iterations + FINAL_ITERATIONS, workload)
+
+    def run(self, curator: Curator, workload: Workload) -> Outcome:
+        """Choose, measure, refit."""
+        unstructured = workload.queries is not None
+        mean = curator.hold_mean(
+            QueryMeans(workload=workload) if unstructured else MarginalMeans(workload=workload)
+        )
+        answer_map, weights = AnswerMap(workload), Histogram.uniform(workload.levels).weights
+        sums, precisions, total = np.zeros(workload.size), np.zeros(workload.size), 1.0
+        starts = np.array([place.start for place in workload.slices])
+        for _ in range(self.rounds):
+            curator.announce("choosing marginals")
+            answers = answer_map.answers(weights)
+            modelled = answers - 0.5 if unstructured else total * answers
+            chosen = int(curator.release(CellErrors(mean=mean, modelled=modelled), self._choosing()))
+            if unstructured:
+                here = slice(chosen, chosen + 1)
+            else:
+                here = workload.slices[int(np.searchsorted(starts, chosen, side="right")) - 1]
+            sums[here] += self._measured(curator, mean, workload, here)
+            precisions[here] += 1.0
+            if not unstructured:
+                total = self._total(mean, workload, sums, precisions)
+            weights = self._fit(answer_map, sums / total, precisions, weights, self.iterations)
+        if self.rounds:
+            weights = self._fit(answer_map, sums / total, precisions, weights, FINAL_ITERATIONS)
+        return Outcome(Histogram(workload.levels, weights), Status.FINISHED)
+
+    def _choosing(self) -> Any:
+        return self.choice(self.selection_share / self.rounds)
+
+    def _measuring(self) -> Any:
+        return self.gaussian((1.0 - self.selection_share) / self.rounds)
+
+    def _measured(
+        self, curator: Curator, mean: HiddenMean, workload: Workload, here: slice
+    ) -> NDArray[np.float64]:
+        """A released marginal, or a query's answer."""
+        if workload.queries is not None:
+            answer = curator.release(HeldAnswer(mean=mean, place=here.start), self._measuring())
+            return np.asarray(answer, np.float64).reshape(1) + 0.5
+        query = HeldMarginal(mean=mean, place=workload.slices.index(here))
+        return np.asarray(curator.release(query, self._measuring()), np.float64)
+
+    def _total(
+        self,
+        mean: HiddenMean,
+        workload: Workload,
+        sums: NDArray[np.float64],
+        precisions: NDArray[np.float64],
+    ) -> float:
+        """The weight of the data by all marginals measured so far."""
+        query = HeldMarginal(mean=mean, place=0)
+        spread = self._measuring().noise_multiplier * float(query.sensitivity(mean.public))
+        often = [float(precisions[place.start]) for place in workload.slices]
+        places = [place for place, times in zip(workload.slices, often, strict=True) if times > 0]
+        times = [float(precisions[place.start]) for place in places]
+        marginals = [sums[place] / count for place, count in zip(places, times, strict=True)]
+        return total_weight(marginals, [spread / count**0.5 for count in times])
+
+    def _fit(
+        self,
+        answer_map: AnswerMap,
+        sums: NDArray[np.float64],
+        precisions: NDArray[np.float64],
+        start: NDArray[np.float64],
+        iterations: int,
+    ) -> NDArray[np.float64]:
+        """The weights that fit what was measured, repeated measurements averaged."""
+        targets = sums / np.where(precisions > 0, precisions, 1.0)
+        starts = [place.start for place in answer_map.workload.slices]
+        measured = float(np.sum(precisions[starts] if starts else precisions))
+        fit = MirrorFit(iterations=iterations, curvature=max(1.0, measured))
+        return fit.fit(answer_map, LeastSquares(targets, precisions), start)

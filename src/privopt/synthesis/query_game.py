@@ -1,0 +1,221 @@
+"""The query game: one player draws queries that the other's table answers badly; only the draws see the data.
+
+Source: Gonzalez, Guzman, Paquette 2024, Theorem 1.1; Gaboardi et al. 2014 (dual query).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator.base import Curator
+from privopt.ledger.events import Event, NoEvent
+from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.planning import query_games as planning
+from privopt.planning.forecast import Forecast
+from privopt.planning.synthesis import WorkloadTask, small_universe
+from privopt.problems.workload import Workload
+from privopt.public import Public
+from privopt.queries.marginal_errors import SignedErrors
+from privopt.queries.marginals import MarginalMeans
+from privopt.queries.query_means import QueryMeans
+from privopt.result import Outcome, Status
+from privopt.solvers.fields import choice, derived, number
+from privopt.solvers.program import Defaults
+from privopt.synthesis.base import Synthesizer
+from privopt.synthesis.best_response import Oracle, best_record
+from privopt.synthesis.histogram import Histogram
+from privopt.synthesis.marginal_map import AnswerMap
+from privopt.synthesis.records import Records
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryGame(Synthesizer):
+    """A zero-sum game between signed queries, drawn from softmax(beta_t * average error), and a public table.
+
+    Attributes:
+        noise_multiplier: z of the whole run, see `Synthesizer`.
+        variant: "preset" draws at beta_t = s sqrt t from errors averaged with linear weights, the current table's
+            included, and returns the linearly weighted average table; "literal" has constant steps, equal weights and
+            the bound of the paper.
+        data_player: "weights" moves the weights of all cells; "oracle" answers the draws with the best record, for
+            tables of any size (dual query).
+        draws: K a round, at least 0.
+        rounds: T, at least 0.
+        oracle: of the data player "oracle", see `best_response`; None for `best_record`.
+        seed: of the oracle's public randomness.
+    Guarantee:
+        K T draws of bounded range: (epsilon, delta)-DP, delta may be 0. The table is a function of the draws.
+        Literally, E max error <= sqrt(log N / (2 T)) + log(2 m) / (tau T) + tau / 2 over m queries and N cells.
+    Differs from the paper:
+        all units every round; prices by bounded range; queries are centred; the preset's weights and temperatures.
+    Source:
+        Gonzalez, Guzman, Paquette 2024, Theorem 1.1 and Algorithm 1.
+    """
+
+    name: ClassVar[str] = "query-game"
+    defaults: ClassVar[Defaults] = planning.GAME_DEFAULTS
+
+    variant: Literal["preset", "literal"] = choice("preset")
+    data_player: Literal["weights", "oracle"] = choice("weights")
+    draws: int = derived(at_least=0)
+    rounds: int = derived(at_least=0)
+    oracle: Oracle | None = None
+    seed: int = number(0, at_least=0)
+
+    def applicable(self, problem: Workload, public: Public) -> str | None:
+        """A coded table; with few enough cells where all of them are weighed."""
+        small = small_universe(self, problem) if self.data_player == "weights" else None
+        return super().applicable(problem, public) or small
+
+    def calibrated(self, task: WorkloadTask) -> Self:
+        """See `Synthesizer`; draws need a temperature, so privacy cannot be switched off."""
+        return super().calibrated(task) if task.is_private else replace(self, noise_multiplier=_SILENT)
+
+    def sampler(self, public: Public) -> VertexSampler:
+        """The stream that draws the queries."""
+        rounds = range(1, self.rounds + 1)
+        if self._included:
+            scale = planning.preset_scale(self, public)
+            temperatures = [0.0, *(scale * math.sqrt(t) for t in rounds)]
+            weights, draws = [float(t) for t in rounds], [0, *(self.draws for _ in rounds)]
+        else:
+            step = planning.literal_step(self, public)
+            weights = [1.0 if self.variant == "literal" else float(t) for t in rounds[:-1]]
+            scale = step if self.variant == "literal" else planning.preset_scale(self, public)
+            temperatures = [
+                scale * (t if self.variant == "literal" else math.sqrt(t)) for t in range(self.rounds)
+            ]
+            draws = [self.draws for _ in rounds]
+        return VertexSampler.weighted_average(
+            step_weights=weights,
+            inverse_temperatures=temperatures,
+            draws=draws,
+            half_range=2.0,
+            sensitivities=planning.item_range(public),
+        )
+
+    @property
+    def _included(self) -> bool:
+        """Whether the queries of a round are drawn knowing its table: not if the table answers them."""
+        return self.variant == "preset" and self.data_player == "weights"
+
+    def event(self, public: Public) -> Event:
+        """The stream."""
+        return self.sampler(public).event() if self.rounds * self.draws else NoEvent()
+
+    def releases(self) -> int:
+        """The opening of the stream, and the draws of each step."""
+        if self.rounds * self.draws == 0:
+            return 0
+        return 1 + self.rounds + (1 if self._included else 0)
+
+    def forecast(self, instance: WorkloadTask) -> Forecast:
+        """See `planning.query_games`."""
+        return planning.game_forecast(self, instance)
+
+    def fit_seconds(self, workload: Workload) -> float:
+        return planning.game_seconds(self, workload) if self.data_player == "weights" else 2e-3 * self.rounds
+
+    def run(self, curator: Curator, workload: Workload) -> Outcome:
+        """Draw queries, and move the table towards them."""
+        if self.rounds * self.draws == 0:
+            return Outcome(_nothing(workload, self.data_player), Status.FINISHED)
+        unstructured = workload.queries is not None
+        mean = curator.hold_mean(
+            QueryMeans(workload=workload) if unstructured else MarginalMeans(workload=workload)
+        )
+        stream = curator.stream("drawn queries", self.sampler(curator.public), (2 * workload.size,))
+        player = _Weights(self, workload) if self.data_player == "weights" else _Best(self, workload)
+        curator.announce("drawing queries")
+
+        def answered() -> None:
+            answers = player.answers()
+            modelled = answers - 0.5 if unstructured else answers
+            stream.ask("add", SignedErrors(mean=mean, modelled=modelled))
+
+        if self._included:
+            stream.ask("draw")
+        for t in range(self.rounds):
+            if self._included:
+                answered()
+            drawn = np.asarray(stream.ask("draw"), np.int64)
+            # Smaller scores are likelier, so the first half, held - modelled, is drawn where the model says too much.
+            queries, signs = drawn % workload.size, np.where(drawn < workload.size, -1, 1)
+            player.move(t + 1, queries, signs)
+            if not self._included and t + 1 < self.rounds:
+                answered()
+        return Outcome(player.model(), Status.FINISHED)
+
+
+_SILENT = 1e-6  # the noise multiplier of a game without privacy: the worst query is drawn
+
+
+class _Weights:
+    """Dual averaging on the weights of all cells, as the data player."""
+
+    def __init__(self, game: QueryGame, workload: Workload) -> None:
+        self._game, self._map = game, AnswerMap(workload)
+        self._weights = Histogram.uniform(workload.levels).weights
+        self._direction, self._mean = np.zeros(workload.universe), np.zeros(workload.universe)
+        self._log_cells = math.log(workload.universe)
+        self._weighed = 0.0
+
+    def answers(self) -> NDArray[np.float64]:
+        """What the current table answers."""
+        return self._map.answers(self._weights)
+
+    def move(self, t: int, queries: NDArray[np.int64], signs: NDArray[np.int64]) -> None:
+        """Average the table that was played, then play the next."""
+        literal = self._game.variant == "literal"
+        weight = 1.0 if literal else float(t)
+        self._weighed += weight
+        self._mean += (self._weights - self._mean) * (weight / self._weighed)
+        counts = np.bincount(queries, weights=signs, minlength=self._map.workload.size) / len(queries)
+        self._direction += (self._map.adjoint(counts) - self._direction) * (weight / self._weighed)
+        if literal:
+            steepness = t * math.sqrt(8.0 * self._log_cells / self._game.rounds)
+        else:
+            steepness = 2.0 * math.sqrt(2.0 * self._log_cells * t)
+        masses = np.exp(steepness * (self._direction - np.max(self._direction)))
+        self._weights = masses / masses.sum()
+
+    def model(self) -> Histogram:
+        """The average table."""
+        return Histogram(self._map.workload.levels, self._mean / self._mean.sum())
+
+
+class _Best:
+    """Best responses to the draws, as the data player."""
+
+    def __init__(self, game: QueryGame, workload: Workload) -> None:
+        self._game, self._workload = game, workload
+        self._oracle = best_record if game.oracle is None else game.oracle
+        self._records: list[tuple[int, ...]] = []
+        self._rng = np.random.default_rng(game.seed)
+
+    def answers(self) -> NDArray[np.float64]:
+        """What the last record answers."""
+        codes = np.array(self._records[-1:], np.int64)
+        return Records(self._workload.levels, codes, np.ones(1)).answers(self._workload)
+
+    def move(self, t: int, queries: NDArray[np.int64], signs: NDArray[np.int64]) -> None:
+        """Answer the draws of round t."""
+        del t
+        answer: Any = self._oracle(self._workload, queries, signs, self._rng)
+        self._records.append(tuple(int(code) for code in answer))
+
+    def model(self) -> Records:
+        """All answers, as the variant weighs them."""
+        literal = self._game.variant == "literal"
+        weights = np.ones(len(self._records)) if literal else 1.0 + np.arange(len(self._records))
+        return Records(self._workload.levels, np.array(self._records, np.int64), weights / weights.sum())
+
+
+def _nothing(workload: Workload, data_player: str) -> Any:
+    """A table at no cost."""
+    if data_player == "weights":
+        return Histogram.uniform(workload.levels)
+    return Records(workload.levels, np.zeros((1, len(workload.levels)), np.int64), np.ones(1))
