@@ -98,8 +98,19 @@ EVERY_GAME = (
         BiasReducedMirrorDescent(effort=6.0, highest_level=1, differences="first half", schedule_seed=3),
         OWN,
     ),
-    GameCase("bias-reduced mirror descent, derived, users", BiasReducedMirrorDescent(), OWN, by_user=True),
-    GameCase("bias-reduced mirror descent, one vertex", BiasReducedMirrorDescent(effort=5.0), LONELY),
+    GameCase(
+        "bias-reduced mirror descent, derived, users",
+        BiasReducedMirrorDescent(),
+        OWN,
+        relations=("add-or-remove-one",),
+        by_user=True,
+    ),
+    GameCase(
+        "bias-reduced mirror descent, one vertex",
+        BiasReducedMirrorDescent(effort=5.0),
+        LONELY,
+        ("replace-one",),
+    ),
     GameCase(
         "boosted saddle",
         BoostedSaddle(candidates=3, forced=True, inner=SampledDualAveraging(**_FEW)),
@@ -124,7 +135,10 @@ EVERY_GAME = (
         by_user=True,
     ),
     GameCase(
-        "boosted saddle, one run", BoostedSaddle(candidates=1, inner=SampledDualAveraging(**_FEW)), MATRIX
+        "boosted saddle, one run",
+        BoostedSaddle(candidates=1, inner=SampledDualAveraging(**_FEW)),
+        MATRIX,
+        ("replace-one",),
     ),
 )
 GAMES = [(case, relation) for case in EVERY_GAME for relation in case.relations]

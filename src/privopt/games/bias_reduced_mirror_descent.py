@@ -103,7 +103,7 @@ class BiasReducedMirrorDescent(GameSolver):
     def event(self, public: Public) -> Event:
         """Both players' streams, charged when they open; the batches that feed them cost nothing of their own."""
         steps = self.schedule(public).steps
-        if steps < 2 or not self.choosing():
+        if not self.choosing():
             return NoEvent()
         streams = [self.sampler(player, public).event() for player in self.choosing()]
         return sequence([*streams, Parallel((NoEvent(),) * (steps - 1))])
@@ -111,11 +111,11 @@ class BiasReducedMirrorDescent(GameSolver):
     def releases(self) -> int:
         """The opening of each player's stream, and the draws of each step."""
         levels = planning.draw_levels(self.effort, self.highest_level, self.schedule_seed)
-        return len(self.choosing()) * (len(levels) + 1) if len(levels) > 1 else 0
+        return len(self.choosing()) * (len(levels) + 1)
 
     def passes(self) -> float:
         """One for each player."""
-        return float(len(self.choosing())) if self.releases() else 0.0
+        return float(len(self.choosing()))
 
     def evaluations(self) -> float:
         """Gradients at three or four points in a pass."""
@@ -143,7 +143,7 @@ class BiasReducedMirrorDescent(GameSolver):
             return self
         steps = self.schedule(task.public).steps
         coldest = planning.cap(self, task.problem, steps)
-        if not task.is_private or steps < 2 or not self.choosing():
+        if not task.is_private or not self.choosing():
             return self.with_(temperature=coldest)
         noise = calibrate(
             lambda noise: self.with_(temperature=1.0 / noise).event(task.public),
@@ -158,7 +158,7 @@ class BiasReducedMirrorDescent(GameSolver):
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Algorithm 3 over the schedule: draw, average, and add the bias-reduced gradients to the hidden scores."""
         plan = self.schedule(curator.public)
-        if plan.steps < 2 or not self.choosing():
+        if not self.choosing():
             return uniform_outcome(game)
         streams: dict[Who, Stream] = {}
         found: dict[str, Finding] = {}

@@ -42,7 +42,6 @@ TEMPERATURE_CAPPED = (
     "the plan costs epsilon {:.3g} of {:.3g}: colder draws than its steps can use would not help. An account pays for "
     "the plan only."
 )
-FEW_STEPS = "the schedule has fewer than two steps, so the equal mixtures are returned and nothing is spent."
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,10 @@ def mass(highest: int) -> float:
 
 
 def draw_levels(effort: float, highest: int, seed: int) -> tuple[int, ...]:
-    """Levels while the past ones' 2^N sum to at most U - 2^M, so that all of them sum to at most U."""
+    """Levels while the past ones' 2^N sum to at most U - 2^M, so that all of them sum to at most U.
+
+    There are two of them or more if 2^M is at most half of U.
+    """
     uniforms = np.random.default_rng([seed, highest]).random(math.floor(effort) + 1)
     levels = np.minimum(np.searchsorted(np.cumsum(_chances(highest)), uniforms, side="right"), highest)
     spent = np.concatenate(([0.0], np.cumsum(2.0**levels)))
@@ -185,8 +187,6 @@ def expected_gap(solver: Any, task: Task[Game], effort: float, highest: int) -> 
     if obstacle(trial, public.n) is not None:
         return math.inf
     plan = schedule_of(trial, public.n)
-    if plan.steps < 2:
-        return math.inf
     tau = min(affordable(trial, task, plan), cap(trial, task.problem, plan.steps))
     bend = _curvature(task.problem)
     return (
@@ -216,8 +216,6 @@ def affordable(solver: Any, task: Task[Game], plan: Schedule) -> float:
 def forecast(solver: Any, task: Task[Game]) -> Forecast:
     """The prediction in the unit of the payoffs, and what to note."""
     game, trivial = task.problem, trivial_gap(task.problem)
-    if schedule_of(solver, task.public.n).steps < 2:
-        return Forecast(excess=trivial, meaning="of any strategies", notices=(FEW_STEPS,), measure=GAP)
     largest = max(player.half_range for player in game.players.values())
     gap = largest * expected_gap(solver, task, solver.effort, solver.highest_level)
     notices = [NEVER_THE_BEST, *game_notices(task, gap)]
