@@ -74,6 +74,9 @@ class AdaptiveMarginals(Synthesizer):
         """Marginals of a coded table."""
         if problem.queries is not None:
             return "it models marginals, and the workload has queries; use query-game-ml"
+        there = len(planning.candidates(problem))
+        if self.rounds and self.choices and self.choices > there:
+            return f"it is to choose {self.choices} marginals a round, and the workload has {there} of several columns"
         return super().applicable(problem, public)
 
     def event(self, public: Public) -> Event:
