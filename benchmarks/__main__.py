@@ -2,10 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, kl, users, synthetic, speed, eager, planned or table. Results
-are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into
-docs/benchmarks.md and docs/benchmarks-kl.md, -users.md and -synthetic.md. Without a command everything is measured and
-the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, kl, users, synthetic, speed, eager,
+planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table`
+renders them into docs/benchmarks.md and docs/benchmarks-games.md, -kl.md, -users.md and -synthetic.md. Without a command
+everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from benchmarks import (
     eager,
+    games,
     kl,
     kl_data,
     kl_methods,
@@ -24,6 +25,7 @@ from benchmarks import (
     methods,
     paper,
     planned,
+    sparse,
     speed,
     steps,
     synthetic,
@@ -31,6 +33,7 @@ from benchmarks import (
     tables,
     users,
     users_data,
+    vertices,
 )
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task
@@ -63,6 +66,9 @@ def parser() -> argparse.ArgumentParser:
             "steps",
             "paper",
             "lasso",
+            "games",
+            "vertices",
+            "sparse",
             "kl",
             "users",
             "synthetic",
@@ -77,7 +83,14 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=tuple(
             dict.fromkeys(
-                (*DATA, *tables.HELD_OUT, *kl_data.DATA, *users_data.HELD_OUT, *users_data.OTHER_LOSSES)
+                (
+                    *DATA,
+                    *tables.HELD_OUT,
+                    *kl_data.DATA,
+                    *sparse.DATA,
+                    *users_data.HELD_OUT,
+                    *users_data.OTHER_LOSSES,
+                )
             )
         ),
         help=f"default: the first four; for prediction the first seven; for kl {', '.join(kl_data.DATA)}",
@@ -200,6 +213,13 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
     ),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
+    "games": lambda options, _: games.measure(seeds=_seeds(options), quick=options.quick),
+    "vertices": lambda options, _: vertices.measure(seeds=_seeds(options), quick=options.quick),
+    "sparse": lambda options, _: sparse.measure(
+        seeds=_seeds(options),
+        quick=options.quick,
+        data=[name for name in options.data or () if name in sparse.DATA],
+    ),
     "kl": measure_kl,
     "users": measure_users,
     "synthetic": lambda options, _: synthetic.measure(
@@ -235,10 +255,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        for page in (tables.PAGE, kl.PAGE, users.PAGE, synthetic.PAGE):
+        for page in (tables.PAGE, games.PAGE, kl.PAGE, users.PAGE, synthetic.PAGE):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
-        for made in (verdicts, kl.verdicts, users.verdicts, synthetic_tables.verdicts):
+        for made in (verdicts, games.verdicts, kl.verdicts, users.verdicts, synthetic_tables.verdicts):
             for verdict in made(records):
                 print(verdict)
     return 0

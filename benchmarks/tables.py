@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import kl, lasso, methods, paper, steps, synthetic_tables, users, users_tables
+from benchmarks import games, kl, lasso, methods, paper, sparse, steps, synthetic_tables, users, users_tables, vertices
 from benchmarks.bars import Verdict, verdicts
 from benchmarks.results import Record, select
 
@@ -154,6 +154,11 @@ def render(records: Sequence[Record], page: str) -> str:
         ),
         "steps": lambda: table(steps.HEAD, steps.table_rows(records)),
         "lasso": lambda: table(lasso.HEAD, lasso.table_rows(records)),
+        "games-bars": lambda: bars(games.verdicts(records)),
+        "games": lambda: table(games.HEAD, games.table_rows(records)),
+        "games-runs": lambda: table(games.SETTINGS_HEAD, games.setting_rows(records)),
+        "vertices": lambda: table(vertices.HEAD, vertices.table_rows(records)),
+        "sparse": lambda: table(sparse.HEAD, sparse.table_rows(records)),
         "kl-bars": lambda: bars(kl.verdicts(records)),
         "kl": lambda: table(kl.HEAD, kl.table_rows(records)),
         "kl-worse": lambda: table(kl.WORSE_HEAD, kl.worse_rows(records)),

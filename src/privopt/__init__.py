@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+    from privopt.estimators.fair import FairClassifier
+    from privopt.estimators.lasso import LassoClassifier, LassoRegressor
     from privopt.estimators.regressors import (
         HuberRegressor,
         LinearRegression,
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
         Ridge,
     )
     from privopt.estimators.selection import PrivateSearchCV
+    from privopt.games.best_response import BestResponse
+    from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+    from privopt.games.noisy_matrix import NoisyMatrix
+    from privopt.games.saddle_gradient_descent import SaddleGradientDescent
+    from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
     from privopt.games.sampled_dual_averaging import SampledDualAveraging
     from privopt.ledger.account import Account
     from privopt.ledger.amounts import Budget
@@ -25,6 +32,7 @@ if TYPE_CHECKING:
     from privopt.planning.public_clip import clip_from
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
+    from privopt.problems.grouped_loss import GroupedLoss
     from privopt.problems.growth import KL
     from privopt.problems.problem import Problem
     from privopt.problems.saddle import BilinearGame, SaddleProblem
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
     from privopt.solve_games import minimax
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+    from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
     from privopt.solvers.continuous_spider import ContinuousSpider
     from privopt.solvers.curvature_probe import CurvatureProbe
     from privopt.solvers.dp_spider import DPSpider
@@ -56,7 +65,11 @@ if TYPE_CHECKING:
     from privopt.solvers.strongly_convex_stages import StronglyConvexStages
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
+    from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+    from privopt.solvers.vertex_anytime import VertexAnytime
     from privopt.solvers.whitening import Whitening
+    from privopt.solvers.worst_group_descent import WorstGroupDescent
+    from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
     from privopt.tables.encoder import TabularEncoder
 
     __version__: str
@@ -67,21 +80,29 @@ __all__ = [
     "AcceleratedMirrorDescent",
     "Account",
     "AdaptiveGradientDescent",
+    "AnytimeMirrorDescent",
+    "BestResponse",
     "BilinearGame",
     "Budget",
     "ContinuousSpider",
     "CurvatureProbe",
     "DPSpider",
     "DoubleNoiseNewton",
+    "FairClassifier",
     "FrankWolfe",
     "GradientDescent",
+    "GroupedLoss",
     "HuberRegressor",
     "KLProximalPoint",
     "KLSpider",
+    "LassoClassifier",
+    "LassoRegressor",
     "LinearRegression",
     "LinearSVC",
     "LogisticRegression",
     "MirrorDescent",
+    "NoisyExponentiatedGradient",
+    "NoisyMatrix",
     "ObjectivePerturbation",
     "OutputPerturbation",
     "PhasedAcceleratedERM",
@@ -95,16 +116,23 @@ __all__ = [
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "SaddleGradientDescent",
+    "SaddleMirrorDescent",
     "SaddleProblem",
     "SampledDualAveraging",
     "ScheduledGradientDescent",
     "SnowballSGD",
     "StochasticGradientDescent",
     "StronglyConvexStages",
+    "SyntheticData",
     "TabularEncoder",
     "Units",
     "UserFederatedAveraging",
+    "VarianceReducedFrankWolfe",
+    "VertexAnytime",
     "Whitening",
+    "WorstGroupDescent",
+    "WorstGroupTwoStage",
     "__version__",
     "clip_from",
     "constraints",
@@ -130,12 +158,16 @@ _HOME = {
     "CurvatureProbe": "privopt.solvers.curvature_probe",
     "DPSpider": "privopt.solvers.dp_spider",
     "DoubleNoiseNewton": "privopt.solvers.newton",
+    "FairClassifier": "privopt.estimators.fair",
     "FrankWolfe": "privopt.solvers.frank_wolfe",
     "GradientDescent": "privopt.solvers.gradient_descent",
+    "GroupedLoss": "privopt.problems.grouped_loss",
     "HuberRegressor": "privopt.estimators.regressors",
     "KL": "privopt.problems.growth",
     "KLProximalPoint": "privopt.solvers.kl_proximal_point",
     "KLSpider": "privopt.solvers.kl_spider",
+    "LassoClassifier": "privopt.estimators.lasso",
+    "LassoRegressor": "privopt.estimators.lasso",
     "LinearRegression": "privopt.estimators.regressors",
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",
@@ -152,9 +184,15 @@ _HOME = {
     "SaddleProblem": "privopt.problems.saddle",
     "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
     "minimax": "privopt.solve_games",
+    "SaddleMirrorDescent": "privopt.games.saddle_mirror_descent",
+    "SaddleGradientDescent": "privopt.games.saddle_gradient_descent",
+    "NoisyMatrix": "privopt.games.noisy_matrix",
+    "NoisyExponentiatedGradient": "privopt.games.noisy_exponentiated_gradient",
+    "BestResponse": "privopt.games.best_response",
     "SVRG": "privopt.solvers.svrg",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
+    "SyntheticData": "privopt.estimators.synthetic_data",
     "TabularEncoder": "privopt.tables.encoder",
     "Units": "privopt.data.units",
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
@@ -164,7 +202,12 @@ _HOME = {
     "SnowballSGD": "privopt.solvers.snowball_sgd",
     "StronglyConvexStages": "privopt.solvers.strongly_convex_stages",
     "UserFederatedAveraging": "privopt.solvers.user_federated_averaging",
+    "AnytimeMirrorDescent": "privopt.solvers.anytime_mirror_descent",
+    "VarianceReducedFrankWolfe": "privopt.solvers.variance_reduced_frank_wolfe",
+    "VertexAnytime": "privopt.solvers.vertex_anytime",
     "Whitening": "privopt.solvers.whitening",
+    "WorstGroupDescent": "privopt.solvers.worst_group_descent",
+    "WorstGroupTwoStage": "privopt.solvers.worst_group_two_stage",
     "constraints": "privopt.problems",
     "double_precision": "privopt.precision",
     "losses": "privopt.problems",

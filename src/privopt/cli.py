@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from privopt.commands.options import Options, with_options
+from privopt.commands.options import Options, SynthesisOptions, with_options
 
 DEBUG = "PRIVOPT_DEBUG"
 STOPPED = 130  # what a shell expects of a command that was interrupted
@@ -116,6 +116,22 @@ def plan(
     from privopt.commands import planning
 
     planning.run(options, as_json=as_json)
+
+
+@app.command()
+@with_options
+def synthesize(
+    table: Table,
+    options: SynthesisOptions,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="Parquet file to write. Required.", show_default=False)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+) -> None:
+    """Write private synthetic rows that look like a table's."""
+    from privopt.commands import synthesizing
+
+    synthesizing.run(table, options, output=output, overwrite=overwrite)
 
 
 @app.command()

@@ -87,7 +87,7 @@ def all_plans(
         other = kind()
         if other.title == default.title:
             continue
-        obstacle = other.applicable(task.problem, task.public)
+        obstacle = other.obstacle(task.problem, task.public)
         try:
             if obstacle is None:
                 plans.append(other.plan(task))

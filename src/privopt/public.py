@@ -129,6 +129,19 @@ class Public:
         share = self.typical_records / self.records_per_unit
         return {"user": 1.0, "sqrt": math.sqrt(share), "record": share}[self.weighting]
 
+    @classmethod
+    def of_codes(cls, n: int, levels: tuple[int, ...], relation: Relation, **users: Any) -> "Public":
+        """What is public about a coded table; no row of codes is longer than its `row_bound`.
+
+        Args:
+            n: units.
+            levels: cells of each column.
+            relation: the neighbouring relation.
+            users: entries of `of_users` where a unit is a user.
+        """
+        longest = math.hypot(*(level - 1 for level in levels)) * (1.0 + 1e-9)
+        return cls(n=n, d=len(levels), relation=relation, row_bound=longest, levels=levels, **users)
+
     def require_numbers(self, what: str) -> None:
         """Refuse something that computes with the numbers in a row, where rows hold codes.
 

@@ -95,7 +95,8 @@ def plan(
     check_loss(problem, public)
     instance = Instance(problem, public, budget)
     default, reason = choose("auto" if solver is None else solver, instance)
-    others = SOLVERS.values() if solver is None else ()
+    comparable = (kind for kind in SOLVERS.values() if kind().weighs_groups == default.weighs_groups)
+    others = comparable if solver is None else ()
     return all_plans(default, reason, others, instance)
 
 

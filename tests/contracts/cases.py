@@ -14,11 +14,13 @@ from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
 from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Polytope, Product, Simplex
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -43,7 +45,11 @@ from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
+from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
+from privopt.solvers.worst_group_descent import WorstGroupDescent
+from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
 
 N, D = 40, 5
 BUDGET = Budget(2.0, 1e-5)
@@ -93,6 +99,9 @@ _NO_STEPS = {"most_steps": 0}
 _GROUPS = {"groups": 8, "phases": 2, "step_size": 0.5, "distance": 1.0}
 _ACCELERATED = {"phases": 2, "most_steps": 3, "clip": 0.4, "strength": 0.1}
 _ADAPTIVE = {"clip": 0.4, "step_size": 1.0, "window": 20, "most_steps": 60}
+
+_GROUPED = Problem(GroupedLoss(losses.logistic, 3, (0.5, 0.3, 0.2)))
+_UNKNOWN_SHARES = GroupedLoss(losses.logistic, 3, alpha=0.5)
 
 _ALONE = ("replace-one",)
 
@@ -295,6 +304,27 @@ EVERY_CASE = (
         FrankWolfe(steps=5, clip=0.2),
         Problem(losses.RecordLoss(own_loss), Ridge(0.1), L1Ball(1.0)),
     ),
+    Case("vertex-anytime", VertexAnytime(steps=5, balanced=True), _L1_BALL, tags=frozenset({_TYPICAL})),
+    Case(
+        "vertex-anytime, one pass, ridge",
+        VertexAnytime(steps=5, single_pass=True),
+        Problem(losses.logistic, Ridge(0.1), L1Ball(2.0)),
+        by_user=True,
+    ),
+    Case(
+        "vertex-anytime, own loss, simplex",
+        VertexAnytime(steps=4, draws=2, clip=0.2),
+        Problem(losses.RecordLoss(own_loss), constraint=Simplex(2.0)),
+        still=None,
+    ),
+    Case(
+        "variance-reduced frank-wolfe",
+        VarianceReducedFrankWolfe(trees=1),
+        Problem(losses.logistic, Ridge(0.1), L1Ball(1.0)),
+        still={"trees": 0},
+        by_user=True,
+    ),
+    Case("anytime mirror descent", AnytimeMirrorDescent(steps=6, interval=3, draws=2), _L1_BALL),
     Case(
         "frank-wolfe, an l1 ball and an intercept, softmax, refit",
         FrankWolfe(steps=4, clip=0.2, refit=True),
@@ -425,6 +455,23 @@ EVERY_CASE = (
         "dp spider, own loss, ball",
         DPSpider(steps=5, period=5, clip=0.4, curvature=2.0, anchor_share=0.3),
         Problem(losses.RecordLoss(own_loss), constraint=L2Ball(0.5)),
+    ),
+    Case(
+        "worst group descent, cvar, released shares and losses, ball",
+        WorstGroupDescent(steps=3, report_share=0.1),
+        Problem(_UNKNOWN_SHARES, constraint=L2Ball(0.5)),
+    ),
+    Case(
+        "worst group descent, drawn, ridge",
+        WorstGroupDescent(steps=4, draws=3),
+        Problem(_GROUPED.loss, Ridge(0.1)),
+    ),
+    Case("worst group descent, whitened", Whitening(inner=WorstGroupDescent(steps=4)), _GROUPED, still=None),
+    Case(
+        "worst group two stage, intercept, released shares",
+        WorstGroupTwoStage(selection_steps=2, inner=WorstGroupDescent(steps=2, report_share=0.2)),
+        Problem(_UNKNOWN_SHARES, constraint=Product(((L1Ball(2.0), D - 1), (Box(-1.0, 1.0), 1)))),
+        still=None,
     ),
     Case("phased sgd", PhasedSGD(phases=2), _LOGISTIC, _ALONE, still={"phases": 0}),
     Case(
@@ -575,6 +622,9 @@ def toy_arrays(case: Case, seed: int = 0):
     scores = features @ np.arange(1.0, D + 1.0)
     if case.problem.loss.outputs > 1:
         return features, (np.digitize(scores, [-3.0, 3.0])).astype(float)
+    if isinstance(case.problem.loss, GroupedLoss):
+        groups = rng.integers(1, case.problem.loss.groups + 1, N)
+        return features, groups * np.where(scores + rng.normal(size=N) > 0, 1.0, -1.0)
     if case.problem.loss.name in ("logistic", "smoothed hinge"):
         return features, np.where(scores + rng.normal(size=N) > 0, 1.0, -1.0)
     return features, np.tanh(scores)
@@ -592,10 +642,12 @@ def as_units(features, targets, relation: str, *, by_user: bool = False) -> Unit
 
 def neighbours(case: Case, relation: str, features, targets, last):
     """Two data sets that differ in their last unit: its last record is another one, or the unit is gone."""
-    other = features.copy()
+    other, moved = features.copy(), targets.copy()
     other[-1] = last
+    if isinstance(case.problem.loss, GroupedLoss):  # another label, in another group
+        moved[-1] = -np.sign(targets[-1]) * (np.abs(targets[-1]) % case.problem.loss.groups + 1)
     if relation == "replace-one":
-        sides = (features, targets), (other, targets)
+        sides = (features, targets), (other, moved)
     else:
         kept = -2 if case.by_user else -1
         sides = (other, targets), (other[:kept], targets[:kept])

@@ -7,12 +7,20 @@ import numpy as np
 
 from privopt.data.units import Units
 from privopt.games.base import GameSolver
+from privopt.games.best_response import BestResponse
+from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+from privopt.games.boosted_saddle import BoostedSaddle
 from privopt.games.moves import Drawn, Noised
+from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.noisy_matrix import NoisyMatrix
+from privopt.games.saddle_gradient_descent import SaddleGradientDescent
+from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems.constraints import L1Ball, Simplex
 from privopt.problems.saddle import BilinearGame, Game, SaddleProblem
+from privopt.solvers.frank_wolfe import FrankWolfe
 
 N = 24
 BUDGET = Budget(2.0, 1e-5)
@@ -64,7 +72,74 @@ EVERY_GAME = (
         SampledDualAveraging(x=Noised(clip=0.3), y=Noised(), batches="one pass", steps=4),
         OWN,
     ),
+    GameCase("mirror descent, paper", SaddleMirrorDescent(schedule="paper", steps=4, draws=2), MATRIX),
+    GameCase(
+        "mirror descent, epochs, fresh",
+        SaddleMirrorDescent(schedule="epochs", steps=6, epochs=2, draws=2, output="fresh"),
+        MATRIX,
+        by_user=True,
+    ),
+    GameCase(
+        "mirror descent, decreasing, fresh",
+        SaddleMirrorDescent(schedule="decreasing", output="fresh", steps=5),
+        OFFSETS,
+    ),
+    GameCase("noisy exponentiated gradient", NoisyExponentiatedGradient(**_FEW), OFFSETS, by_user=True),
+    GameCase("noisy matrix", NoisyMatrix(), OFFSETS),
+    GameCase("noisy matrix, users", NoisyMatrix(), MATRIX, by_user=True),
+    GameCase("gradient descent and ascent", SaddleGradientDescent(**_FEW), MATRIX),
+    GameCase("gradient descent and ascent, own payoff", SaddleGradientDescent(clip_x=0.5, **_FEW), OWN),
+    GameCase("best response", BestResponse(**_FEW), MATRIX, by_user=True),
+    GameCase("best response, own payoff", BestResponse(steps=4), OWN),
     GameCase("sampled dual averaging, one vertex", SampledDualAveraging(held=False, **_FEW), LONELY),
+    GameCase("bias-reduced mirror descent", BiasReducedMirrorDescent(effort=6.0), MATRIX),
+    GameCase(
+        "bias-reduced mirror descent, own payoff, first half",
+        BiasReducedMirrorDescent(effort=6.0, highest_level=1, differences="first half", schedule_seed=3),
+        OWN,
+    ),
+    GameCase(
+        "bias-reduced mirror descent, derived, users",
+        BiasReducedMirrorDescent(),
+        OWN,
+        relations=("add-or-remove-one",),
+        by_user=True,
+    ),
+    GameCase(
+        "bias-reduced mirror descent, one vertex",
+        BiasReducedMirrorDescent(effort=5.0),
+        LONELY,
+        ("replace-one",),
+    ),
+    GameCase(
+        "boosted saddle",
+        BoostedSaddle(candidates=3, forced=True, inner=SampledDualAveraging(**_FEW)),
+        OFFSETS,
+    ),
+    GameCase(
+        "boosted saddle, own payoff",
+        BoostedSaddle(
+            candidates=2,
+            answers=1,
+            forced=True,
+            inner=SampledDualAveraging(steps=3),
+            x_answers=FrankWolfe(steps=2),
+            y_answers=FrankWolfe(steps=2),
+        ),
+        OWN,
+    ),
+    GameCase(
+        "boosted saddle, users",
+        BoostedSaddle(candidates=2, forced=True, inner=SampledDualAveraging(batches="one pass", steps=2)),
+        MATRIX,
+        by_user=True,
+    ),
+    GameCase(
+        "boosted saddle, one run",
+        BoostedSaddle(candidates=1, inner=SampledDualAveraging(**_FEW)),
+        MATRIX,
+        ("replace-one",),
+    ),
 )
 GAMES = [(case, relation) for case in EVERY_GAME for relation in case.relations]
 IDS = [f"{case.name}, {relation}" for case, relation in GAMES]

@@ -18,10 +18,12 @@ from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.problems.saddle import BilinearGame, SaddleProblem
+from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.bias_reduced_gradient import BiasReducedGradient
+from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -33,7 +35,7 @@ from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import Accuracy, BoundedLoss, HoldoutScores
 from privopt.queries.local_pass import LocalPass
-from privopt.queries.marginal_errors import CellErrors, MarginalDistances, SignedErrors
+from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanDistance, SignedErrors
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
@@ -51,6 +53,7 @@ from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.user_average import UserAverage
 from privopt.queries.vertex_scores import VertexScores
+from privopt.queries.vertex_slopes import VertexSlopeChanges, VertexSlopes
 
 D = 4
 ROW_BOUND = 1.5
@@ -91,6 +94,7 @@ class PlainSquared(losses.Squared):
 
 PLAIN = PlainSquared()
 OWN, SOFTMAX, SQUARED = losses.RecordLoss(own_residual), losses.softmax(3), losses.squared
+HULL = ListedVertices(np.array([[1.0, 0.0, 2.0, -1.0], [0.0, -3.0, 0.5, 0.1], [1.0, 1.0, 1.0, 1.0]]))
 _RIDGE = Problem(losses.logistic, Ridge(0.1))
 GROUPED = GroupedLoss(losses.logistic, 2, (0.7, 0.3))
 _GROUP_WEIGHTS = np.array([0.4, 2.5])
@@ -150,6 +154,46 @@ EVERY_QUERY: dict[str, Query] = {
     "vertex scores, no kernel": VertexScores(loss=PLAIN, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, softmax": VertexScores(loss=SOFTMAX, at=WIDE, clip=0.2, offset=0.1 * WIDE),
     "vertex scores, own loss": VertexScores(loss=OWN, at=AT, clip=0.2, offset=0.0 * AT),
+    "vertex slopes": VertexSlopes(
+        loss=SQUARED,
+        at=AT,
+        vertices=CrossPolytopeVertices(D, 2.0),
+        clip=0.2,
+        offset=0.1 * AT,
+        offset_bound=0.1,
+    ),
+    "vertex slopes, simplex, softmax": VertexSlopes(
+        loss=SOFTMAX,
+        at=WIDE,
+        vertices=SimplexVertices(3 * D),
+        clip=0.2,
+        offset=0.1 * WIDE,
+        offset_bound=0.05,
+    ),
+    "vertex slopes, listed, no kernel": VertexSlopes(
+        loss=PLAIN, at=FAR, vertices=HULL, clip=3e-16, offset=0.0 * AT, offset_bound=0.0
+    ),
+    "changes of vertex slopes": VertexSlopeChanges(
+        loss=SQUARED,
+        at=AT,
+        anchor=BEFORE,
+        vertices=CrossPolytopeVertices(D, 2.0),
+        clip=0.2,
+        offset=0.1 * AT,
+        offset_bound=0.1,
+    ),
+    "changes of vertex slopes, no kernel": VertexSlopeChanges(
+        loss=PLAIN, at=FAR, anchor=BEFORE, vertices=HULL, clip=0.1, offset=0.0 * AT, offset_bound=0.0
+    ),
+    "changes of vertex slopes, own loss": VertexSlopeChanges(
+        loss=OWN,
+        at=AT,
+        anchor=BEFORE,
+        vertices=SimplexVertices(D),
+        clip=0.1,
+        offset=0.0 * AT,
+        offset_bound=0.0,
+    ),
     "polytope scores": PolytopeScores(loss=SQUARED, at=AT, vertices=CORNERS, clip=0.2, offset=0.1 * AT),
     "polytope scores, own loss": PolytopeScores(
         loss=OWN, at=AT, vertices=CORNERS[:1], clip=0.2, offset=0.0 * AT
@@ -246,6 +290,14 @@ EVERY_QUERY: dict[str, Query] = {
         difference_clip=0.5,
         half_range=0.3,
     ),
+    "payoffs of candidates": CandidatePayoffs(
+        game=OWN_GAME,
+        x=np.stack([AT, FAR]),
+        y=np.array([[0.5, 0.5], [1.0, 0.0]]),
+        x_answers=np.stack([[BEFORE, AT, FAR], [AT, AT, BEFORE]]),
+        y_answers=np.zeros((2, 0, 2)),
+        payoff_clip=0.7,
+    ),
     "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
     "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
@@ -299,6 +351,18 @@ def coded_pair(rng: np.random.Generator, relation: str, layout: str) -> tuple[Un
 
 
 EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
+    "gaps of candidates": OfMean(EVERY_QUERY["payoffs of candidates"], lambda mean: CandidateGaps(mean=mean)),
+    "gaps of candidates, a matrix game": OfMean(
+        CandidatePayoffs(
+            game=GAME,
+            x=np.ones((3, 1)),
+            y=np.array([[0.5, 0.25, 0.25], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]]),
+            x_answers=np.zeros((3, 0, 1)),
+            y_answers=np.zeros((3, 0, 3)),
+            payoff_clip=1.0,
+        ),
+        lambda mean: CandidateGaps(mean=mean),
+    ),
     "a marginal": OfMean(PAIRS, lambda mean: HeldMarginal(mean=mean, place=1), coded_pair),
     "an answer": OfMean(ANSWERS, lambda mean: HeldAnswer(mean=mean, place=2), coded_pair),
     "errors of cells": OfMean(PAIRS, lambda mean: CellErrors(mean=mean, modelled=_MODELLED), coded_pair),
@@ -317,6 +381,12 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
             mean=mean, modelled=0.2 * _MODELLED, penalties=np.array([1.0, 30.0]), candidates=(2, 0)
         ),
         coded_pair,
+    ),
+    "mean distance of marginals": OfMean(
+        PAIRS, lambda mean: MeanDistance(mean=mean, modelled=0.2 * _MODELLED), coded_pair
+    ),
+    "mean error of answers": OfMean(
+        ANSWERS, lambda mean: MeanDistance(mean=mean, modelled=_MODELLED[:5] - 0.3), coded_pair
     ),
     "an answer of a table": OfMean(
         PAIRS, lambda mean: TableAnswer(mean=mean, values=np.arange(9) % 2 * 1.0, place=1), coded_pair

@@ -3,10 +3,18 @@
 from typing import Any
 
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from tests.support.configured_estimators import CLASSIFIERS, EVERY_ESTIMATOR, REGRESSORS, configured
+from tests.support.configured_estimators import (
+    CLASSIFIERS,
+    EVERY_ESTIMATOR,
+    PENALISED,
+    REGRESSORS,
+    configured,
+)
 
+from privopt.estimators.fair import FairClassifier
 from privopt.estimators.regressors import LinearRegression, PoissonRegressor, QuantileRegressor
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.worst_group_descent import WorstGroupDescent
 
 OBJECT_COLUMNS = (
     "an array of Python objects is refused by its type: converting it value by value would have to raise, or not, "
@@ -27,18 +35,22 @@ def instances() -> list[Any]:
         "random_state": 0,
     }
     # One strength of the penalty, so that compiled steps are shared.
-    special: dict[Any, dict[str, Any]] = {kind: {"classes": "from_y", "alpha": 0.01} for kind in CLASSIFIERS}
-    special |= {kind: {"target_bounds": (-3, 3), "alpha": 0.01} for kind in REGRESSORS}
+    strength = {kind: {"alpha": 0.01} if kind in PENALISED else {"radius": 4.0} for kind in EVERY_ESTIMATOR}
+    special: dict[Any, dict[str, Any]] = {
+        kind: {"classes": "from_y"} | strength[kind] for kind in CLASSIFIERS
+    }
+    special |= {kind: {"target_bounds": (-3, 3)} | strength[kind] for kind in REGRESSORS}
     del special[LinearRegression]["alpha"]
     special[PoissonRegressor] |= {"target_bounds": (0, 8)}
     special[QuantileRegressor] |= {"smoothing": 1.0}
-    return [configured(kind, **(common | special[kind])) for kind in EVERY_ESTIMATOR]
+    fair = FairClassifier(**(common | {"solver": WorstGroupDescent(steps=60)}), classes="from_y", alpha=0.01)
+    return [*(configured(kind, **(common | special[kind])) for kind in EVERY_ESTIMATOR), fair]
 
 
 def expected_to_fail(estimator: Any) -> dict[str, str]:
     """The checks that contradict privacy, and why. With classes="from_y" a classifier may look at the labels."""
     reasons = {"check_dtype_object": OBJECT_COLUMNS}
-    if type(estimator) not in CLASSIFIERS:
+    if type(estimator) not in (*CLASSIFIERS, FairClassifier):
         reasons["check_supervised_y_no_nan"] = MISSING_TARGETS
     return reasons
 

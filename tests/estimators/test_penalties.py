@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn import linear_model
 from sklearn.base import clone
-from tests.support.configured_estimators import EVERY_ESTIMATOR, ROWS, WIDTH, configured, toy_data
+from tests.support.configured_estimators import PENALISED, ROWS, WIDTH, configured, toy_data
 
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.penalties import groups_of
@@ -103,7 +103,7 @@ SPARSE = [
 
 
 @pytest.mark.parametrize("penalty", SPARSE, ids=lambda penalty: penalty["penalty"])
-@pytest.mark.parametrize("kind", EVERY_ESTIMATOR)
+@pytest.mark.parametrize("kind", PENALISED)
 def test_a_strong_sparse_penalty_leaves_exact_zeros_and_the_intercept(kind: Any, penalty: Any) -> None:
     X, y = toy_data(kind)
     model = configured(kind, alpha=50.0, bounds=(-1.0, 3.0), random_state=0, **penalty).fit(X, y)

@@ -56,8 +56,10 @@ def grouped_pairs(draw, most_records):
     return Pair(units, draw(st.integers(0, 5)), [] if relation == "add-or-remove-one" else instead, relation)
 
 
-@pytest.mark.parametrize("layout", ["dense", "sparse users"])
-@pytest.mark.parametrize("kind", QUERIES)
+@pytest.mark.parametrize(
+    ("kind", "layout"),
+    [*((kind, "dense") for kind in QUERIES), ("gradient", "sparse users"), ("loss scores", "users")],
+)
 @given(data=st.data(), at=points, clip=st.sampled_from([1e-6, 0.3, 50.0]))
 def test_one_unit_moves_a_query_of_groups_by_at_most_its_sensitivity(kind, layout, data, at, clip):
     pair = data.draw(grouped_pairs(5 if "users" in layout else 1))

@@ -13,13 +13,14 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
 from privopt.queries.held_marginal import HeldAnswer, HeldMarginal
-from privopt.queries.marginal_errors import CellErrors, MarginalDistances, SignedErrors
+from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanDistance, SignedErrors
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.query_means import QueryMeans, centred_answers
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 
 LEVELS, N = (3, 2), 8
 PAIRS = MarginalMeans(workload=Workload(LEVELS, sets=((0, 1), (1,))))
+ONE = MarginalMeans(workload=Workload(LEVELS, sets=((0, 1),)))
 FIRST = np.zeros((2, 6))
 FIRST[0, 0], FIRST[1, 5] = 1.0, 1.0
 ANSWERS = QueryMeans(workload=Workload(LEVELS, queries=FIRST))
@@ -58,6 +59,8 @@ CASES = [
     (PAIRS, lambda mean: SignedErrors(mean=mean, modelled=np.zeros(8)), "add-or-remove-one", 1),
     (ANSWERS, lambda mean: SignedErrors(mean=mean, modelled=np.zeros(2)), "replace-one", 2),
     (ANSWERS, lambda mean: SignedErrors(mean=mean, modelled=np.zeros(2)), "add-or-remove-one", 1),
+    (ONE, lambda mean: MeanDistance(mean=mean, modelled=np.zeros(6)), "add-or-remove-one", 0.5),
+    (ONE, lambda mean: MeanDistance(mean=mean, modelled=np.eye(6)[0]), "replace-one", 1),
     (PAIRS, lambda mean: TableAnswer(mean=mean, values=np.arange(6) == 0), "replace-one", 1),
     (
         PAIRS,
@@ -112,6 +115,9 @@ def test_values_are_what_they_are_called():
     np.testing.assert_allclose(value(curator, SignedErrors(mean=mean, modelled=guess)), signed, atol=1e-15)
     far = MarginalDistances(mean=mean, modelled=guess, penalties=np.array([0.5]), candidates=(1,))
     np.testing.assert_allclose(value(curator, far), [N * np.abs(truth - guess)[6:].sum() - 0.5])
+    apart = MeanDistance(mean=mean, modelled=guess)
+    distances = [np.abs(truth - guess)[part].sum() / 2 for part in (slice(6), slice(6, 8))]
+    assert value(curator, apart) == pytest.approx(np.mean(distances))
     asked = np.array([0.5, 2.0, -1.0, np.nan, 1.0, 0.0])
     exact = joint @ [0.5, 1.0, 0.0, 0.0, 1.0, 0.0]
     assert value(curator, TableAnswer(mean=mean, values=asked)) == pytest.approx(exact)

@@ -28,6 +28,7 @@ BUDGET = Budget(1.0, 1e-6)
 NOISELESS = Budget(math.inf, 1e-6)
 WITH_INTERCEPT = Product(((L1Ball(2.0), 4), (Box(-1.0, 3.0), 1)))
 MIXED = Product(((Simplex(1.5), 2), (Box((0.0, 0.4), (1.0, 0.4)), 2), (L1Ball(0.5), 1)))
+ALONE = {WITH_INTERCEPT: [4], MIXED: [2, 3, 4]}
 CORNERS = np.random.default_rng(3).normal(size=(7, 5)) + 5.0
 
 
@@ -44,8 +45,9 @@ def units_of(seed=0, **options):
 
 
 def plain_frank_wolfe(problem, units, steps):
-    """Vertices by the linear minimiser of the whole set, without noise."""
+    """Its iterates, to vertices by the linear minimiser of the whole set, without noise."""
     rows, signs = np.asarray(units.private_features), units.private_targets
+    iterates = []
     with double_precision():
         w = np.asarray(problem.constraint.project(jnp.zeros(rows.shape[1])))
     with double_precision():
@@ -54,7 +56,8 @@ def plain_frank_wolfe(problem, units, steps):
             gradient = gradient + np.asarray(problem.regulariser.gradient(jnp.asarray(w)))
             vertex = np.asarray(problem.constraint.linear_minimiser(jnp.asarray(gradient)))
             w = (1 - 2 / (t + 2)) * w + 2 / (t + 2) * vertex
-    return w
+            iterates.append(w)
+    return iterates
 
 
 def contains(constraint, params):
@@ -66,7 +69,10 @@ def contains(constraint, params):
 def test_without_noise_it_is_plain_frank_wolfe_on_the_whole_set(constraint):
     units, problem = units_of(), Problem(losses.logistic, Ridge(0.05), constraint)
     result = minimize(problem, units, budget=NOISELESS, solver=FrankWolfe(steps=60))
-    np.testing.assert_allclose(result.params, plain_frank_wolfe(problem, units, 60), atol=1e-9)
+    iterates = np.stack(plain_frank_wolfe(problem, units, 60))
+    expected, alone = iterates[-1], ALONE.get(constraint, [])
+    expected[alone] = iterates[30:, alone].mean(axis=0)  # intervals go to and fro
+    np.testing.assert_allclose(result.params, expected, atol=1e-9)
     assert contains(constraint, result.params)
 
 
@@ -77,7 +83,7 @@ def test_no_neighbour_moves_a_choice_further_than_its_range_and_some_move_it_so_
         Instance(Problem(losses.logistic, constraint=constraint), Public(n=40, d=5), BUDGET)
     )
     problem = Problem(losses.logistic, constraint=constraint)
-    moves = [largest_move(solver, problem, *neighbours(seed, keep_label=seed < 6)) for seed in range(12)]
+    moves = [largest_move(solver, problem, *neighbours(seed, keep_label=seed < 3)) for seed in range(5)]
     assert 0.95 <= max(moves) <= 1.0
 
 
@@ -131,11 +137,11 @@ def test_a_set_without_vertices_to_choose_among_is_refused(constraint, message):
 def test_the_bound_on_entries_that_is_public_about_the_data_is_used():
     problem = Problem(losses.logistic, constraint=L1Ball(4.0))
     stated = Public(n=2_000_000, d=100, row_bound=10.0, entry_bound=1.0)
-    given = FrankWolfe(entry_bound=1.0).configure(
-        Instance(problem, Public(n=2_000_000, d=100, row_bound=10.0), BUDGET)
-    )
     known = FrankWolfe().configure(Instance(problem, stated, BUDGET))
+    given = FrankWolfe(clip=0.6, entry_bound=1.0).configure(Instance(problem, stated, BUDGET))
     assert known.with_(entry_bound=1.0) == given
+    assert known.clip == pytest.approx(0.6)
+    assert known.steps > FrankWolfe().configure(Instance(problem, Public(n=2_000_000, d=100), BUDGET)).steps
     assert FrankWolfe().plan(Instance(problem, stated, BUDGET)).notices == ()
 
 
@@ -210,7 +216,7 @@ def test_without_noise_the_refit_is_exact_on_the_selected_features():
     w, average = np.zeros(len(support)), np.zeros(len(support))
     weights = np.arange(1.0, 21.0) ** 2
     for weight in weights:
-        w = w + rows.T @ (signs / (1 + np.exp(signs * (rows @ w)))) / len(rows)
+        w = w + 2.0 * rows.T @ (signs / (1 + np.exp(signs * (rows @ w)))) / len(rows)  # without a clip
         average += weight * w / np.sum(weights)
     np.testing.assert_allclose(params[support], average, rtol=1e-6)
 

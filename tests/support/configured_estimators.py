@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+from privopt.estimators.lasso import LassoClassifier, LassoRegressor
 from privopt.estimators.regressors import (
     HuberRegressor,
     LinearRegression,
@@ -15,8 +16,11 @@ from privopt.estimators.regressors import (
 )
 from privopt.solvers.gradient_descent import GradientDescent
 
-CLASSIFIERS = [LogisticRegression, LinearSVC]
-REGRESSORS = [LinearRegression, Ridge, HuberRegressor, QuantileRegressor, PoissonRegressor]
+PENALISED_CLASSIFIERS = [LogisticRegression, LinearSVC]
+PENALISED_REGRESSORS = [LinearRegression, Ridge, HuberRegressor, QuantileRegressor, PoissonRegressor]
+PENALISED = [*PENALISED_CLASSIFIERS, *PENALISED_REGRESSORS]
+CLASSIFIERS = [*PENALISED_CLASSIFIERS, LassoClassifier]
+REGRESSORS = [*PENALISED_REGRESSORS, LassoRegressor]
 EVERY_ESTIMATOR = [*CLASSIFIERS, *REGRESSORS]
 ROWS, WIDTH = 240, 3  # one shape, so that compiled steps are shared
 FEW_STEPS = GradientDescent(steps=20)

@@ -114,7 +114,7 @@ def draw(mechanism, state, uniform):
 def chance_of_first(mechanism, state):
     """The uniform number at which the draw turns from the first vertex to the second."""
     low, high = 0.0, 1.0
-    for _ in range(42):  # to 2e-13, where a chance is no less than 1e-3 or so
+    for _ in range(32):  # to 1e-10, of chances of 1e-3 or more
         middle = 0.5 * (low + high)
         first = int(draw(mechanism, copied(state), middle)[0]) == 0
         low, high = (middle, high) if first else (low, middle)

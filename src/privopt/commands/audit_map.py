@@ -36,6 +36,7 @@ from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L1Ball
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.growth import KL
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
@@ -53,6 +54,8 @@ PROBLEMS = (
     Problem(losses.logistic, constraint=L1Ball(2.0)),
     Problem(losses.quantile(0.5), growth=KL(gamma=1.0, kappa=2.0, gap=1.0)),
     Problem(losses.logistic, Ridge(0.05), growth=KL(gamma=2.0, kappa=2.0, gap=0.7)),
+    Problem(GroupedLoss(losses.logistic, 2, (0.5, 0.5))),
+    Problem(GroupedLoss(losses.logistic, 2, (0.5, 0.5)), constraint=L1Ball(2.0)),
 )
 BUDGET = Budget(2.0, 1e-6)
 # With so few records these would run gradient descent instead.
@@ -136,7 +139,7 @@ def audit_map(name: str, *, engine: EngineName) -> AuditMap:
 
 def _posed(solver: Solver, units: Units) -> Problem:
     for problem in PROBLEMS:
-        if solver.applicable(problem, units.public) is None:
+        if solver.obstacle(problem, units.public) is None:
             return problem
     raise AssertionError(f"no problem for {solver.name}")
 

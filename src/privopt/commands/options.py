@@ -1,4 +1,4 @@
-"""The options that say what is fitted, declared once for `privopt fit` and `privopt plan`. Imports nothing heavy."""
+"""The options of the commands: what is fitted or planned, and what is synthesized. Imports nothing heavy."""
 
 import functools
 import inspect
@@ -100,20 +100,71 @@ class Options:
     seed: Annotated[int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.")] = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class SynthesisOptions:
+    """What was typed for `privopt synthesize`; a field is an option, as in `Options`."""
+
+    schema: Annotated[
+        Path | None, _option("--schema", "JSON file with the columns' public ranges and levels. Required.")
+    ] = None
+    schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
+    workload: Annotated[
+        str,
+        typer.Option("--workload", help="What rows shall be right about: 1-way, 2-way or 3-way marginals."),
+    ] = "2-way"
+    epsilon: Annotated[
+        float | None, _option("--epsilon", "Privacy budget; 1 is common, less is more private. Required.")
+    ] = None
+    delta: Annotated[
+        str | None,
+        _option("--delta", "Probability that the epsilon bound fails, or 'auto': 1 / n^2. Required."),
+    ] = None
+    method: Annotated[str, typer.Option("--method", help="Name of a synthesizer.")] = "auto"
+    engine: Annotated[
+        str | None,
+        _option("--engine", "'mbi': fit Private-PGM to the releases; needs the extra privopt[mbi]."),
+    ] = None
+    rows: Annotated[
+        int | None, _option("--rows", "Rows to write; default: the public number of units.", min=0)
+    ] = None
+    column: Annotated[
+        list[str] | None, _option("--column", "Column to model; repeat it. Default: all that can be.")
+    ] = None
+    bins: Annotated[
+        int | None, _option("--bins", "Bins of a number; default: by the number of units.", min=1)
+    ] = None
+    group: Annotated[
+        list[str] | None,
+        _option(
+            "--group", "Column that says whose record a row is: protects users whole. Repeat it for several."
+        ),
+    ] = None
+    max_records: Annotated[
+        int | None,
+        _option("--max-records", f"With --group: records used of one user; default: {MAX_RECORDS}.", min=1),
+    ] = None
+    relation: Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")] = (
+        RelationName.REPLACE_ONE
+    )
+    n: Annotated[int | None, _option("--n", "Public number of records, or of users with --group.")] = None
+    seed: Annotated[int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.")] = None
+
+
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the fields of `Options` as its options, in place of its parameter `options`."""
-    kinds = typing.get_type_hints(Options, include_extras=True)
-    names = [field.name for field in fields(Options)]
+    """Give a command the fields of its parameter `options`, an `Options` or the like, as its options."""
+    declared: Any = typing.get_type_hints(command, include_extras=True)["options"]
+    kinds = typing.get_type_hints(declared, include_extras=True)
+    names = [field.name for field in fields(declared)]
     typed = [
         inspect.Parameter(
             field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=kinds[field.name]
         )
-        for field in fields(Options)
+        for field in fields(declared)
     ]
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
-        command(options=Options(**{name: given.pop(name) for name in names}), **given)
+        command(options=declared(**{name: given.pop(name) for name in names}), **given)
 
     own = [
         parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)

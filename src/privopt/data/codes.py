@@ -1,6 +1,5 @@
 """Coded columns: one small integer a cell, the last one of a column for whatever is missing or undeclared. PRIVATE."""
 
-import math
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,6 @@ def check_codes(codes: Any, levels: tuple[int, ...]) -> NDArray[Any]:
             f"{private_codes.ndim} dimensions and {private_codes.shape[-1] if private_codes.ndim else 0} columns."
         )
     return private_codes
-
-
-def codes_bound(levels: tuple[int, ...]) -> float:
-    """No row of codes is longer: the l2 norm of the largest ones, rounded up."""
-    return math.hypot(*(level - 1 for level in levels)) * (1.0 + 1e-9)
 
 
 def store_codes(

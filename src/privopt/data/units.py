@@ -16,7 +16,7 @@ from scipy import sparse
 
 from privopt.data import cells, user_keys
 from privopt.data.bounds import bound_with, check_intercept, check_row_bound, check_storage
-from privopt.data.codes import check_codes, codes_bound, store_codes
+from privopt.data.codes import check_codes, store_codes
 from privopt.data.rows import (
     LEAST_PEAK,
     MAPPED_NORM_SLACK,
@@ -229,14 +229,8 @@ class Units:
         users = of_users(max_records_per_user, user_weighting, typical_records)
         keys = None if groups is None else user_keys.user_codes(groups, len(codes))
         units = len(codes) if keys is None else int(keys.max(initial=-1)) + 1
-        public = Public(
-            n=_check_units(n, units, relation, by_user=keys is not None),
-            d=len(checked),
-            relation=relation,
-            row_bound=codes_bound(checked),
-            levels=checked,
-            **({} if keys is None else users),
-        )
+        count = _check_units(n, units, relation, by_user=keys is not None)
+        public = Public.of_codes(count, checked, relation, **({} if keys is None else users))
         private_order: slice | NDArray[np.int64] = slice(None)
         private_offsets = private_weights = None
         if keys is not None:

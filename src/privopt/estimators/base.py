@@ -5,7 +5,7 @@ parameters, and translates them back. A fitted model keeps no data, no noise and
 """
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -16,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.estimators import arguments
-from privopt.estimators.penalties import Penalty
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import SEARCHED, describe_strength, in_search
 from privopt.estimators.setup import Setup
@@ -43,8 +42,9 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     """A linear model fitted with (epsilon, delta)-differential privacy.
 
     With features a scaled into [-1, 1] by `bounds` (and a target to predict scaled by `target_bounds`) it minimises
-    the mean loss over units plus a penalty on the weights, by gradient steps that see the data through noise. `coef_`
-    and `intercept_` are in the units of the features and targets given.
+    the mean loss over units, by steps that see the data through noise. A penalty keeps the weights small, see
+    `PenalisedModel`, or an l1 ball, see `LassoModel`. `coef_` and `intercept_` are in the units of the features and
+    targets given.
 
     Args:
         epsilon: privacy budget: the log of how much one unit can change the odds of any model. Required; `math.inf`
@@ -57,24 +57,15 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         loose_bounds: in place of `bounds`, a public range that is surely wide enough, possibly by orders of magnitude;
             tighter bounds are then estimated privately, for `scale_share` of the budget.
         scale_share: share of the budget (of its rho) for that, between 0 and 1.
-        penalty: what keeps the weights of scaled features small: "l2" (`alpha / 2 ||w||^2`), "l1" (`alpha ||w||_1`),
-            "elasticnet" (`alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) / 2 ||w||^2`), "group" (`alpha sqrt|g| ||w_g||`
-            for each group g) or None. The intercept is free.
-        alpha: strength of the penalty. Default: 1 / n with "l2"; with the others the noise level of a gradient, see
-            `default_strength`. "private" chooses one of `alphas` by a charged search, see `PrivateSearchCV`.
-        alphas: the strengths to choose from; default: 1, 10, 100 and 1000 times the default for "l2", 0.3, 1, 3 and 10
-            times for the others.
-        l1_ratio: share of the l1 term in an elastic net.
-        feature_groups: for "group": lists of columns, or of their names with a DataFrame. A column in none is free.
-        l1_radius: in place of a penalty, a public bound on `||w||_1` (of all classes together); the intercept then
-            lies between -l1_radius and l1_radius.
         relation: "replace-one" (one unit's data are replaced by any other) or "add-or-remove-one" (one unit is there
             or not; needs `n`).
         n: public number of units: under add-or-remove-one a nominal number that no data set exceeds; under
             replace-one the number of rows (or of users) by default, and at most twice the number of rows.
         row_bound: public bound on the l2 norm of a scaled row; longer rows are shortened to it. A smaller bound needs
-            less noise. Features of a `TabularEncoder` are no longer than its `row_norm_bound_`. Default for a
-            regression: sqrt(d), which no row exceeds. Default for a classifier: "unit", see `PrivateClassifier`.
+            less noise. Features of a `TabularEncoder` are no longer than its `row_norm_bound_`. "entries" shortens no
+            row: its scaled entries lie in [-1, 1], and its length is at most sqrt(d). That is the default for a
+            regression, and on an l1 ball, whose solvers go by the entries. Default for other classifiers: "unit", see
+            `PrivateClassifier`.
         fit_intercept: whether to fit a constant; it is not penalised.
         solver: "auto", a name such as "gradient-descent", or a configured solver.
         account: a budget that several fits share; charged before data are read. A clone has the same account.
@@ -100,12 +91,6 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     bounds: Any = None
     loose_bounds: Any = None
     scale_share: float = 0.05
-    penalty: Penalty | None = "l2"
-    alpha: float | str | None = None
-    alphas: Sequence[float] | NDArray[Any] | None = None
-    l1_ratio: float = 0.5
-    feature_groups: Any = None
-    l1_radius: float | None = None
     relation: Relation | str = "replace-one"
     n: int | None = None
     row_bound: float | str | None = None
@@ -177,7 +162,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         if penalty.is_chosen:
             return penalty.shown_in(self._planned_search(shape, None).plan, None)
         setup = self._setup(shape, None)
-        return penalty.shown_in(plan_fit(setup, self.solver), setup.alpha)
+        return penalty.shown_in(plan_fit(setup, self._solver(setup)), setup.alpha)
 
     def compare_caps(
         self, *, n_features: int, n: int | None = None, caps: Sequence[int] = CAPS
@@ -206,7 +191,11 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     def _specification(self) -> Specification:
         """The arguments, checked as far as no size is needed."""
         checked_account(self.account)
-        return Specification.of(type(self).__name__, self.get_params(deep=False))
+        return Specification.of(type(self).__name__, {**self.get_params(deep=False), **self._penalty()})
+
+    def _penalty(self) -> Mapping[str, Any]:
+        """What there is of `PenaltyArguments` beside arguments of the same names."""
+        return {}
 
     def _budget(self, given: Specification, rows: int | None) -> Budget:
         """The budget of a fit; `rows`, if public, is named in the advice on delta.
@@ -229,18 +218,23 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         """Everything public about a fit of some shape."""
         return Setup.of(self._specification(), self._target(y), shape)
 
+    def _solver(self, setup: Setup) -> Solver | str:
+        """What solves a fit."""
+        del setup
+        return self.solver
+
     def _fit_alone(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
         """One model, after the bounds where they are to be estimated."""
         setup = self._setup(shape, records.private_targets)
         scales = ScaleEstimation.of(setup)
         if scales is not None:
-            staged = plan_stages(setup, scales, self.solver)
+            staged = plan_stages(setup, scales, self._solver(setup))
             return fit_in_stages(staged, records, account=self.account, observer=observer)
         result = minimize(
             setup.problem,
             setup.units(records),
             budget=shape.known_budget,
-            solver=self.solver,
+            solver=self._solver(setup),
             account=self.account,
             random_state=self.random_state,
             observer=observer,
@@ -266,7 +260,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             Setup.of(given.with_strength(alpha), target, shape) for alpha in given.penalty.strengths(default)
         ]
         return plan_search(
-            [Candidate(setup=setup, solver=self.solver) for setup in setups],
+            [Candidate(setup=setup, solver=self._solver(setup)) for setup in setups],
             self._scored(shape, y),
             holdout=HOLDOUT,
             selection_share=SELECTION_SHARE,

@@ -11,6 +11,7 @@ from sklearn.base import ClassifierMixin
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
+from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.scaling import RowLengths
 from privopt.estimators.targets import Classes
 from privopt.problems import losses
@@ -23,11 +24,12 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
     By default every scaled row, with a constant 1 appended, is divided by its own length before anything else: noise
     is then spent best, because every record may have as much influence as any other. The boundary between classes
     stays linear, `X @ coef_.T + intercept_ = 0`; scores and probabilities are those of the shortened row,
-    `(X @ coef_.T + intercept_) / length`. With a number as `row_bound` rows are only shortened to it, and scores are
-    `X @ coef_.T + intercept_`.
+    `(X @ coef_.T + intercept_) / length`. With a number as `row_bound` rows are only shortened to it, with "entries"
+    they stay as they are, and scores are `X @ coef_.T + intercept_`.
 
     Args:
-        row_bound: "unit" (the default), or the largest l2 norm of a scaled row.
+        row_bound: "unit" (the default), "entries" (the default on an l1 ball, whose radius means something only for
+            rows that are not divided), or the largest l2 norm of a scaled row.
         classes: the labels, required: a list, or "from_y", which declares that the set of labels in y is public. A
             record with any other label counts as zero.
     Attributes:
@@ -67,31 +69,9 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
         return self.classes_[codes]
 
 
-@final
 @dataclass(kw_only=True, eq=False, repr=False)
-class LogisticRegression(PrivateClassifier):
-    """Private logistic regression, of two or several classes.
-
-    Minimises `mean log(1 + exp(-y s)) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a
-    (divided by `||(a, 1)||` unless `row_bound` is a number); with K > 2 classes the cross entropy of the softmax of K
-    scores. It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
-
-    Args:
-        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
-        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
-        classes: see `PrivateClassifier`.
-    Privacy:
-        (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
-    Examples:
-        >>> import numpy as np
-        >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 3))
-        >>> model = LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-1, 1), classes=[0, 1])
-        >>> model.fit(X, (X[:, 0] > 0).astype(int)).coef_.shape
-        (1, 3)
-        >>> model.privacy_.epsilon <= 1.0
-        True
-    """
+class LogisticClassifier(PrivateClassifier):
+    """A linear model of the log-odds of two classes, or of the scores of several; see `PrivateClassifier`."""
 
     def _target(self, y: NDArray[Any] | None) -> Classes:
         labels = self._labels(y)
@@ -112,7 +92,34 @@ class LogisticRegression(PrivateClassifier):
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class LinearSVC(PrivateClassifier):
+class LogisticRegression(PenalisedModel, LogisticClassifier):
+    """Private logistic regression, of two or several classes.
+
+    Minimises `mean log(1 + exp(-y s)) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a
+    (divided by `||(a, 1)||` unless `row_bound` is a number); with K > 2 classes the cross entropy of the softmax of K
+    scores. It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
+
+    Args:
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
+        classes: see `PrivateClassifier`.
+    Privacy:
+        (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
+    Examples:
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).uniform(-1, 1, (2000, 3))
+        >>> model = LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-1, 1), classes=[0, 1])
+        >>> model.fit(X, (X[:, 0] > 0).astype(int)).coef_.shape
+        (1, 3)
+        >>> model.privacy_.epsilon <= 1.0
+        True
+    """
+
+
+@final
+@dataclass(kw_only=True, eq=False, repr=False)
+class LinearSVC(PenalisedModel, PrivateClassifier):
     """A private linear support vector machine for two classes, with the corner of its hinge made smooth.
 
     Minimises `mean h(y s) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
@@ -123,7 +130,7 @@ class LinearSVC(PrivateClassifier):
         width: half the length of margins over which the hinge is made smooth; positive.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
-        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`; two labels.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.

@@ -19,6 +19,10 @@ from privopt.problems.regularisers import L1, ElasticNet, GroupLasso, NoRegulari
 Penalty = Literal["l2", "l1", "elasticnet", "group"]
 PENALTIES = ("l2", "l1", "elasticnet", "group", None)
 PRIVATE = "private"
+GUESSED_RADIUS = (
+    "no radius was given, so {:g} is taken for the l1 ball of the scaled weights: give the one that you believe in, "
+    "since a smaller ball keeps effects out and a larger one lets noise in."
+)
 RIDGE_FACTORS = (1.0, 10.0, 100.0, 1000.0)  # times the default strength, what alpha="private" chooses from
 SPARSE_FACTORS = (0.3, 1.0, 3.0, 10.0)
 
@@ -34,15 +38,19 @@ class PenaltyArguments:
         l1_ratio: share of the l1 term in an elastic net.
         feature_groups: lists of columns, or of their names.
         l1_radius: radius of the l1 ball, None for none.
+        guessed_radius: whether nobody gave that radius.
+        intercept_inside: whether the ball holds the intercept too.
         alphas: the strengths that a private choice chooses from, None for the default ones.
     """
 
-    penalty: Any
-    alpha: Any
-    l1_ratio: Any
-    feature_groups: Any
-    l1_radius: Any
-    alphas: Any
+    penalty: Any = None
+    alpha: Any = None
+    l1_ratio: Any = 0.5
+    feature_groups: Any = None
+    l1_radius: Any = None
+    guessed_radius: bool = False
+    intercept_inside: bool = False
+    alphas: Any = None
 
     def __post_init__(self) -> None:
         """Check what a fit would look at only where it matters."""
@@ -151,7 +159,7 @@ class PenaltyArguments:
             return Unconstrained()
         radius = arguments.positive("l1_radius", self.l1_radius, "the largest sum of the weights' sizes")
         ball = L1Ball(radius)
-        if not intercept:
+        if not intercept or self.intercept_inside:
             return ball
         return Product(((ball, width * outputs), (Box(-radius, radius), outputs)))
 
@@ -168,14 +176,17 @@ class PenaltyArguments:
 
     def shown_in(self, plan: Plan, alpha: float | None) -> Plan:
         """The plan of a fit, with what it says about the penalty; `alpha` is the strength, where it is known."""
-        return replace(plan, settings={**plan.settings, **self._settings(alpha)})
+        notices = (
+            (*plan.notices, GUESSED_RADIUS.format(self.l1_radius)) if self.guessed_radius else plan.notices
+        )
+        return replace(plan, settings={**plan.settings, **self._settings(alpha)}, notices=notices)
 
     def describe(self) -> str | None:
         """The choice in a sentence, where it is not the plain one."""
         if self.l1_radius is not None:
-            return (
-                f"Radius of the l1 ball of the scaled weights, given by the user: {float(self.l1_radius):g}."
-            )
+            by = "a guess, since none was given" if self.guessed_radius else "given by the user"
+            what = "weights and intercepts" if self.intercept_inside else "weights"
+            return f"Radius of the l1 ball of the scaled {what}, {by}: {float(self.l1_radius):g}."
         if self.penalty in ("l2", None):
             return None
         kinds = {

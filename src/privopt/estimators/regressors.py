@@ -11,6 +11,7 @@ from sklearn.metrics import d2_pinball_score, d2_tweedie_score
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
+from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.penalties import Penalty
 from privopt.estimators.targets import Counts, Numbers, TargetScaling
 from privopt.problems import losses
@@ -42,7 +43,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class LinearRegression(PrivateRegressor):
+class LinearRegression(PenalisedModel, PrivateRegressor):
     """Private least squares, by default without a penalty.
 
     Minimises `mean (w.a + b - t)^2 / 2`, plus a penalty if one is asked for, a the scaled features and t the target
@@ -51,7 +52,7 @@ class LinearRegression(PrivateRegressor):
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
-        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
@@ -66,7 +67,7 @@ class LinearRegression(PrivateRegressor):
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class Ridge(PrivateRegressor):
+class Ridge(PenalisedModel, PrivateRegressor):
     """Private least squares with a penalty.
 
     Minimises `mean (w.a + b - t)^2 / 2 + alpha / 2 ||w||^2`, a the scaled features and t the target scaled into
@@ -75,7 +76,7 @@ class Ridge(PrivateRegressor):
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
-        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
@@ -88,7 +89,7 @@ class Ridge(PrivateRegressor):
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class HuberRegressor(PrivateRegressor):
+class HuberRegressor(PenalisedModel, PrivateRegressor):
     """Private regression that outliers pull with bounded force.
 
     Minimises `mean h(w.a + b - t) + penalty(w)`, a the scaled features and t the scaled target, with
@@ -99,7 +100,7 @@ class HuberRegressor(PrivateRegressor):
             tenth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
-        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
@@ -122,7 +123,7 @@ class HuberRegressor(PrivateRegressor):
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class QuantileRegressor(PrivateRegressor):
+class QuantileRegressor(PenalisedModel, PrivateRegressor):
     """Private regression of a quantile, such as the median.
 
     Minimises `mean pinball(t - w.a - b) + penalty(w)`, a the scaled features and t the scaled target, with
@@ -134,7 +135,7 @@ class QuantileRegressor(PrivateRegressor):
             a twentieth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
-        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.
@@ -163,7 +164,7 @@ class QuantileRegressor(PrivateRegressor):
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class PoissonRegressor(PrivateRegressor):
+class PoissonRegressor(PenalisedModel, PrivateRegressor):
     """Private Poisson regression of counts, with a logarithmic link.
 
     Minimises `mean (exp(z) - y z) + penalty(w)`, `z = w.a + b` and a the scaled features; the exponential is
@@ -173,7 +174,7 @@ class PoissonRegressor(PrivateRegressor):
         max_rate: largest rate the model predicts; by default the upper target bound.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
             random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
-        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PrivateLinearModel`.
+        penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`; the lower one is at least 0.
     Privacy:
         (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`.

@@ -201,8 +201,12 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         """The whole plan."""
         arguments.fraction("holdout", self.holdout, "the part of the units that candidates are scored on")
         arguments.fraction("selection_share", self.selection_share, "the share of the budget for the choice")
+        setups = [model._setup(shape, y) for model in models]
         return plan_search(
-            [Candidate(setup=model._setup(shape, y), solver=model.solver) for model in models],
+            [
+                Candidate(setup=setup, solver=model._solver(setup))
+                for model, setup in zip(models, setups, strict=True)
+            ],
             self.estimator._scored(shape, y),
             holdout=self.holdout,
             selection_share=self.selection_share,

@@ -11,7 +11,7 @@ from privopt.data.bounds import bound_with
 from privopt.data.units import Units
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths
-from privopt.estimators.specification import ROUNDED_UP, Records, Shape, Specification
+from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Records, Shape, Specification
 from privopt.estimators.targets import Target
 from privopt.ledger.amounts import Budget
 from privopt.planning import user_words
@@ -94,9 +94,17 @@ class Setup:
             d=self.features.width + (self.intercept is not None),
             relation=self.specification.relation,
             row_bound=self._longest_row(),
+            entry_bound=self.entry_bound,
             outputs=self.problem.loss.outputs,
             **(self.specification.users() if by_user else {}),
         )
+
+    @property
+    def entry_bound(self) -> float | None:
+        """Largest entry of a scaled row where solvers go by it: on an l1 ball, or by the rule for rows."""
+        given = self.specification
+        by_entries = given.penalty.l1_radius is not None or given.row_bound == ENTRIES
+        return max(1.0, INTERCEPT) if by_entries and not self.unit_rows else None
 
     def _longest_row(self) -> float:
         """The bound that `Units` will state, to the last digit: prices are compared by equality."""
@@ -128,12 +136,13 @@ class Setup:
             private_targets if scaling is None else scaling.apply(private_targets),
             relation=given.relation,
             row_bound=row_bound,
+            entry_bound=self.entry_bound,
             n=given.n,
             groups=records.groups,
             max_records_per_user=given.max_records_per_user,
             user_weighting=given.user_weighting,
             typical_records=given.typical_records,
-            classes=self.target.labels,
+            classes=self.target.coded,
             target_bounds=None if scaling is None else scaling.ends,
             intercept=intercept,
             noise=records.choice,
@@ -184,7 +193,7 @@ class Setup:
         penalty = given.penalty.describe()
         if penalty is not None:
             sentences.append(penalty)
-        if given.row_bound is not None and not self.unit_rows:
+        if given.row_bound not in (None, ENTRIES) and not self.unit_rows:
             sentences.append(
                 f"Longest scaled row, given by the user: {self.row_bound:g}; longer rows were shortened."
             )

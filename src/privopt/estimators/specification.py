@@ -20,7 +20,7 @@ from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation, Weighting, of_users
 
-UNIT = "unit"
+UNIT, ENTRIES = "unit", "entries"
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
 
 
@@ -83,7 +83,7 @@ class Specification:
         penalty: on the weights.
         relation: the neighbouring relation.
         n: the number of units, None for that of the data.
-        row_bound: the largest length of a scaled row, "unit", or None for the usual one.
+        row_bound: the largest length of a scaled row, "unit", "entries", or None for the usual one.
         fit_intercept: whether there is a constant.
         max_records_per_user, user_weighting, typical_records: of users.
     """
@@ -104,7 +104,8 @@ class Specification:
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any]) -> "Specification":
         """The part of an estimator's arguments that `Setup` is made of; of the others nothing is looked at."""
-        penalty = PenaltyArguments(**{field.name: given[field.name] for field in fields(PenaltyArguments)})
+        known = {field.name for field in fields(PenaltyArguments)} & given.keys()
+        penalty = PenaltyArguments(**{name: given[name] for name in known})
         rest = {field.name for field in fields(cls)} & given.keys() - {"penalty", "relation"}
         others: dict[str, Any] = {name: given[name] for name in rest}
         return cls(kind=kind, penalty=penalty, relation=Relation.parse(given["relation"]), **others)
@@ -224,11 +225,13 @@ class Specification:
             shape: the sizes.
             divisible: whether the model stays the same where rows are divided.
         """
-        unit = isinstance(self.row_bound, str) and self.row_bound == UNIT
-        if unit and not divisible:
-            raise ValueError("row_bound='unit' is for classifiers: it would not leave a linear regression.")
-        if unit or (self.row_bound is None and divisible):
-            return ROUNDED_UP, True
+        rule = self.row_bound if isinstance(self.row_bound, str) else None
         if self.row_bound is None:
+            rule = UNIT if divisible and self.penalty.l1_radius is None else ENTRIES
+        if rule == UNIT and not divisible:
+            raise ValueError("row_bound='unit' is for classifiers: it would not leave a linear regression.")
+        if rule == UNIT:
+            return ROUNDED_UP, True
+        if rule == ENTRIES:
             return math.sqrt(shape.width) * ROUNDED_UP, False
         return arguments.positive("row_bound", self.row_bound, "the largest l2 norm of a scaled row"), False

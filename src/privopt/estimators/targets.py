@@ -31,6 +31,11 @@ class Target(Protocol):
         ...
 
     @property
+    def coded(self) -> NDArray[Any] | None:
+        """The labels that records are stored by the place of; None where targets are stored as they are."""
+        ...
+
+    @property
     def scaling(self) -> "TargetScaling | None":
         """How numbers are scaled; None for classes."""
         ...
@@ -123,6 +128,10 @@ class Classes:
     score = Accuracy()
 
     @property
+    def coded(self) -> NDArray[Any] | None:
+        return self.labels
+
+    @property
     def declared(self) -> str:
         if isinstance(self.given, str):
             return "Classes: the user declared that the set of labels in y is public; it was read off y."
@@ -146,6 +155,7 @@ class _Scaled:
     scaling: TargetScaling
 
     labels = None
+    coded = None
     divides_rows = False
 
     @property

@@ -54,7 +54,7 @@ class DualAveraging(RoundSolver):
 
     batches: Literal["full", "one pass"] = choice("full")
     power: float = number(0.5, at_least=0, at_most=1)
-    cap: float = number(3.0, above=0)
+    cap: float = number(5.0, above=0)
     sizes: tuple[int, ...] = derived()
     players: tuple[Player, ...] = field(default=(), repr=False)
 

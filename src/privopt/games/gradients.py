@@ -1,7 +1,7 @@
 """Where a player's gradient along the vertices comes from: the records, or payoffs that the curator holds."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -51,6 +51,11 @@ class Gradients:
         return PlayerGradient(
             game=self.game, who=who, x=jnp.asarray(x), y=jnp.asarray(y), half_range=half_range
         )
+
+    def scores(self, who: Who, x: Strategy, y: Strategy) -> Query:
+        """The gradient turned: the vertex that answers best to the other strategy has the largest entry."""
+        query: Any = self.of(who, x, y)
+        return replace(query, negated=True)
 
     def along_vertices(self, who: Who, x: Strategy, y: Strategy, clip: float) -> Query:
         """The same gradient up to a number added to all its entries, in l2: each unit's is at most `clip` long.

@@ -1,15 +1,32 @@
 """Every solver of games by name, and the default choice."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from privopt.games.base import GameSolver
+from privopt.games.best_response import BestResponse
+from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+from privopt.games.boosted_saddle import BoostedSaddle
+from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.noisy_matrix import NoisyMatrix
+from privopt.games.saddle_gradient_descent import SaddleGradientDescent
+from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
+from privopt.planning import game_forecast, noisy_matrix
+from privopt.planning.plan import figure
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game
 
 GAME_SOLVERS: dict[str, Callable[[], GameSolver]] = {
     "sampled-dual-averaging": SampledDualAveraging,
+    "noisy-matrix": NoisyMatrix,
+    "noisy-exponentiated-gradient": NoisyExponentiatedGradient,
+    "saddle-gradient-descent": SaddleGradientDescent,
+    "best-response": BestResponse,
+    "saddle-mirror-descent": SaddleMirrorDescent,
+    "bias-reduced-mirror-descent": BiasReducedMirrorDescent,
+    "boosted-saddle": BoostedSaddle,
 }
 
 
@@ -45,6 +62,35 @@ def choose_game(solver: GameSolver | str, task: Task[Game]) -> GameChoice:
 
 
 def automatic_game(task: Task[Game]) -> GameChoice:
-    """The default choice."""
-    del task
-    return GameChoice(SampledDualAveraging(), "")
+    """The default choice, from public numbers alone: the least of three typical gaps, see `planning.game_forecast`.
+
+        no privacy, a matrix that fits in memory     the matrix itself, solved exactly
+        no privacy, any other game                   exponentiated gradient, without noise
+        delta = 0                                    sampled dual averaging: the others need Gaussian noise
+        else, whichever is least of
+            1.8 times the noise in an entry          the noisy matrix, for a dozen actions
+            1.5 c L sqrt(2 m log m) / (n sqrt(2 rho))             noisy exponentiated gradient, for dozens
+            0.13 L (log m_x + log m_y)^(3/4) / (n sqrt(rho))^(1/2)  sampled dual averaging, for all that is larger
+
+    The constants are fits to docs/benchmarks-games.md. None of the other solvers was better than these three there.
+    """
+    matrix = noisy_matrix.predicted(task)
+    if not task.is_private:
+        if math.isfinite(matrix):
+            return GameChoice(NoisyMatrix(), "without noise the matrix is solved exactly")
+        return GameChoice(NoisyExponentiatedGradient(), "without noise nothing needs to be drawn")
+    if task.budget.delta == 0:
+        return GameChoice(SampledDualAveraging(), "with delta = 0 only draws of vertices have a price")
+    typical: dict[Callable[[], GameSolver], float] = {
+        SampledDualAveraging: game_forecast.drawn_gap(task),
+        NoisyExponentiatedGradient: game_forecast.noised_gap(task),
+        NoisyMatrix: matrix,
+    }
+    best = min(typical, key=lambda kind: typical[kind])
+    others = [
+        f"{kind().title} {figure(gap)}"
+        for kind, gap in typical.items()
+        if kind is not best and gap < math.inf
+    ]
+    rest = " and ".join(others)
+    return GameChoice(best(), f"its typical gap, {figure(typical[best])}, is the least; the others': {rest}")

@@ -50,7 +50,8 @@ class SampledDualAveraging(DualAveraging):
     Differs from the paper:
         Draws are priced by bounded range; the plays are the result; full batches, or one pass over batches that cost
         the same; weights that grow linearly and temperatures that fall like t^-1/2; a step and a share of the price
-        for each player, and K from what a cap on the temperature would leave over. Signs as in the spec's E1.
+        for each player, and K from what a cap on the temperature would leave over. Both players
+        descend; as printed the second one would descend on f.
     Source:
         Gonzalez, Guzman, Paquette 2024, Algorithm 1, whose literal form is `SaddleMirrorDescent`.
     """

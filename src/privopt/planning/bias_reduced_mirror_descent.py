@@ -21,14 +21,16 @@ from typing import Any
 
 import numpy as np
 
+from privopt.ledger import accounting
 from privopt.ledger.zcdp import zcdp_rho_budget
+from privopt.planning.balanced_batches import FEWEST, balanced_sizes
 from privopt.planning.forecast import Forecast
+from privopt.planning.game_forecast import GAP, game_notices, trivial_gap
 from privopt.planning.task import Task
 from privopt.problems.saddle import Game
 
 HIGHEST_LEVEL = 8  # that is tried
 LEAST_EFFORT, MOST_EFFORT = 4.0, 2048.0
-LEAST_BATCH = 2  # units; a mean over fewer hides nobody
 DIFFERENCE_CLIP = 0.3  # of the half-range: the best of those measured, for halves of both signs
 _GRID = 2.0  # between efforts that are tried
 
@@ -37,10 +39,9 @@ NEVER_THE_BEST = (
     "use it unless the analysis at the hidden strategies is what you want."
 )
 TEMPERATURE_CAPPED = (
-    "the budget would pay for colder draws than the steps can use: part of it is left unspent. More records a step "
-    "would use it; so would more steps."
+    "the plan costs epsilon {:.3g} of {:.3g}: colder draws than its steps can use would not help. An account pays for "
+    "the plan only."
 )
-FEW_STEPS = "the schedule has fewer than two steps, so the equal mixtures are returned and nothing is spent."
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,10 @@ def mass(highest: int) -> float:
 
 
 def draw_levels(effort: float, highest: int, seed: int) -> tuple[int, ...]:
-    """Levels while the past ones' 2^N sum to at most U - 2^M, so that all of them sum to at most U."""
+    """Levels while the past ones' 2^N sum to at most U - 2^M, so that all of them sum to at most U.
+
+    There are two of them or more if 2^M is at most half of U.
+    """
     uniforms = np.random.default_rng([seed, highest]).random(math.floor(effort) + 1)
     levels = np.minimum(np.searchsorted(np.cumsum(_chances(highest)), uniforms, side="right"), highest)
     spent = np.concatenate(([0.0], np.cumsum(2.0**levels)))
@@ -98,24 +102,11 @@ def weights_of_batches(levels: Sequence[int], highest: int, difference_clip: flo
     ]
 
 
-def batch_sizes(weights: Sequence[float], n: int) -> tuple[int, ...]:
-    """ceil(k weight) with the largest k for which n units are enough; at least 2 units each."""
-    if not weights:
-        return ()
-    wanted = np.asarray(weights, np.float64)
-    low, high = 0.0, n / float(np.max(wanted))
-    for _ in range(100):
-        middle = 0.5 * (low + high)
-        filled = np.sum(np.maximum(LEAST_BATCH, np.ceil(middle * wanted))) <= n
-        low, high = (middle, high) if filled else (low, middle)
-    return tuple(np.maximum(LEAST_BATCH, np.ceil(low * wanted)).astype(int).tolist())
-
-
 @cache
 def schedule(effort: float, highest: int, seed: int, difference_clip: float, n: int) -> Schedule:
     """The schedule of some fields on n units."""
     levels = draw_levels(effort, highest, seed)
-    return Schedule(levels, highest, batch_sizes(weights_of_batches(levels, highest, difference_clip), n))
+    return Schedule(levels, highest, balanced_sizes(weights_of_batches(levels, highest, difference_clip), n))
 
 
 def schedule_of(solver: Any, n: int) -> Schedule:
@@ -132,7 +123,7 @@ def schedule_of(solver: Any, n: int) -> Schedule:
 def obstacle(solver: Any, n: int) -> str | None:
     """Why there are too few units for the schedule, or None; None too where it is not set yet."""
     if not (solver.is_set("effort") and solver.is_set("highest_level")):
-        return None if n >= 2 * LEAST_BATCH else f"{n} units are too few for two batches of {LEAST_BATCH}"
+        return None if n >= 2 * FEWEST else f"{n} units are too few for two batches of {FEWEST}"
     if 2**solver.highest_level > solver.effort / 2:
         return (
             f"highest_level {solver.highest_level} alone takes 2^{solver.highest_level} of the effort "
@@ -140,7 +131,7 @@ def obstacle(solver: Any, n: int) -> str | None:
             "lower the level"
         )
     steps = len(draw_levels(float(solver.effort), int(solver.highest_level), int(solver.schedule_seed)))
-    if LEAST_BATCH * (steps - 1) <= n:
+    if FEWEST * (steps - 1) <= n:
         return None
     return (
         f"its schedule has {steps:,} steps with a batch of fresh units each, and there are {n:,} units: lower the "
@@ -196,8 +187,6 @@ def expected_gap(solver: Any, task: Task[Game], effort: float, highest: int) -> 
     if obstacle(trial, public.n) is not None:
         return math.inf
     plan = schedule_of(trial, public.n)
-    if plan.steps < 2:
-        return math.inf
     tau = min(affordable(trial, task, plan), cap(trial, task.problem, plan.steps))
     bend = _curvature(task.problem)
     return (
@@ -226,18 +215,22 @@ def affordable(solver: Any, task: Task[Game], plan: Schedule) -> float:
 
 def forecast(solver: Any, task: Task[Game]) -> Forecast:
     """The prediction in the unit of the payoffs, and what to note."""
-    plan = schedule_of(solver, task.public.n)
-    half_range = max(player.half_range for player in task.problem.players.values())
-    if plan.steps < 2:
-        return Forecast(excess=2.0 * half_range, meaning="the range of a payoff", notices=(FEW_STEPS,))
-    gap = min(expected_gap(solver, task, solver.effort, solver.highest_level), 4.0)
-    notices = [NEVER_THE_BEST]
-    if cap(solver, task.problem, plan.steps) < affordable(solver, task, plan):
-        notices.append(TEMPERATURE_CAPPED)
+    game, trivial = task.problem, trivial_gap(task.problem)
+    largest = max(player.half_range for player in game.players.values())
+    gap = largest * expected_gap(solver, task, solver.effort, solver.highest_level)
+    notices = [NEVER_THE_BEST, *game_notices(task, gap)]
+    if task.is_private:
+        budget = task.budget
+        price = accounting.epsilon(
+            solver.event(task.public), budget.delta, task.public.relation, near=budget.epsilon
+        )
+        if price < 0.999 * budget.epsilon:
+            notices.append(TEMPERATURE_CAPPED.format(price, budget.epsilon))
     return Forecast(
-        excess=gap * half_range,
-        meaning="the duality gap by the form of a bound, for curvatures as they are stated; pessimistic",
+        excess=min(gap, trivial),
+        meaning="by the form of the bound, for curvatures as they are stated; pessimistic",
         notices=tuple(notices),
+        measure=GAP,
     )
 
 

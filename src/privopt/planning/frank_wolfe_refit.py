@@ -1,8 +1,9 @@
 """The second stage of Frank-Wolfe: the problem on the features that were selected, and how far a descent steps there.
 
 All of it is a function of public numbers and of released parameters. Features have entries of at most a public e; with
-k of them gradients are clipped at `SLOPE e sqrt(k)`, and a step is `STEP / (curvature e^2)`: 0.5 sqrt(k) and 1 for the
-logistic loss and entries within 1.
+k of them gradients are clipped at `SLOPE e sqrt(k)`, in a balanced way where the loss has one, and a step is `STEP /
+(curvature e^2)`: 0.5 sqrt(k) and 1 for the logistic loss and entries within 1. Balanced gradients are shorter, up to
+half, so steps are twice as long; where there are many features, which may be correlated, they are shorter again.
 """
 
 import math
@@ -21,6 +22,7 @@ from privopt.public import Public
 STEPS = 20
 SLOPE = 0.5  # that gradients are clipped at, over the loss's largest; over 1 where that is infinite
 STEP = 0.25  # over the curvature of the loss in one feature; over 1 where that is infinite
+MANY = 16  # features: with k of them more, a step is sqrt(MANY / k) times as long
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -33,6 +35,7 @@ class Restriction:
         matrix: (d, k), which takes rows to their entries in these features.
         row_bound: of the rows that are left.
         clip: of gradients.
+        balanced: whether gradients are shortened without regard to their targets, see `ClippedGradient`.
         step_size: of descent.
     """
 
@@ -41,6 +44,7 @@ class Restriction:
     matrix: NDArray[np.float64]
     row_bound: float
     clip: float
+    balanced: bool
     step_size: float
 
 
@@ -83,6 +87,8 @@ def restricted(problem: Problem, public: Public, params: Float[Array, "..."]) ->
     matrix[features, np.arange(len(features))] = 1.0
     entries, loss = public.largest_entry, problem.loss
     longest = entries * math.sqrt(len(features))
+    balanced = isinstance(loss, GLMLoss) and loss.balances
+    fewer = min(1.0, math.sqrt(MANY / len(features)))
     curvature = loss.curvature if math.isfinite(loss.curvature) else 1.0
     return Restriction(
         features=features,
@@ -95,7 +101,8 @@ def restricted(problem: Problem, public: Public, params: Float[Array, "..."]) ->
         matrix=matrix,
         row_bound=min(public.row_bound, longest * (1.0 + 1e-6)),  # rounded up, so that no row is shortened
         clip=SLOPE * (loss.lipschitz if math.isfinite(loss.lipschitz) else 1.0) * longest,
-        step_size=STEP / (curvature * entries**2),
+        balanced=balanced,
+        step_size=STEP * (1.0 + balanced) * fewer / (curvature * entries**2),
     )
 
 

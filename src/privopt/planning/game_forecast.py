@@ -16,7 +16,7 @@ from privopt.problems.saddle import BilinearGame, Game, Player
 from privopt.public import Public
 
 GAP = "duality gap"
-DRAWN, NOISED, MATRIX = 0.13, 0.75, 1.4  # measured
+DRAWN, NOISED, MATRIX = 0.13, 1.5, 1.8  # measured
 TYPICAL = "typical of generated games with payoffs as large as the game allows; the bound is what is proved"
 
 
@@ -49,7 +49,7 @@ def drawn_gap(task: Task[Game]) -> float:
 
 
 def noised_gap(task: Task[Game]) -> float:
-    """Of noisy exponentiated gradient: 0.75 c L sqrt(2 m log m) / (n sqrt(2 rho)), averaged over the players."""
+    """Of noisy exponentiated gradient: 1.5 c L sqrt(2 m log m) / (n sqrt(2 rho)), averaged over the players."""
     choosing = movers(task.problem).values()
     if not choosing or not task.is_private:
         return 0.0
@@ -61,7 +61,7 @@ def noised_gap(task: Task[Game]) -> float:
 
 
 def matrix_gap(task: Task[Game], radius: float) -> float:
-    """Of the noisy matrix: 1.4 times the noise in an entry, c radius / (n sqrt(2 rho))."""
+    """Of the noisy matrix: 1.8 times the noise in an entry, c radius / (n sqrt(2 rho))."""
     return MATRIX * 2.0 * radius / (math.sqrt(2.0) * strength(task)) if task.is_private else 0.0
 
 
@@ -101,8 +101,12 @@ def game_notices(task: Task[Game], gap: float) -> list[str]:
     return notices
 
 
-def spending_notices(solver: Any, task: Task[Game]) -> list[str]:
-    """A price below the budget, and steps that learn nothing."""
+def spending_notices(
+    solver: Any,
+    task: Task[Game],
+    why: str = "temperatures are at their cap, or whole numbers of draws leave a rest",
+) -> list[str]:
+    """A price below the budget, and why; and steps that learn nothing."""
     notices: list[str] = []
     if solver.steps < 2:
         notices.append(
@@ -115,8 +119,8 @@ def spending_notices(solver: Any, task: Task[Game]) -> list[str]:
     from_plan = solver.price(task)
     if from_plan < 0.999 * task.budget.epsilon:
         notices.append(
-            f"the plan costs epsilon {from_plan:.3g} of {task.budget.epsilon:.3g}: lower temperatures would not help "
-            "(`cap`), or whole numbers of draws leave a rest. An account pays for the plan only."
+            f"the plan costs epsilon {from_plan:.3g} of {task.budget.epsilon:.3g}: {why}. An account pays for the plan "
+            "only."
         )
     return notices
 

@@ -142,13 +142,13 @@ def default_clip(instance: Instance) -> float:
     return default_slope(instance) * instance.public.row_bound if instance.is_private else math.inf
 
 
-def default_slope(instance: Instance) -> float:
-    """The slope that is clipped at: that of gradient descent, a smaller one on sets with corners."""
+def default_slope(instance: Instance, share: float = SLOPE_SHARE) -> float:
+    """The slope that is clipped at: that of gradient descent; on sets with corners this share of the loss's largest."""
     guessed = descent_defaults.guess(instance).slope
     if not isinstance(instance.problem.constraint, L1Ball | Simplex | Polytope | Product):
         return guessed
     lipschitz = math.inf if instance.has_own_loss else instance.problem.loss.lipschitz
-    return min(guessed, SLOPE_SHARE * lipschitz)
+    return min(guessed, share * lipschitz)
 
 
 def noise_square(solver: Any, instance: Instance, body: Geometry) -> float:

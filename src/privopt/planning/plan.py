@@ -176,6 +176,7 @@ class Plan:
         """Rebuild a plan from what `to_dict` gave, possibly after a trip through JSON."""
         excess, bound = values["predicted_excess"], values.get("bound")
         public = dict(values["public"])
+        public["levels"] = tuple(public.get("levels", ()))
         return cls(
             solver=values["solver"],
             settings={name: number_or_text(value) for name, value in values["settings"].items()},

@@ -23,7 +23,10 @@ from privopt.public import Public
 FEWEST_STEPS, MOST_STEPS, MOST_DRAWS = 4, 1000, 256
 AIM = 0.7  # of the cap that the temperature reaches at the default number of steps; measured
 NOISED_STEPS = 400  # where no player draws: more steps neither cost nor help
-NOISED_GAIN = 1.5  # of a noised player: temperature times the noise that the average gradient keeps; measured
+NOISED_GAIN, NOISED_CAPS = (
+    0.8,
+    4.0,
+)  # of a noised player: scale times noise, and at most so many caps; measured
 ONE_PASS_STEPS = 0.6  # of the steps with full batches; measured
 TO_SPEND = 0.9  # of the cap, which draws are added to reach; measured
 HELD_CELLS = 10_000_000
@@ -151,10 +154,9 @@ def default_held(solver: Any, task: Task[Game]) -> bool:
 
 def default_steps(solver: Any, task: Task[Game]) -> int:
     """T at which the affordable temperature is about `AIM` of its cap, for the player who reaches it first."""
-    drawing: dict[Who, Player] = {}
-    for who, player in movers(task.problem).items():
-        if solver.draws_vertices(who):
-            drawing[who] = player
+    drawing: dict[Who, Player] = {
+        who: player for who, player in movers(task.problem).items() if solver.draws_vertices(who)
+    }
     wanted = float(MOST_STEPS if drawing else NOISED_STEPS)
     n, factor, shares = task.public.n, task.public.relation.factor, price_shares(task.problem)
     for who, player in drawing.items():
@@ -204,37 +206,43 @@ def noised_defaults(move: Any, who: Who, task: Task[Game]) -> Any:
     return move if move.clip is not None else replace(move, clip=clip)
 
 
-def at_noise(solver: Any, task: Task[Game], noise: float) -> dict[Who, Any]:
-    """Both moves with their open prices set: shares of rho 1 / noise^2, or of epsilon 1 / noise."""
+def at_noise(solver: Any, task: Task[Game], noise: float, capped: frozenset[Who]) -> dict[Who, Any]:
+    """Both moves with their open prices set: shares of rho 1 / noise^2, or of epsilon 1 / noise; some at the cap."""
     return {
-        who: _priced(move, who, solver, task, noise, price_shares(task.problem).get(who, 0.0))
-        for who, move in solver.moves().items()
+        who: _priced(move, who, solver, task, noise, who in capped) for who, move in solver.moves().items()
     }
 
 
-def _priced(move: Any, who: Who, solver: Any, task: Task[Game], noise: float, share: float) -> Any:
+def _priced(move: Any, who: Who, solver: Any, task: Task[Game], noise: float, capped: bool) -> Any:
     player = task.problem.players[who]
     if player.vertices.count == 1:
         still = {name: 0.0 for name in ("scale", "noise_multiplier") if name in move.open_fields}
         return replace(move, **still)
-    top = cap(player, solver.steps, solver)
     if solver.draws_vertices(who):
         if move.scale is not None:
             return move
-        if noise == 0:
-            return replace(move, scale=top)
-        unit = move.draws * unit_price(player, solver, task)
-        once = share / unit if is_pure(task) else math.sqrt(share / unit)
-        return replace(move, scale=min(top, once / noise))
+        at_cap = capped or noise == 0 or solver.steps < 2
+        return replace(
+            move,
+            scale=cap(player, solver.steps, solver) if at_cap else _once(move, who, solver, task) / noise,
+        )
     if move.noise_multiplier is None:
-        uses = solver.rounds_of_data() if solver.batches == "full" else 1
-        move = replace(move, noise_multiplier=noise * math.sqrt(uses / (2.0 * share)))
+        uses = max(1, solver.rounds_of_data() if solver.batches == "full" else 1)
+        multiplier = noise * math.sqrt(uses / (2.0 * price_shares(task.problem)[who]))
+        move = replace(move, noise_multiplier=multiplier)
     return move if move.scale is not None else replace(move, scale=noised_scale(move, player, solver, task))
 
 
+def _once(move: Any, who: Who, solver: Any, task: Task[Game]) -> float:
+    """The scale at noise 1."""
+    price = move.draws * unit_price(task.problem.players[who], solver, task)
+    share = price_shares(task.problem)[who]
+    return share / price if is_pure(task) else math.sqrt(share / price)
+
+
 def noised_scale(move: Any, player: Player, solver: Any, task: Task[Game]) -> float:
-    """The cap, or the scale at which noise of the average gradient moves the logits by about `NOISED_GAIN`."""
-    top = cap(player, solver.steps, solver)
+    """The scale at which the noise of one gradient moves the logits of the first round by `NOISED_GAIN`."""
+    top = NOISED_CAPS * cap(player, solver.steps, solver)
     deviation = noise_deviation(move, solver, task.public)
     return min(top, NOISED_GAIN / deviation) if deviation > 0 else top
 
@@ -245,28 +253,37 @@ def noise_deviation(move: Any, solver: Any, public: Public) -> float:
     return move.noise_multiplier * public.relation.factor * move.clip / size
 
 
-def calibrated(solver: Any, task: Task[Game]) -> Mapping[Who, Any]:
+def calibrated(solver: Any, task: Task[Game], capped: frozenset[Who] = frozenset[Who]()) -> Mapping[Who, Any]:
     """The moves whose price is the budget, or less where every player is at the cap.
+
+    Where only one player is at the cap, the other has what is left.
 
     Args:
         solver: with everything set but scales and noise.
         task: what is to be solved, at which price.
+        capped: players that are held at the cap.
     """
+    choosing = movers(task.problem)
+    still_open: list[Who] = [who for who in choosing if who not in capped and _is_open(solver.moves()[who])]
+    if not still_open or not task.is_private or solver.steps < 2:
+        return at_noise(solver, task, 0.0, capped)
+    noise = calibrate(
+        lambda level: solver.moving(at_noise(solver, task, level, capped)).event(task.public),
+        task.budget,
+        task.public.relation,
+    )
+    drawing: list[Who] = [who for who in still_open if solver.draws_vertices(who)]
+    over: list[Who] = [
+        who
+        for who in drawing
+        if _once(solver.moves()[who], who, solver, task) / noise > cap(choosing[who], solver.steps, solver)
+    ]
+    return calibrated(solver, task, capped | set(over)) if over else at_noise(solver, task, noise, capped)
 
-    def configured(noise: float) -> Any:
-        return solver.moving(at_noise(solver, task, noise))
 
-    free = configured(0.0)
-    open_fields = [move.open_fields for who, move in solver.moves().items() if who in movers(task.problem)]
-    if not any(open_fields) or not task.is_private or solver.steps < 2 or fits(free, task):
-        return free.moves()
-    noise = calibrate(lambda level: configured(level).event(task.public), task.budget, task.public.relation)
-    return configured(noise).moves()
-
-
-def fits(solver: Any, task: Task[Game]) -> bool:
-    """Whether a configured solver costs no more than the budget."""
-    return price(solver, task) <= task.budget.epsilon
+def _is_open(move: Any) -> bool:
+    """Whether what sets the price is."""
+    return ("scale" if hasattr(move, "draws") else "noise_multiplier") in move.open_fields
 
 
 def price(solver: Any, task: Task[Game]) -> float:

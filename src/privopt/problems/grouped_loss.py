@@ -122,10 +122,15 @@ class GroupedLoss(GLMLoss):
         return (np.asarray(sums, np.float64) + 0.5 * self.cap * shares) / self.divisors(shares)
 
     def play(self, scores: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The weights y in Y nearest (in relative entropy) to the softmax of the scores."""
-        weights = np.exp(scores - np.max(scores))
-        weights /= np.sum(weights)
-        return weights if self.alpha is None else capped(weights, shares / self.alpha)
+        """The weights y in Y nearest (in relative entropy) to those in proportion to sqrt(share) * exp(score).
+
+        At equal scores a group has more than its share, less than it would have if groups rather than records counted.
+        """
+        logs = 0.5 * np.log(shares) + scores
+        if self.alpha is not None:
+            return capped(logs, shares / self.alpha)
+        weights = np.exp(logs - np.max(logs))
+        return weights / np.sum(weights)
 
 
 def one_hot(index: Int[Array, "..."], groups: int) -> Float[Array, "... groups"]:
@@ -151,22 +156,21 @@ def check_shares(shares: tuple[float, ...], groups: int) -> None:
         )
 
 
-def capped(weights: NDArray[np.float64], caps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The point with entries at most `caps` that sums to 1 and is nearest to `weights` in relative entropy.
+def capped(logs: NDArray[np.float64], caps: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The point with entries at most `caps` that sums to 1 and is nearest to exp(logs) in relative entropy.
 
-    It is min(c * weights, caps) for the one factor c >= 1 at which it sums to 1, found by bisection.
+    It is min(c exp(logs), caps) for the one factor c at which it sums to 1; log c is found by bisection.
 
     Args:
-        weights: positive, with sum 1.
+        logs: finite; a number added to all of them changes nothing.
         caps: positive, with a sum of at least 1.
     """
-    safe = np.maximum(weights, 1e-300)
     if np.sum(caps) <= 1.0:
         return caps / np.sum(caps)
-    low, high = 0.0, float(np.log(np.max(caps / safe)))
+    low, high = -float(np.max(logs - np.log(caps))) - 60.0, float(np.max(np.log(caps) - logs))
     for _ in range(_HALVINGS):
         middle = 0.5 * (low + high)
-        total = np.sum(np.minimum(np.exp(np.minimum(middle + np.log(safe), 700.0)), caps))
-        low, high = (middle, high) if total < 1.0 else (low, middle)
-    found = np.minimum(np.exp(np.minimum(high + np.log(safe), 700.0)), caps)
+        below = np.sum(np.exp(np.minimum(middle + logs, np.log(caps)))) < 1.0
+        low, high = (middle, high) if below else (low, middle)
+    found = np.exp(np.minimum(high + logs, np.log(caps)))
     return found / np.sum(found)

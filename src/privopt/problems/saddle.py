@@ -5,7 +5,8 @@ players descend, x on f and y on -f, each on the values of the gradient at its v
 changes no draw, so what counts is their *half-range*, (largest - smallest) / 2, which is clipped.
 
 Source:
-    Gonzalez, Guzman, Paquette 2024, section 2; midranges and signs as in our notes (their Algorithms 1 and 3 ascend).
+    Gonzalez, Guzman, Paquette 2024, section 2. In their Algorithms 1 and 3 the sign of the second player is wrong; the
+    midranges are ours.
 """
 
 import abc
@@ -145,6 +146,14 @@ class BilinearGame(Game):
     def row_bound(self) -> float:
         """The length of the longest record, a margin for rounding included: what units are made with."""
         return self.largest_entry * math.sqrt(self.width) * (1.0 + 1e-6)
+
+    @property
+    def payoff_radius(self) -> float:
+        """The l2 norm of the largest payoffs of one record: its matrix, and its offsets."""
+        largest, cells = self.largest_entry, self.rows * self.columns
+        if not self.offsets:
+            return largest**2 * cells**0.5
+        return 0.5 * (largest**4 * cells + largest**2 * (self.rows + self.columns)) ** 0.5
 
     @property
     def half_range(self) -> float:

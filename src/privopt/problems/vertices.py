@@ -179,6 +179,23 @@ def vertices_of(constraint: Constraint, size: int) -> Vertices:
     )
 
 
+def set_of(vertices: Vertices) -> Constraint:
+    """The convex hull of vertices, as a set that projects onto itself.
+
+    Raises:
+        TypeError: the vertices are of a class of somebody's own.
+    """
+    if isinstance(vertices, SimplexVertices):
+        return Simplex(vertices.radius)
+    if isinstance(vertices, CrossPolytopeVertices):
+        return L1Ball(vertices.radius)
+    if isinstance(vertices, ListedVertices):
+        return Polytope(vertices.rows)
+    raise TypeError(
+        f"no projection onto the hull of {type(vertices).__name__} is known: list the vertices in a Polytope."
+    )
+
+
 def _corners(box: Box, size: int) -> Vertices:
     """All corners of a small box."""
     if size > math.log2(MOST_VERTICES):

@@ -165,6 +165,49 @@ class MarginalDistances(FunctionOfMean):
         return tuple(range(len(workload.sets))) if self.candidates is None else self.candidates
 
 
+@query
+class MeanDistance(FunctionOfMean):
+    """The mean over marginals of |held - modelled|_1 / 2, or over queries of |held - modelled|: a number.
+
+    Attributes:
+        mean: from `hold_mean` of `MarginalMeans` or `QueryMeans`.
+        modelled: the model's answers, in the coordinates of the mean. Public.
+    Privacy:
+        A unit adds to a marginal a vector of l1 norm at most 1, over n, and to the centred answer of a query a number
+        of at most 1/2 in size: adding or removing it moves each term by at most 1 / (2 n), replacing it by at most
+        1 / n, and so it moves their mean: factor / (2 n).
+        Rounding: with r = `mean.rounding`, a marginal's distance is off by at most r on both data sets together, an
+        answer by r / 2. Sums of K terms of total size s <= 2 + sum |modelled| round by at most (K + 8) 2^-53 s on
+        each data set, the sum over m terms and the division by (m + 2) 2^-53 s.
+    """
+
+    mean: Any = static()
+    modelled: Float[Any, " size"]
+
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """factor / (2 n), and rounding."""
+        del public, sampling
+        workload = held_workload(self.name, self.mean, MarginalMeans, QueryMeans)
+        terms = max(workload.cells, default=1) + (len(workload.sets) or workload.size) + 16.0
+        rounding = self.mean.rounding + 2.0 * terms * _UNIT_ROUNDOFF * (
+            2.0 + max(_sizes(workload, self.modelled))
+        )
+        return 0.5 * self.mean.public.relation.factor / self.mean.public.n + rounding
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """A number."""
+        del public
+        return ()
+
+    def value(self, private_mean: Vector) -> Any:
+        """See the class."""
+        workload = held_workload(self.name, self.mean, MarginalMeans, QueryMeans)
+        private_errors = np.abs(private_mean - _as_modelled(self.modelled, private_mean.shape))
+        if workload.queries is not None:
+            return np.mean(private_errors)
+        return np.mean([0.5 * np.sum(private_errors[place]) for place in workload.slices])
+
+
 def _as_modelled(modelled: Any, shape: tuple[int, ...]) -> Vector:
     """The model's answers as float64.
 

@@ -1,5 +1,6 @@
 """The mean payoffs of a bilinear game, and each player's gradient as a function of them."""
 
+from dataclasses import field
 from typing import Any, ClassVar
 
 import jax.numpy as jnp
@@ -34,7 +35,7 @@ class PayoffMeans(RecordSum):
 
     def radius(self) -> Scalar:
         """The l2 norm of the largest contribution, a margin for the engine's clip included."""
-        return payoff_radius(self.game) * (1.0 + 1e-8)
+        return self.game.payoff_radius * (1.0 + 1e-8)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """Rows times columns, and both players' offsets."""
@@ -54,14 +55,6 @@ class PayoffMeans(RecordSum):
 def payoff_size(game: BilinearGame) -> int:
     """How many numbers `PayoffMeans` has."""
     return game.rows * game.columns + (game.rows + game.columns if game.offsets else 0)
-
-
-def payoff_radius(game: BilinearGame) -> float:
-    """The l2 norm of one record's largest payoffs."""
-    largest, cells = game.largest_entry, game.rows * game.columns
-    if not game.offsets:
-        return largest**2 * cells**0.5
-    return 0.5 * (largest**4 * cells + largest**2 * (game.rows + game.columns)) ** 0.5
 
 
 def unpacked(
@@ -101,11 +94,12 @@ class PayoffGradient(FunctionOfMean):
         mean: from `hold_mean(PayoffMeans(...))`.
         who: whose gradient, "x" of f or "y" of -f.
         play: the other player's strategy, weights of sum 1.
+        negated: whether the entries are turned, so that the best pure strategy has the largest.
     Privacy:
-        Exactly, the value is the mean over units of u (v . play) + p (or q - v (u . play)), halved with offsets. With
-        weights of sum 1 the range of such a vector is at most 2 L, L the game's `half_range`: entries of u differ by at
-        most high - low and |v . play| <= b. A user's is an average of such vectors with a weight of at most 1. So one
-        unit moves the value by a vector of range at most factor 2 L / n.
+        Exactly, the value is, up to the sign, the mean over units of u (v . play) + p (or q - v (u . play)), halved
+        with offsets. With weights of sum 1 the range of such a vector is at most 2 L, L the game's `half_range`:
+        entries of u differ by at most high - low and |v . play| <= b. A user's is an average of such vectors with a
+        weight of at most 1. So one unit moves the value by a vector of range at most factor 2 L / n.
         Rounding: an entry of the held mean is off by at most r = `mean.rounding` times the largest entry a, on both
         data sets together, so a convex combination and an offset by 2 r a, a range by 4 r a. The product with the play
         rounds an entry by at most (d + 2) 2^-53 a, d the length of the play, in each data set: 8 (d + 2) 2^-53 a
@@ -117,6 +111,7 @@ class PayoffGradient(FunctionOfMean):
     mean: Any = static()
     who: Who = static()
     play: Float[Array, " vertices"]
+    negated: bool = field(default=False, metadata={"static": True})
 
     @property
     def game(self) -> BilinearGame:
@@ -144,5 +139,7 @@ class PayoffGradient(FunctionOfMean):
         private_matrix, private_p, private_q = unpacked(self.game, private_mean)
         play = np.asarray(self.play, np.float64)
         if self.who == "x":
-            return private_matrix @ play + private_p
-        return private_q - private_matrix.T @ play
+            private_gradient = private_matrix @ play + private_p
+        else:
+            private_gradient = private_q - private_matrix.T @ play
+        return -private_gradient if self.negated else private_gradient

@@ -20,6 +20,7 @@ class PlayerGradient(RecordSum):
         who: whose gradient, "x" of f or "y" of -f.
         x, y: public strategies, in coordinates.
         half_range: L; infinite only when privacy is switched off.
+        negated: whether the entries are turned, so that the best vertex has the largest: for a choice of one.
     Privacy:
         Sensitivity in the *range* (largest minus smallest entry). A number added to all entries changes no draw from
         their softmax, so of each unit's vector v the midrange m = max v / 2 + min v / 2 is subtracted (each half is
@@ -38,6 +39,7 @@ class PlayerGradient(RecordSum):
     x: Float[Array, " p"]
     y: Float[Array, " q"]
     half_range: Scalar
+    negated: bool = field(default=False, metadata={"static": True})
 
     def radius(self) -> Scalar:
         """2 L, in range."""
@@ -50,7 +52,8 @@ class PlayerGradient(RecordSum):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The gradient of one record's payoff along the vertices."""
-        return self.game.vertex_slope(self.who, self.x, self.y, private_features, private_target)
+        private_slope = self.game.vertex_slope(self.who, self.x, self.y, private_features, private_target)
+        return -private_slope if self.negated else private_slope
 
     def clip_unit(self, private_vector: Array) -> Array:
         """Centre one unit's vector and clip it into [-L, L]."""

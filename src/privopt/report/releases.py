@@ -54,6 +54,8 @@ class ReleaseGroup:
     @property
     def noise(self) -> str:
         """The mechanism in words."""
+        if self.is_free and "." in self.name:
+            return "drawn by a mechanism that was charged as a whole"
         inner = dict.fromkeys(_unsampled(event) for event, _ in self.events)
         if len(inner) == 1 or (len(inner) == 2 and self.filter is None):
             return "; ".join(dict.fromkeys(event.describe() for event in inner))

@@ -23,6 +23,7 @@ from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.glm import GLMLoss
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Result
@@ -47,6 +48,17 @@ class Solver(Program[Problem]):
     noise_multiplier: float = derived(at_least=0)
 
     preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
+
+    @property
+    def weighs_groups(self) -> bool:
+        """Whether it minimises the worst group's loss where the loss is one of groups; else it minimises a mean."""
+        return False
+
+    def obstacle(self, problem: Problem, public: Public) -> str | None:
+        """Why this solver does not solve the problem: `applicable`, or that it would not weight the groups."""
+        if isinstance(problem.loss, GroupedLoss) and not self.weighs_groups:
+            return "it minimises the mean over all records and does not weight groups against each other"
+        return self.applicable(problem, public)
 
     @abc.abstractmethod
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:

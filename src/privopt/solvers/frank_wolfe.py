@@ -23,7 +23,7 @@ from privopt.planning import frank_wolfe as planning
 from privopt.planning import frank_wolfe_refit as refitting
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
-from privopt.problems.constraints import L1Ball, Polytope
+from privopt.problems.constraints import L1Ball, Polytope, Product
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.part_scores import PartScores
@@ -41,7 +41,8 @@ class FrankWolfe(StepwiseSolver):
     """Private Frank-Wolfe by the exponential mechanism, and on request a refit of what it selects.
 
     In a product each part has a choice of its own at every step, all from one mean gradient that stays with the
-    curator. A box counts as an interval a coordinate. The intercept beside an l1 ball is such an interval.
+    curator. A box counts as an interval a coordinate; the intercept beside an l1 ball is such an interval. Its
+    parameter goes to and fro by 2 R / (t + 2), so the mean of its last half of iterates is returned.
 
     Attributes:
         noise_multiplier: z; a choice is epsilon_0-bounded-range with epsilon_0 = 2 / z, which costs the zCDP of a
@@ -58,7 +59,7 @@ class FrankWolfe(StepwiseSolver):
             privacy.
         refit: whether the parameters are fitted anew on the features that the steps selected, from zero, by 20 steps of
             private gradient descent within the set. It wins where few features matter and they are weakly correlated,
-            and loses where they are correlated.
+            and wins nothing where they are correlated.
         selection_share: of the cost (of its rho), what the steps take where a refit follows.
     Guarantee:
         Choices of bounded range and Gaussian releases, all of them fixed beforehand: (epsilon, delta)-DP by the best
@@ -138,12 +139,15 @@ class FrankWolfe(StepwiseSolver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Move towards one chosen vertex of every part a step; then fit anew what is not zero."""
-        params, constraint = start, problem.constraint
+        params, constraint, late = start, problem.constraint, start
         for t in range(self.steps):
             if isinstance(constraint, Polytope):
                 params = self._polytope_step(curator, problem, constraint, params, ratio=2.0 / (t + 2))
             else:
                 params = self._step(curator, problem, params, ratio=2.0 / (t + 2))
+            late = late + (params - late) / max(1, t + 1 - self.steps // 2)
+        if isinstance(constraint, Product):
+            params = jnp.where(planning.intervals(constraint, params), late, params)
         if self.refit and self.steps:
             params = self._refitted(curator, problem, params)
         return Outcome(params, Status.FINISHED)
@@ -191,6 +195,7 @@ class FrankWolfe(StepwiseSolver):
             step_size=inner.step_size,
             clip=inner.clip if self.noise_multiplier > 0 else math.inf,
             momentum=0.0,
+            balanced=inner.balanced,
             returns="weighted",
         )
         curator.announce("refit of the selected features")

@@ -89,13 +89,17 @@ class Program(abc.ABC, Generic[P]):
         del problem, public
         return None
 
+    def obstacle(self, problem: P, public: Public) -> str | None:
+        """`applicable`, and what is asked of every program of a kind."""
+        return self.applicable(problem, public)
+
     def check_applicable(self, problem: P, public: Public) -> None:
         """Refuse a problem that this program cannot solve.
 
         Raises:
             ValueError: it says why.
         """
-        obstacle = self.applicable(problem, public)
+        obstacle = self.obstacle(problem, public)
         if obstacle is not None:
             raise ValueError(f"{self.title} cannot solve this problem: {obstacle}.")
 

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.instance import Instance
-from privopt.problems.constraints import L1Ball, Polytope, Product, Simplex
+from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
+from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
 from privopt.problems.problem import Problem
 from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
 from privopt.solvers.curvature_probe import CurvatureProbe
@@ -37,7 +39,11 @@ from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
+from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
+from privopt.solvers.worst_group_descent import WorstGroupDescent
+from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "whitening": Whitening,
@@ -54,6 +60,9 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "accelerated-mirror-descent": AcceleratedMirrorDescent,
     "mirror-descent": MirrorDescent,
     "frank-wolfe": FrankWolfe,
+    "vertex-anytime": VertexAnytime,
+    "variance-reduced-frank-wolfe": VarianceReducedFrankWolfe,
+    "anytime-mirror-descent": AnytimeMirrorDescent,
     "newton": DoubleNoiseNewton,
     "scheduled-gradient-descent": ScheduledGradientDescent,
     "adaptive-gradient-descent": AdaptiveGradientDescent,
@@ -68,7 +77,13 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "randomized-smoothing": RandomizedSmoothing,
     "phased-group-sgd": PhasedGroupSGD,
     "phased-accelerated-erm": PhasedAcceleratedERM,
+    "worst-group-whitening": partial(Whitening, inner=WorstGroupDescent()),
+    "worst-group-descent": WorstGroupDescent,
+    "worst-group-two-stage": WorstGroupTwoStage,
 }
+
+
+MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
 class Choice(NamedTuple):
@@ -104,7 +119,12 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
+        a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
+            no set, where whitening applies                               whitened descent for the worst group
+            else                                                          descent for the worst group
         no privacy                                                        gradient descent
+        users whose typical records times log(2p)^2 are fewer than the
+        p parameters in a set with an l1 ball                             Frank-Wolfe
         few units that are users, of typically 20 records or more         federated averaging
         other users, where whitening applies                              whitened user-level gradient descent
         other users of generalised-linear losses, smooth penalties,
@@ -129,6 +149,8 @@ def automatic(instance: Instance) -> Choice:
     its result is worse.
     """
     problem, public = instance.problem, instance.public
+    if isinstance(problem.loss, GroupedLoss):
+        return _for_groups(instance)
     if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     if public.by_user:
@@ -153,9 +175,25 @@ def automatic(instance: Instance) -> Choice:
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
 
 
+def _for_groups(instance: Instance) -> Choice:
+    """The default for the worst of several groups."""
+    problem, public = instance.problem, instance.public
+    two_stages, whitened = WorstGroupTwoStage(), Whitening(inner=WorstGroupDescent())
+    if public.d > MANY_COLUMNS and two_stages.applicable(problem, public) is None:
+        return Choice(two_stages, "in many columns noise is kept to a few that are selected first")
+    if whitened.applicable(problem, public) is None:
+        return Choice(whitened, "rare groups need steps in directions that few records say much about")
+    return Choice(WorstGroupDescent(), "it weights groups against each other by their noisy losses")
+
+
 def _for_users(instance: Instance) -> Choice:
     """The default where everything a user contributed is protected together."""
     problem, public = instance.problem, instance.public
+    # Frank-Wolfe's noise is log(2p) times that of an entry, descent's sqrt(p) times, at a clip that m records shorten.
+    choosing = FrankWolfe()
+    few = public.typical_records * math.log(2 * instance.parameters) ** 2 < instance.parameters
+    if _has_l1_ball(problem.constraint) and few and choosing.applicable(problem, public) is None:
+        return Choice(choosing, "on an l1 ball its noise grows with the logarithm of the number of features")
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.applicable(problem, public) is None:
         return Choice(averaging, "there are few users, and each has many records to learn from")
@@ -184,9 +222,7 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
             Whitening(),
             "whitening was the most accurate on most tables: all directions get the noise they can bear",
         )
-    if isinstance(constraint, L1Ball) or (
-        isinstance(constraint, Product) and any(isinstance(part, L1Ball) for part, _ in constraint.parts)
-    ):
+    if _has_l1_ball(constraint):
         yield FrankWolfe(), "on an l1 ball its noise grows with the logarithm of the number of features"
     if isinstance(constraint, Polytope):
         yield (
@@ -195,6 +231,12 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
         )
     if isinstance(constraint, L1Ball | Product | Simplex):
         yield AcceleratedMirrorDescent(), "its mirror map fits the geometry of the set"
+
+
+def _has_l1_ball(constraint: Constraint) -> bool:
+    """Whether a set is an l1 ball or has one among its parts."""
+    parts = constraint.parts if isinstance(constraint, Product) else ((constraint, 0),)
+    return any(isinstance(part, L1Ball) for part, _ in parts)
 
 
 def _is_stable(solver: SVRG, instance: Instance) -> bool:

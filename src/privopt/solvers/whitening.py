@@ -71,6 +71,11 @@ class Whitening(Solver):
         """As the inner solver."""
         return self.inner.adaptive
 
+    @property
+    def weighs_groups(self) -> bool:
+        """As the inner solver."""
+        return self.inner.weighs_groups
+
     def event(self, public: Public) -> Event:
         """The second moment, then what the inner solver releases."""
         return sequence([Gaussian(self.noise_multiplier).event(), self.inner.event(public)])
@@ -122,7 +127,7 @@ class Whitening(Solver):
             return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
         if not self.inner.preconditions:
             return f"{self.inner.title} does not run in other coordinates"
-        return self.inner.applicable(problem, public)
+        return self.inner.obstacle(problem, public)
 
     def releases(self) -> int:
         """The second moment and the inner solver's."""
@@ -137,7 +142,7 @@ class Whitening(Solver):
         return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        if isinstance(self.inner, UserGradientDescent):
+        if isinstance(self.inner, UserGradientDescent) or self.weighs_groups:
             return self.inner.forecast(instance)
         return planning.forecast(self, instance)
 

@@ -1,0 +1,212 @@
+"""`privopt synthesize`: the plan first, then the data, then synthetic rows and the report beside them."""
+
+import io
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+
+from privopt.commands import screen
+from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
+from privopt.commands.options import MAX_RECORDS, SynthesisOptions
+from privopt.commands.planning import MEANING, PUBLIC_NUMBER
+from privopt.commands.task import named
+from privopt.errors import PrivoptError
+from privopt.estimators import table_source
+from privopt.estimators.synthetic_data import SyntheticData
+from privopt.planning.plan import Plan
+from privopt.public import Relation
+from privopt.report.words import number, several
+from privopt.tables.atomic import replace_file
+from privopt.tables.io import PARQUET
+from privopt.tables.schema import Schema
+
+
+def run(table: Path, options: SynthesisOptions, *, output: Path | None, overwrite: bool) -> None:
+    """Model a table and write rows of the model.
+
+    Raises:
+        Mistake, TableError: something that was typed cannot be used; no record has been read.
+    """
+    file = _free(output, overwrite=overwrite)
+    check_epsilon(options.epsilon)
+    check_delta(options.delta, 2)
+    if options.schema is None:
+        raise Mistake(
+            "give --schema: a JSON file with the public range or levels of every column; reading them off the table "
+            "would not be private."
+        )
+    schema = Schema.from_json(options.schema, options.schema_name)
+    n, how_n = _units(table, schema, options)
+    data = _estimator(schema, options, n)
+    terminal = screen.console()
+    plan = _announce(terminal, data, options, n, how_n)
+    _fit(terminal, table, data, options, plan)
+    rows = data.sample(options.rows, random_state=options.seed)
+    file, reports = _write(terminal, file, rows, data)
+    _summarise(terminal, data, len(rows), file, reports)
+
+
+def _estimator(schema: Schema, options: SynthesisOptions, n: int) -> SyntheticData:
+    """What was asked for, unfitted."""
+    if options.max_records is not None and not options.group:
+        raise Mistake("--max-records is about the records of a user: name the users' column with --group.")
+    with public_arguments():
+        return SyntheticData(
+            schema,
+            options.workload,
+            epsilon=options.epsilon,
+            delta=check_delta(options.delta, n)[0],
+            relation=str(options.relation),
+            n=options.n,
+            method=options.method,
+            engine=options.engine,  # pyright: ignore[reportArgumentType]  # refused where it is another word
+            columns=options.column,
+            bins=options.bins,
+            random_state=options.seed,
+            max_records_per_user=MAX_RECORDS if options.max_records is None else options.max_records,
+        )
+
+
+def _units(table: Path, schema: Schema, options: SynthesisOptions) -> tuple[int, str]:
+    """The public number of units, and where it comes from.
+
+    Privacy:
+        Counted only under replace-one, where the number of records (or users) is public by definition.
+    """
+    if options.n is not None:
+        if options.n < 2:
+            raise Mistake(f"--n must be at least 2, got {options.n}: fewer hide nobody.")
+        return options.n, "given by --n"
+    if Relation.parse(options.relation) is Relation.ADD_OR_REMOVE_ONE:
+        raise Mistake(
+            "give --n: under add-or-remove-one the number of units is private, so a public number is needed that no "
+            "data set exceeds."
+        )
+    if not options.group:
+        n, how = table_source.rows_of(table), "the table's rows"
+    else:
+        private_table = table_source.opened(table, schema)
+        public_keys = table_source.keys_of_users(tuple(options.group), private_table, 0)
+        n, how = table_source.user_count(public_keys), f"counted in {named(options.group)}"
+    if n < 2:
+        raise Mistake(
+            f"the table {str(table)!r} has {n} units: at least 2 are needed, and many to be useful."
+        )
+    return n, how
+
+
+def _announce(terminal: Console, data: SyntheticData, options: SynthesisOptions, n: int, how_n: str) -> Plan:
+    """Print the plan and return it."""
+    with public_arguments():
+        plan = data.plan(n=n, by_user=bool(options.group))
+    public, unit = plan.public, "user" if options.group else "record"
+    reason = f", chosen because {plan.reason.rstrip('.')}" if plan.reason else ""
+    cells = sum(public.levels)
+    rows = [
+        ("protected", f"one {unit} among {n:,}; {MEANING[public.relation]}"),
+        ("n", f"{n:,} {unit}s, {how_n}; {PUBLIC_NUMBER[public.relation]}"),
+        ("price", screen.price_row(plan, check_delta(options.delta, n)[1])),
+        (
+            "model",
+            f"{several(len(public.levels), 'column')} of {cells:,} cells in all, for {options.workload} marginals",
+        ),
+        ("method", plan.solver + reason),
+        ("effort", screen.effort_row(plan)),
+        *screen.promises(plan),
+        *(("note", notice) for notice in plan.notices if plan.budget.is_private),
+    ]
+    screen.show_rows(terminal, "Plan, made before any record is read", rows)
+    if options.seed is not None:
+        screen.warn(terminal, screen.NOT_PRIVATE_SEED.format(seed=options.seed))
+    if not plan.budget.is_private:
+        screen.warn(terminal, screen.NOT_PRIVATE_EPSILON)
+    return plan
+
+
+def _fit(terminal: Console, table: Path, data: SyntheticData, options: SynthesisOptions, plan: Plan) -> None:
+    """Model the table; whatever stops that, say what was spent."""
+    made = 0
+
+    def count(name: str, releases: int) -> None:
+        nonlocal made
+        made += releases
+        advance(name, releases)
+
+    try:
+        with screen.release_bar(terminal, "Modelling the table", plan.releases) as advance:
+            data.fit(table, groups=tuple(options.group) if options.group else None, observer=count)
+    except BaseException as error:
+        refused = isinstance(error, PrivoptError) and made == 0
+        screen.warn(terminal, screen.NOTHING_SPENT if refused else screen.spent(plan, made))
+        raise
+
+
+def _write(
+    terminal: Console, file: Path, rows: pd.DataFrame, data: SyntheticData
+) -> tuple[Path, tuple[Path, Path]]:
+    """Write rows and reports; they are paid for, so that another place is better than none."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pandas(rows, preserve_index=False), buffer, compression="zstd")
+    try:
+        replace_file(file, buffer.getvalue())
+    except OSError as error:
+        file = Path(tempfile.mkdtemp(prefix="privopt-rows-")) / file.name
+        reason = (error.strerror or "the system refused").lower()
+        screen.warn(
+            terminal,
+            f"The file cannot be written: {reason}. The rows are paid for, and are in {file} instead.",
+        )
+        replace_file(file, buffer.getvalue())
+    page, facts = file.with_suffix(".report.html"), file.with_suffix(".report.json")
+    return file, (data.privacy_.save(page), data.privacy_.save(facts))
+
+
+def _free(output: Path | None, *, overwrite: bool) -> Path:
+    """The file to write, not there yet, in a folder that can be written to.
+
+    Raises:
+        Mistake: it is missing, of another form, there already, or cannot be written.
+    """
+    if output is None:
+        raise Mistake("give --output: the Parquet file to write the synthetic rows to.")
+    if output.suffix.lower() not in PARQUET:
+        raise Mistake(f"--output {str(output)!r} must end in .parquet: rows are written as Parquet.")
+    if output.exists() and not (overwrite and output.is_file()):
+        raise Mistake(f"--output {str(output)!r} is there already: give another name, or --overwrite.")
+    try:
+        with tempfile.NamedTemporaryFile(dir=output.parent, prefix=".privopt-"):
+            pass
+    except OSError as error:
+        reason = (error.strerror or "the system refused").lower()
+        raise Mistake(f"--output {str(output)!r} cannot be written to: {reason}.") from None
+    return output
+
+
+def _summarise(
+    terminal: Console, data: SyntheticData, count: int, file: Path, reports: tuple[Path, Path]
+) -> None:
+    """A few lines after the fit."""
+    report, error = data.privacy_, data.error_
+    guarantee = f"epsilon {number(report.epsilon)} at delta {number(report.delta, 3)}"
+    lines = [
+        ("guarantee", guarantee if report.is_private else "none: NOT PRIVATE"),
+        ("status", report.status),
+    ]
+    if np.isfinite(error.value):
+        about = (
+            f"{number(error.value, 3)} +- {number(error.stddev, 2)}"
+            if error.released
+            else number(error.value, 3)
+        )
+        lines.append(("error", f"{about}: {error.meaning}"))
+    lines += [
+        ("rows", f"{several(count, 'row')} in {file}"),
+        ("report", f"{reports[0]}, {reports[1].name}"),
+    ]
+    terminal.print()
+    screen.show_rows(terminal, "Done", lines)

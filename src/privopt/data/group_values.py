@@ -1,0 +1,83 @@
+"""Which of the declared groups a record is in: sensitive features as numbers. PRIVATE.
+
+A record's value is the value of one column, or the tuple of several. Values are compared as Python does (1, 1.0 and
+NumPy's 1 are one); what is missing, not declared or cannot be hashed is no group, and nothing raises because of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from privopt.errors import ArgumentError
+
+Codes = NDArray[np.int64]
+
+
+def group_codes(private_features: Any, values: Sequence[Any], rows: int) -> Codes:
+    """The place of each record's group among the declared values; -1 for a record that is in none of them.
+
+    Args:
+        private_features: (rows,) values, or (rows, k) for values of k columns together: an array, a series, a data
+            frame, a list or a dictionary of columns.
+        values: the declared groups: values, or tuples of k of them. Public.
+        rows: how many records there are.
+    Raises:
+        ArgumentError: there is not one value for each record, or not as many columns as the declared values have.
+    """
+    private_columns = _columns(private_features)
+    if not private_columns or any(len(private_column) != rows for private_column in private_columns):
+        raise ArgumentError(
+            "sensitive_features must have shape (rows,), one value for each row of features, or (rows, k) for values "
+            "of k columns together: give as many values as rows."
+        )
+    count = len(private_columns)
+    widths = {len(value) if isinstance(value, tuple) else 1 for value in values}
+    if widths != {count}:
+        raise ArgumentError(
+            f"sensitive_features has {count} columns and sensitive_values says otherwise: with several columns every "
+            "value is a tuple of one value a column, such as ('Female', 'Black')."
+        )
+    places = {value if isinstance(value, tuple) else (value,): code for code, value in enumerate(values)}
+    return np.fromiter((_place(places, key) for key in zip(*private_columns, strict=True)), np.int64, rows)
+
+
+def _columns(private_features: Any) -> list[list[Any]]:
+    """The columns as lists of Python values; looks at types and shapes only."""
+    if isinstance(private_features, Mapping):
+        private_features = pd.DataFrame(private_features)
+    if isinstance(private_features, pd.DataFrame):
+        return [_cells(private_features.iloc[:, place]) for place in range(private_features.shape[1])]
+    if hasattr(private_features, "dtype") or hasattr(private_features, "__array__"):
+        dimensions = np.ndim(private_features)
+        if dimensions == 1:
+            return [_cells(private_features)]
+        if dimensions == 2:
+            private_array = np.asarray(private_features, dtype=object)
+            return [_cells(private_array[:, place]) for place in range(private_array.shape[1])]
+        return []
+    private_list = list(private_features)
+    if private_list and isinstance(private_list[0], list | tuple):
+        width = len(private_list[0])
+        return [
+            [private_row[place] if _holds(private_row, width) else None for private_row in private_list]
+            for place in range(width)
+        ]
+    return [private_list]
+
+
+def _cells(private_column: Any) -> list[Any]:
+    return np.asarray(private_column, dtype=object).tolist()
+
+
+def _holds(private_row: Any, width: int) -> bool:
+    return isinstance(private_row, list | tuple) and len(private_row) == width
+
+
+def _place(places: Mapping[Any, int], private_key: Any) -> int:
+    try:
+        return places.get(private_key, -1)
+    except Exception:  # it cannot be hashed or compared, so it is no group
+        return -1

@@ -1,0 +1,211 @@
+"""A private linear classifier for the worst off of several groups."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit
+from sklearn.utils.validation import column_or_1d
+
+from privopt.curator.base import Observer
+from privopt.data import cells
+from privopt.estimators import arguments
+from privopt.estimators.classifiers import PrivateClassifier
+from privopt.estimators.groups import GroupedClasses, Groups, coded_targets, sensitive_codes
+from privopt.estimators.penalised import PenalisedModel
+from privopt.estimators.setup import Setup
+from privopt.estimators.specification import Specification
+from privopt.estimators.stages import Fitted
+from privopt.planning.instance import Instance
+from privopt.problems.grouped_loss import CAP, FLOOR
+from privopt.solvers.base import Solver
+from privopt.solvers.group_findings import weights_picture
+from privopt.solvers.registry import choose
+from privopt.solvers.whitening import Whitening
+from privopt.solvers.worst_group_descent import WorstGroupDescent
+from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
+
+
+@final
+@dataclass(kw_only=True, eq=False, repr=False)
+class FairClassifier(PenalisedModel, PrivateClassifier):
+    """Private logistic regression of two classes that minimises the loss of the worst off of several groups.
+
+    Minimises `max over y of sum_g y_g F_g(w) + penalty(w)`, F_g the mean logistic loss of the records of group g (of
+    rows divided by `||(a, 1)||` unless `row_bound` is a number), over weights y that sum to 1 ("worst"), or with
+    `y_g <= share_g / cvar_alpha` ("cvar": the mean over the worst share of the records, made up of whole groups). With
+    one group it is `LogisticRegression`. Often there is little to gain; the report says so where the releases show it.
+
+    Args:
+        sensitive_values: the groups: a list of values of the sensitive feature, or of tuples of values of several.
+            Public; a record of any other value, or of none, counts as nothing.
+        shares: each group's share of the records, public numbers that sum to 1, in the order of `sensitive_values`; or
+            "private": estimated by a noisy histogram for 5 % of the budget (of its rho).
+        objective: "worst" or "cvar".
+        cvar_alpha: of "cvar": the share of the records that counts, in (0, 1].
+        share_floor: shares below it count as if they were as large in what losses are divided by: the group then
+            counts less than its own share, and the noise on it stays bounded.
+        loss_cap: a record's loss beyond it is not counted when groups are compared.
+        report_groups: share of the budget (of its rho) for each group's loss at the result; 0 reports none.
+        epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
+            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
+        penalty, alpha, l1_radius: see `PenalisedModel`; no "l1" and "group" penalties, and `alpha` is a number.
+        classes: see `PrivateClassifier`; two labels.
+    Attributes:
+        group_weights_: (steps, groups), how groups were weighted; from releases.
+        group_shares_: (groups,), the shares, public or released.
+        group_losses_: (groups,), released losses at the result; None unless `report_groups`.
+    Privacy:
+        (epsilon, delta)-differentially private under `relation`, for one record, or for one user with `groups`. The
+        group is part of the record: replacing a record may move it to another group. Released are noisy sums over all
+        records, by group, and noisy gradients; which group a record is in stays private.
+    Examples:
+        >>> import numpy as np
+        >>> rng = np.random.default_rng(0)
+        >>> X, g = rng.uniform(-1, 1, (2000, 3)), rng.choice(["a", "b"], 2000)
+        >>> y = (np.where(g == "a", X[:, 0], X[:, 1]) > 0).astype(int)
+        >>> model = FairClassifier(
+        ...     epsilon=1.0, delta=1e-6, bounds=(-1, 1), classes=[0, 1], sensitive_values=["a", "b"], shares=[0.5, 0.5]
+        ... )
+        >>> model.fit(X, y, sensitive_features=g).coef_.shape
+        (1, 3)
+        >>> model.privacy_.epsilon <= 1.0
+        True
+    Source:
+        Sagawa, Koh, Hashimoto, Liang 2020; the private form is ours.
+    """
+
+    sensitive_values: Sequence[Any] | NDArray[Any] | None = None
+    shares: Sequence[float] | NDArray[Any] | str | None = None
+    objective: str = "worst"
+    cvar_alpha: float | None = None
+    share_floor: float = FLOOR
+    loss_cap: float = CAP
+    report_groups: float = 0.0
+
+    group_weights_: NDArray[np.float64] = field(init=False)
+    group_shares_: NDArray[np.float64] = field(init=False)
+    group_losses_: NDArray[np.float64] | None = field(init=False)
+
+    def fit(  # type: ignore[override]
+        self,
+        X: Any,
+        y: Any,
+        groups: Any = None,
+        *,
+        sensitive_features: Any = None,
+        observer: Observer | None = None,
+    ) -> Self:
+        """Fit the model.
+
+        Args:
+            X: (rows, d) numbers, dense or sparse (kept sparse).
+            y: (rows,) labels.
+            groups: (rows,) user keys, see `PrivateLinearModel.fit`; not the groups that are compared.
+            sensitive_features: (rows,) values, or (rows, k) of k columns together: an array, a series, a data frame or
+                a list; the name of a column of a data frame X, or a tuple of names. None: all records are one group.
+            observer: see `PrivateLinearModel.fit`.
+        Raises:
+            ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
+            BudgetExceeded: the account cannot pay; no data have been read.
+        """
+        if y is None:
+            raise ValueError("FairClassifier requires y to be passed, but the target y is None.")
+        known = self._groups() if sensitive_features is not None else self._groups().alone()
+        private_labels = column_or_1d(cells.targets(y, labels=True), warn=True)
+        target = self._grouped(known, private_labels)
+        private_groups = sensitive_codes(X, sensitive_features, known, len(private_labels))
+        private_targets = coded_targets(private_labels, private_groups, target.labels.tolist())
+        self._fitting = target
+        try:
+            return super().fit(X, private_targets, groups, observer=observer)
+        finally:
+            del self._fitting
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """The probability of each class, (rows, 2)."""
+        scores = self.decision_function(X)
+        return np.stack([expit(-scores), expit(scores)], axis=1)
+
+    def _groups(self) -> Groups:
+        """The groups, as they were given."""
+        return Groups.of(
+            self.sensitive_values,
+            self.shares,
+            objective=self.objective,
+            alpha=self.cvar_alpha,
+            floor=self.share_floor,
+            cap=self.loss_cap,
+        )
+
+    def _grouped(self, groups: Groups, y: NDArray[Any] | None) -> GroupedClasses:
+        labels = self._labels(y)
+        if len(labels) > 2:
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
+                "classes): use LogisticRegression, which weights no groups."
+            )
+        return GroupedClasses(labels=labels, given=self.classes, groups=groups)
+
+    def _target(self, y: NDArray[Any] | None) -> GroupedClasses:
+        del y  # during a fit they hold labels and groups
+        fitting: GroupedClasses | None = getattr(self, "_fitting", None)
+        return self._grouped(self._groups(), None) if fitting is None else fitting
+
+    def _specification(self) -> Specification:
+        given = super()._specification()
+        if given.penalty.is_chosen:
+            raise ValueError(
+                "alpha='private' chooses by the accuracy over all records, which is not what FairClassifier minimises: "
+                "give a number, or leave it out."
+            )
+        share = arguments.number("report_groups", self.report_groups)
+        if not 0 <= share < 0.7:
+            raise ValueError(
+                f"report_groups must be at least 0 and below 0.7, got {self.report_groups!r}: it is the share of the "
+                "budget for each group's loss at the result."
+            )
+        return given
+
+    def _solver(self, setup: Setup) -> Solver | str:
+        """The solver, with the losses at the end if they are to be reported."""
+        if not self.report_groups:
+            return self.solver
+        chosen = choose(self.solver, Instance(setup.problem, setup.public, setup.shape.known_budget)).solver
+        return reporting(chosen, float(self.report_groups))
+
+    def _adopt(self, fitted: Fitted, *declared: str) -> None:
+        super()._adopt(fitted, *declared)
+        target, found = fitted.setup.target, fitted.result.findings
+        assert isinstance(target, GroupedClasses)
+        groups = target.groups
+        shares = found["group_shares"].value if "group_shares" in found else groups.loss.shares
+        self.group_shares_ = np.asarray(shares, np.float64)
+        weights = found["group_weights"].value if "group_weights" in found else np.ones((1, groups.count))
+        self.group_weights_ = np.asarray(weights, np.float64)
+        self.group_losses_ = np.asarray(found["group_losses"].value) if "group_losses" in found else None
+        if groups.count > 1:
+            picture = weights_picture(self.group_weights_, groups.names)
+            self.privacy_ = replace(self.privacy_, pictures=(picture,))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
+def reporting(solver: Solver, share: float) -> Solver:
+    """The same solver, which releases the groups' losses at its result for a share of mu^2 of the whole budget.
+
+    Raises:
+        ValueError: it is no solver for groups.
+    """
+    if isinstance(solver, WorstGroupDescent):
+        return solver.with_(report_share=share)
+    if isinstance(solver, Whitening):
+        return solver.with_(inner=reporting(solver.inner, share / (1.0 - solver.share)))
+    if isinstance(solver, WorstGroupTwoStage):
+        return solver.with_(inner=reporting(solver.inner, share / (1.0 - solver.selection_share)))
+    raise ValueError(f"{solver.title} reports no losses of groups: use report_groups=0.")

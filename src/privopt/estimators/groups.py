@@ -1,0 +1,252 @@
+"""What a classifier for the worst group is told of groups in public, and the targets that say label and group."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from privopt.data import cells
+from privopt.data.group_values import group_codes
+from privopt.estimators import arguments
+from privopt.problems import losses
+from privopt.problems.grouped_loss import GroupedLoss, check_shares
+from privopt.queries.holdout_scores import Accuracy
+
+Floats = NDArray[np.float64]
+Objective = Literal["worst", "cvar"]
+PRIVATE = "private"
+OBJECTIVES = ("worst", "cvar")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Groups:
+    """The declared groups.
+
+    Attributes:
+        values: of the sensitive features, one a group; empty where all records are one group.
+        shares: each group's share of the records; None where they are to be released.
+        floor, cap: see `GroupedLoss`.
+        alpha: of CVaR; None for the worst group.
+    """
+
+    values: tuple[Any, ...]
+    shares: tuple[float, ...] | None
+    floor: float
+    cap: float
+    alpha: float | None
+
+    @classmethod
+    def of(cls, values: Any, shares: Any, *, objective: Any, alpha: Any, floor: Any, cap: Any) -> "Groups":
+        """The groups that an estimator was given.
+
+        Raises:
+            TypeError, ValueError: an argument is missing, of another type or out of its range.
+        """
+        if objective not in OBJECTIVES:
+            raise ValueError(f"objective must be 'worst' or 'cvar', got {objective!r}.")
+        if objective == "cvar" and alpha is None:
+            raise ValueError(
+                "cvar_alpha is missing: objective='cvar' needs the worst share of the records that counts, such as 0.3."
+            )
+        if alpha is not None and objective == "worst":
+            raise ValueError(
+                f"cvar_alpha={alpha!r} was given with objective='worst': it is for objective='cvar'."
+            )
+        if alpha is not None and not 0 < arguments.number("cvar_alpha", alpha) <= 1:
+            raise ValueError(
+                f"cvar_alpha must be in (0, 1], got {alpha!r}: it is the worst share of the records that counts."
+            )
+        known = _values(values)
+        return cls(
+            values=known,
+            shares=_shares(shares, known),
+            floor=arguments.fraction("share_floor", floor, "the smallest share that losses are divided by"),
+            cap=arguments.positive(
+                "loss_cap", cap, "the largest loss of a record that its group's loss counts"
+            ),
+            alpha=None if alpha is None else float(alpha),
+        )
+
+    @property
+    def count(self) -> int:
+        """How many groups there are."""
+        return max(1, len(self.values))
+
+    def alone(self) -> "Groups":
+        """All records as one group, where no sensitive features were given."""
+        return Groups(values=(), shares=(1.0,), floor=self.floor, cap=self.cap, alpha=self.alpha)
+
+    @property
+    def loss(self) -> GroupedLoss:
+        """The logistic loss by group."""
+        shares = (1.0,) if self.count == 1 else self.shares
+        return GroupedLoss(losses.logistic, self.count, shares, self.floor, self.cap, self.alpha)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The groups in words."""
+        return tuple(
+            " / ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in self.values
+        )
+
+    def declared(self) -> str:
+        """What was declared of them, in sentences."""
+        if not self.values:
+            return "Groups: no sensitive features were given, so all records are one group."
+        listed = ", ".join(self.names)
+        if self.shares is None:
+            shares = (
+                "Their shares of the records were released by a noisy histogram, which the budget paid for."
+            )
+        else:
+            shares = f"Their shares, given by the user: {', '.join(f'{share:g}' for share in self.shares)}."
+        return (
+            f"Groups, given by the user: {listed}. A record of no such group counts as nothing. {shares} Which group a "
+            "record is in is private: a replaced record may be in another one. Released were noisy sums over all "
+            "records, by group, in every step; no group's own loss is reported unless the budget paid for it."
+        )
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GroupedClasses:
+    """One of two labels, and a group; a target of the protocol `targets.Target`.
+
+    Attributes:
+        labels: the two, in the order of `classes_`.
+        given: what the user gave: a list of labels, or text that declares those in y public.
+        groups: the declared groups.
+    """
+
+    labels: NDArray[Any]
+    given: Any
+    groups: Groups
+
+    scaling = None
+    coded = None
+    divides_rows = True
+    score = Accuracy()
+    meaning = "the log-odds of the one class against the other, as headed"
+
+    @property
+    def loss(self) -> GroupedLoss:
+        return self.groups.loss
+
+    @property
+    def declared(self) -> str:
+        if isinstance(self.given, str):
+            classes = "Classes: the user declared that the set of labels in y is public; it was read off y."
+        else:
+            classes = f"Classes, given by the user: {', '.join(map(str, self.given))}."
+        return f"{classes} {self.groups.declared()}"
+
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        return {"classes_": self.labels}
+
+    def unscaled(self, weights: Floats, offset: Floats) -> tuple[Floats, Any]:
+        return weights, offset
+
+    def scaled(self, coef: Floats, intercept: Any) -> tuple[Floats, Floats]:
+        return coef, intercept
+
+
+def coded_targets(
+    private_labels: NDArray[Any], private_groups: NDArray[np.int64], classes: Sequence[Any]
+) -> NDArray[np.float64]:
+    """`(g + 1) label` with label -1 or +1; NaN where the label or the group is none of those declared."""
+    private_codes = cells.label_codes(private_labels, classes)
+    private_known = (private_codes >= 0) & (private_groups >= 0)
+    private_targets = (private_groups + 1.0) * (2.0 * private_codes - 1.0)
+    return np.where(private_known, private_targets, np.nan)
+
+
+def sensitive_codes(X: Any, private_features: Any, groups: Groups, rows: int) -> NDArray[np.int64]:
+    """The group of each record.
+
+    Args:
+        X: the features of the fit, of which columns may be named if it is a data frame.
+        private_features: values, or the name of a column of X, or a tuple of names; None for one group.
+        groups: those declared.
+        rows: how many records there are.
+    Raises:
+        TypeError, ValueError: no values were declared, or there is no such column, or a shape is wrong.
+    """
+    if private_features is None:
+        return np.zeros(rows, np.int64)
+    names: Any = (private_features,) if isinstance(private_features, str) else private_features
+    if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names):
+        private_features = _named(X, names)
+    if not groups.values:
+        raise ValueError(
+            "sensitive_values is missing: give the groups that may occur, such as sensitive_values=['Female', 'Male'], "
+            "and their shares of the records. Which groups occur is a fact about the data; reading it off them is not "
+            "private."
+        )
+    return group_codes(private_features, groups.values, rows)
+
+
+def _named(X: Any, names: tuple[str, ...]) -> Any:
+    """Columns of a data frame, by name."""
+    if not isinstance(X, pd.DataFrame):
+        raise TypeError(
+            f"sensitive_features names {', '.join(map(repr, names))}, but X is no DataFrame: give the values "
+            "themselves, one for each row."
+        )
+    missing = [name for name in names if name not in X.columns]
+    if missing:
+        known = ", ".join(map(str, X.columns[:20]))
+        raise ValueError(f"sensitive_features names {missing[0]!r}, which is no column of X; it has {known}.")
+    return X[list(names)]
+
+
+def _values(values: Any) -> tuple[Any, ...]:
+    """The declared values, as a tuple of values or of tuples."""
+    if values is None:
+        return ()
+    if isinstance(values, str) or not hasattr(values, "__iter__"):
+        raise TypeError(f"sensitive_values must be a list of values, got {values!r}.")
+    listed = [
+        tuple(value) if isinstance(value, list | tuple | np.ndarray) else value
+        for value in (values.tolist() if isinstance(values, np.ndarray) else list(values))
+    ]
+    try:
+        different = len(set(listed)) == len(listed)
+    except TypeError:
+        raise TypeError(f"sensitive_values must be values that can be compared, got {listed!r}.") from None
+    if not listed or not different or any(value != value for value in listed):
+        raise ValueError(f"sensitive_values must be at least one value, all different, got {listed!r}.")
+    if len({len(value) if isinstance(value, tuple) else 1 for value in listed}) != 1:
+        raise ValueError(
+            f"sensitive_values must all be single values, or tuples of as many values, got {listed!r}."
+        )
+    return tuple(listed)
+
+
+def _shares(shares: Any, values: tuple[Any, ...]) -> tuple[float, ...] | None:
+    """The shares, None where they are to be released."""
+    if not values:
+        if shares is not None and not isinstance(shares, str):
+            raise ValueError(
+                f"shares were given without sensitive_values: say which groups the shares {shares!r} are of."
+            )
+        return (1.0,)
+    if isinstance(shares, str) and shares == PRIVATE:
+        return None
+    if shares is None:
+        if len(values) == 1:
+            return (1.0,)
+        raise ValueError(
+            f"shares is missing: give the share of all records that each of the {len(values)} groups has, known "
+            "without looking at these data (such as a census), or shares='private', which spends a part of the budget "
+            "on estimating them."
+        )
+    if isinstance(shares, str) or not hasattr(shares, "__iter__"):
+        raise TypeError(f"shares must be a list of numbers or 'private', got {shares!r}.")
+    listed = tuple(arguments.number("shares", share) for share in shares)
+    check_shares(listed, len(values))
+    return listed

@@ -1,0 +1,348 @@
+"""`SyntheticData`: a private model of a table, from which rows are drawn that look like its own."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from privopt.curator.base import Observer
+from privopt.curator.run import Run
+from privopt.data.units import Units
+from privopt.estimators import arguments, table_source
+from privopt.estimators.asked_workload import asked_workload
+from privopt.estimators.synthetic_report import declared_facts, marginal_table, model_summary, pictures
+from privopt.ledger.account import Account, checked_account
+from privopt.ledger.amounts import Budget
+from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.plan import Plan
+from privopt.planning.task import Task
+from privopt.precision import double_precision
+from privopt.problems.workload import Workload
+from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
+from privopt.report.report import PrivacyReport
+from privopt.result import Result
+from privopt.solve_arguments import check_observer
+from privopt.synthesis.base import Model, Synthesizer
+from privopt.synthesis.finishing import ERROR, ERROR_NOISE, Finishing
+from privopt.synthesis.graphical_model import check_installed
+from privopt.synthesis.measured import ReleasedMarginal, released_marginals, released_total
+from privopt.synthesis.registry import choose_synthesizer
+from privopt.tables.coding import Bins, TableCoding
+from privopt.tables.schema import Schema
+
+
+class SyntheticError(NamedTuple):
+    """How far a model is from the data.
+
+    Attributes:
+        value: the error.
+        stddev: of the noise on it, where it was released; 0 where it was predicted.
+        released: whether it was measured on the data and paid for; else it is predicted from the noise alone.
+        meaning: what it is, in words.
+    """
+
+    value: float
+    stddev: float
+    released: bool
+    meaning: str
+
+
+class Asked(NamedTuple):
+    """Everything public about a fit.
+
+    Attributes:
+        coding: the columns' cells.
+        workload: what the model shall answer well.
+        public: of the units.
+        budget: of the fit.
+    """
+
+    coding: TableCoding
+    workload: Workload
+    public: Public
+    budget: Budget
+
+    @property
+    def task(self) -> Task[Workload]:
+        """What a synthesizer is configured for."""
+        return Task(self.workload, self.public, self.budget)
+
+
+class SyntheticData(BaseEstimator):
+    """A model of a table with (epsilon, delta)-differential privacy, and as many rows of it as anybody wants.
+
+    Every column becomes cells by its public description: a category its levels, a flag two, a number bins of its range
+    (a whole number of few values one each), and one more cell for whatever is missing or undeclared. A synthesizer
+    releases noisy answers about the table and fits a model to them; rows drawn from the model cost nothing more.
+
+    Args:
+        schema: a `Schema`, its JSON object, or the path of its JSON file: the public range or levels of every column.
+            Columns of kind num, flag and cat are modelled, but for the schema's user and split.
+        workload: what the model shall answer well: "1-way", "2-way" or "3-way" for all marginals of so many columns, a
+            list of column sets, or a list of queries, see `estimators.asked_workload`.
+        epsilon: privacy budget, required; `math.inf` for no privacy.
+        delta: probability with which the epsilon bound may fail; required, well below 1 / n, such as 1 / n**2.
+        relation: "replace-one" or "add-or-remove-one" (needs `n`).
+        n: public number of units: under add-or-remove-one a nominal number that no data set exceeds; under
+            replace-one the number of rows (or of users) by default.
+        method: "auto", the name of a synthesizer, or a configured one.
+        engine: "mbi" fits Private-PGM (the extra `privopt[mbi]`) to the released marginals in place of the
+            synthesizer's own model. It sees releases only, so that it changes nothing about privacy.
+        error_share: share of the budget for `error_`, measured on the data; 0 to have it predicted only.
+        columns: those to model; default: all that can be.
+        bins: of numbers: how many, or for single columns how many, or edges; see `TableCoding`.
+        schema_name: which entry of a schema file.
+        account: a budget that several fits share; charged before data are read.
+        random_state: None draws secret noise. A seed makes the fit reproducible and *not private*.
+        max_records_per_user: public cap on the records of a user that are used, with `groups`.
+        user_weighting: "user", "sqrt" or "record": how a user's weight grows with their number of records.
+        typical_records: a public guess of how many records a typical user keeps.
+    Attributes:
+        model_: the released model of the coded table.
+        error_: the mean error of the model on the workload, a `SyntheticError`.
+        coding_: the public cells of every column.
+        plan_: the `Plan` that was announced before the data were read.
+        privacy_: the `PrivacyReport`.
+    Privacy:
+        Everything released passes the curator, priced before data are read. A row is coded by itself and by public
+        values only. The model, its samples and its errors on marginals are computed from releases.
+
+    Examples:
+        >>> import pandas as pd
+        >>> table = pd.DataFrame({"sex": ["f", "m", "f", "f"] * 500, "smokes": [0, 1, 0, 1] * 500})
+        >>> schema = {"columns": {"sex": {"kind": "cat", "levels": ["f", "m"]}, "smokes": {"kind": "flag"}}}
+        >>> data = SyntheticData(schema, epsilon=1.0, delta=1e-6, random_state=0).fit(table)  # a seed: NOT PRIVATE
+        >>> list(data.sample(3, random_state=0).columns)
+        ['sex', 'smokes']
+    """
+
+    model_: Model
+    error_: SyntheticError
+    coding_: TableCoding
+    plan_: Plan
+    privacy_: PrivacyReport
+
+    def __init__(
+        self,
+        schema: "Schema | Mapping[str, Any] | str | Path",
+        workload: Any = "2-way",
+        *,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        relation: Relation | str = "replace-one",
+        n: int | None = None,
+        method: Synthesizer | str = "auto",
+        engine: Literal["mbi"] | None = None,
+        error_share: float = 0.01,
+        columns: Sequence[str] | None = None,
+        bins: Bins = None,
+        schema_name: str | None = None,
+        account: Account | None = None,
+        random_state: int | None = None,
+        max_records_per_user: int = DEFAULT_RECORDS,
+        user_weighting: Weighting = DEFAULT_WEIGHTING,
+        typical_records: float | None = None,
+    ) -> None:
+        self.schema = schema
+        self.workload = workload
+        self.epsilon = epsilon
+        self.delta = delta
+        self.relation = relation
+        self.n = n
+        self.method = method
+        self.engine: Literal["mbi"] | None = engine
+        self.error_share = error_share
+        self.columns = columns
+        self.bins = bins
+        self.schema_name = schema_name
+        self.account = account
+        self.random_state = random_state
+        self.max_records_per_user = max_records_per_user
+        self.user_weighting: Weighting = user_weighting
+        self.typical_records = typical_records
+
+    def fit(self, table: Any, groups: Any = None, *, observer: Observer | None = None) -> Self:
+        """Model a table.
+
+        Args:
+            table: a data frame, an Arrow table, a dictionary of columns, or the path of a CSV or Parquet file.
+            groups: user keys, one for each row, or the name or a tuple of names of the columns that hold them; then all
+                records of a user are protected together.
+            observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage
+                that may take a while.
+        Raises:
+            ValueError, TypeError: an argument is missing or cannot be used, or the table lacks a column.
+            BudgetExceeded: the account cannot pay; no data have been read.
+        """
+        check_observer(observer)
+        schema = self._checked()
+        counted = self.n is None and groups is None
+        asked = self._asked(
+            schema, table_source.rows_of(table) if counted else self.n or 2, groups is not None
+        )
+        table_source.check_columns(table, asked.coding)
+        if observer is not None:
+            observer("table", 0)
+        private_table = table_source.opened(table, schema)
+        rows = table_source.rows_of(private_table)
+        private_keys = table_source.keys_of_users(groups, private_table, rows)
+        if private_keys is not None and self.n is None:
+            asked = self._asked(schema, table_source.user_count(private_keys), True)
+        noise = NoiseSource(self.random_state)
+        units = Units.from_codes(
+            asked.coding.encode(private_table),
+            levels=asked.coding.levels,
+            relation=self.relation,
+            n=self.n,
+            groups=private_keys,
+            max_records_per_user=self.max_records_per_user,
+            user_weighting=self.user_weighting,
+            typical_records=self.typical_records,
+            noise=noise,
+        )
+        self._stored = asked.coding.stored_types(private_table)
+        with double_precision():
+            result = self._run(asked, units, noise, observer)
+        self._adopt(asked, result)
+        return self
+
+    def plan(self, *, n: int | None = None, by_user: bool = False) -> Plan:
+        """What `fit` would cost and achieve, said without any data.
+
+        Args:
+            n: public number of units; default: the estimator's `n`.
+            by_user: whether `fit` will be given `groups`.
+        Raises:
+            ValueError: a privacy argument or n is missing.
+        """
+        asked = self._asked(self._checked(), arguments.planned_units(self.n if n is None else n), by_user)
+        with double_precision():
+            return self._configured(asked)[1]
+
+    def sample(self, n_rows: int | None = None, *, random_state: int | None = None) -> pd.DataFrame:
+        """Rows drawn from the model, in the schema's own values.
+
+        A category is one of its levels, a flag 0 or 1; a number is uniform within its public bin, whole where it is
+        stored as a whole number or declared as one; what was missing is missing. Drawing costs no privacy.
+
+        Args:
+            n_rows: how many; default: the public number of units.
+            random_state: a seed of the drawing alone.
+        """
+        check_is_fitted(self, "model_")
+        count: Any = self.plan_.public.n if n_rows is None else n_rows
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+            raise ValueError(f"n_rows must be a whole number of rows, at least 0, got {n_rows!r}.")
+        rng = np.random.default_rng(random_state)
+        return self.coding_.decode(self.model_.sample(int(count), rng), rng, self._stored)
+
+    def marginal(self, columns: str | Sequence[str]) -> pd.DataFrame:
+        """The share of each combination of values: in the model, and as released, with error bars.
+
+        Args:
+            columns: a name or several.
+        Returns:
+            One row a cell: a column for each of `columns` with what the cell stands for; `share` in the model;
+            `released`, the best estimate from released marginals that hold these columns, and `stddev`, that of its
+            noise: both NaN where none was released.
+        """
+        check_is_fitted(self, "model_")
+        names = [columns] if isinstance(columns, str) else list(columns)
+        places = [self.coding_.place(name) for name in names]
+        if not places or len(set(places)) < len(places):
+            raise ValueError(f"columns must name at least one column, and each once; got {columns!r}.")
+        return marginal_table(self.model_, self._measured, self._total, self.coding_, places)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: Any = super().__getstate__()
+        # A fit is paid for, so the account stays behind. Before a fit its own refusal to be pickled is right.
+        return {**state, "account": None} if hasattr(self, "privacy_") else state
+
+    def _checked(self) -> Schema:
+        """The schema; the arguments are checked as far as no size is needed."""
+        checked_account(self.account)
+        Relation.parse(self.relation)
+        of_users(self.max_records_per_user, self.user_weighting, self.typical_records)
+        if self.engine is not None and self.engine != "mbi":
+            raise ValueError(f"engine must be None or 'mbi', got {self.engine!r}.")
+        if self.engine == "mbi":
+            check_installed()
+        if isinstance(self.error_share, bool) or not 0 <= self.error_share < 1:
+            raise ValueError(
+                f"error_share must be at least 0 and below 1, got {self.error_share!r}: it is the part of the budget "
+                "that measures the error."
+            )
+        if self.n is None and Relation.parse(self.relation) is Relation.ADD_OR_REMOVE_ONE:
+            raise ValueError(
+                "n is missing: under add-or-remove-one the number of units is private. Give a public nominal number "
+                "that no data set exceeds, or use relation='replace-one', which takes the number as public."
+            )
+        return Schema.from_json(self.schema, self.schema_name)
+
+    def _asked(self, schema: Schema, n: int, by_user: bool) -> Asked:
+        """Everything public about a fit to n units."""
+        coding = TableCoding.of(schema, n, columns=self.columns, bins=self.bins)
+        users = of_users(self.max_records_per_user, self.user_weighting, self.typical_records)
+        relation = Relation.parse(self.relation)
+        public = Public.of_codes(n, coding.levels, relation, **(users if by_user else {}))
+        budget = arguments.checked_budget(self.epsilon, self.delta, n)
+        return Asked(coding, asked_workload(self.workload, coding), public, budget)
+
+    def _configured(self, asked: Asked) -> tuple[Synthesizer, Plan]:
+        """The synthesizer, ready to run, and its plan."""
+        chosen, reason = choose_synthesizer(self.method, asked.task)
+        if self.error_share > 0 or self.engine is not None:
+            chosen = Finishing(inner=chosen, engine=self.engine or "own", share=float(self.error_share))
+        configured = chosen.configure(asked.task)
+        return configured, replace(configured.plan(asked.task), reason=reason)
+
+    def _run(self, asked: Asked, units: Units, noise: NoiseSource, observer: Observer | None) -> Result:
+        """One priced run."""
+        configured, announced = self._configured(asked)
+        run = Run(
+            f"synthetic data ({configured.title})",
+            announced.event,
+            asked.budget,
+            asked.public,
+            noise=noise,
+            account=self.account,
+            observer=observer,
+            seeded=units.seeded,
+        )
+        result = configured.solve(run.curator(units), asked.workload)
+        return result._replace(plan=announced)
+
+    def _adopt(self, asked: Asked, result: Result) -> None:
+        """Set all that a fit sets."""
+        assert result.plan is not None
+        self.coding_, self.plan_ = asked.coding, result.plan
+        self._measured: tuple[ReleasedMarginal, ...] = released_marginals(result.transcript, asked.workload)
+        self._total = released_total(self._measured)
+        self.model_ = result.params
+        self.error_ = _error(result)
+        shown = pictures(self.model_, self._measured, self._total, self.coding_)
+        self.privacy_ = PrivacyReport.of(
+            result._replace(params=None, pictures=(*result.pictures, *shown)),
+            title=f"Synthetic data ({result.plan.solver})",
+            declared=declared_facts(self.coding_, asked.workload),
+            model=model_summary(self.model_, self.coding_),
+        )
+
+
+def _error(result: Result) -> SyntheticError:
+    """The released error, or the predicted one."""
+    assert result.plan is not None
+    if ERROR in result.findings:
+        found = result.findings[ERROR]
+        return SyntheticError(
+            float(found.value), float(result.findings[ERROR_NOISE].value), True, found.meaning
+        )
+    predicted = result.plan.predicted_excess
+    return SyntheticError(
+        float("nan") if predicted is None else predicted, 0.0, False, result.plan.prediction
+    )

@@ -1,0 +1,81 @@
+"""The table that synthetic data is made of: a data frame, an Arrow table, a dictionary of columns, or a file."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from privopt.data import user_keys as keys
+from privopt.tables.cells import as_table, column_names, user_keys
+from privopt.tables.coding import TableCoding
+from privopt.tables.errors import TableError
+from privopt.tables.io import read_table, row_count, table_columns
+from privopt.tables.schema import Schema
+
+
+def opened(table: Any, schema: Schema) -> Any:
+    """A table with named columns; of a file, those that the schema describes and that are there."""
+    if isinstance(table, str | Path):
+        present = set(table_columns(table))
+        return read_table(table, schema, columns=[name for name in schema.names if name in present])
+    if isinstance(table, Mapping):
+        return pd.DataFrame({str(name): _column(values) for name, values in table.items()})
+    return as_table(table)
+
+
+def check_columns(table: Any, coding: TableCoding) -> None:
+    """Refuse a table without one of the columns, by its header alone.
+
+    Raises:
+        TypeError, TableError: it has no named columns, or lacks one.
+    """
+    present = table_columns(table) if isinstance(table, str | Path) else _names(table)
+    missing = [name for name in coding.names if name not in present]
+    if missing:
+        raise TableError(f"The table has no column {missing[0]!r}, which the schema describes.")
+
+
+def rows_of(table: Any) -> int:
+    """How many rows there are: public under replace-one, where a record is a unit."""
+    if isinstance(table, str | Path):
+        return row_count(table)
+    if isinstance(table, Mapping):
+        return len(next(iter(table.values()))) if table else 0
+    plain = as_table(table)
+    return len(plain) if isinstance(plain, pd.DataFrame) else int(plain.num_rows)
+
+
+def keys_of_users(groups: Any, table: Any, rows: int) -> Any:
+    """A number for the user of every row, NaN for nobody; None where a record is a unit.
+
+    Args:
+        groups: a name or a tuple of names of the columns that say whose record a row is; anything else are user keys,
+            one for each row. What it is follows from its type, never from what stands in it.
+        table: opened.
+        rows: of the table.
+    """
+    if groups is None:
+        return None
+    if isinstance(groups, str | tuple):
+        return user_keys(table, groups)
+    return keys.as_keys(keys.user_codes(groups, rows))
+
+
+def user_count(private_keys: Any) -> int:
+    """How many different users there are: public under replace-one."""
+    return keys.user_count(int(np.nanmax(private_keys, initial=-1.0)) + 1)
+
+
+def _names(table: Any) -> list[str]:
+    return [str(name) for name in table] if isinstance(table, Mapping) else column_names(table)
+
+
+def _column(values: Any) -> Any:
+    """A column of a dictionary; a list declares no type, and its cells are read one by one."""
+    if hasattr(values, "dtype"):
+        return values
+    column = np.empty(len(values), dtype=object)
+    column[:] = list(values)
+    return pd.Series(column, dtype=object)

@@ -1,0 +1,123 @@
+"""Private best responses for games: fictitious play with privately chosen vertices.
+
+Source: Brown 1951 (fictitious play); Frank, Wolfe 1956. With private choices: McSherry, Talwar 2007.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import numpy as np
+
+from privopt.curator.base import Curator
+from privopt.games.gradients import Gradients
+from privopt.games.rounds import RoundSolver, Weights, outcome_of, uniform_outcome
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event, repeat, sequence
+from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.planning import best_response as planning
+from privopt.planning.forecast import Forecast
+from privopt.planning.sampled_dual_averaging import movers
+from privopt.planning.task import Task
+from privopt.problems.saddle import Game, Player, Who
+from privopt.public import Public
+from privopt.result import Outcome
+from privopt.solvers.fields import derived
+from privopt.solvers.program import Defaults
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestResponse(RoundSolver):
+    """Each step both players choose a vertex that answers well to the other's average so far, and mix it in.
+
+    A baseline. Choices look at one gradient each, so every one is drawn anew from all the data: T choices a player
+    cost T selections, where dual averaging's share what the scores remember.
+
+    Attributes:
+        range_x, range_y: the bounded range of each choice; infinite takes the best vertex, and protects nobody.
+        players: of the game that it was configured for.
+    Guarantee:
+        Selections by the exponential mechanism, for any records and payoffs.
+    """
+
+    name: ClassVar[str] = "best-response"
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    range_x: float = derived(above=0)
+    range_y: float = derived(above=0)
+    players: tuple[Player, ...] = field(default=(), repr=False)
+
+    def applicable(self, problem: Game, public: Public) -> str | None:
+        """Any game; once configured, the game that it was configured for."""
+        if self.players and self.players != (problem.x, problem.y):
+            return "it was configured for another game; configure it for this one"
+        return super().applicable(problem, public)
+
+    def filled(self, instance: Task[Game]) -> Self:
+        """See `Program.filled`."""
+        return super().filled(instance).with_(players=(instance.problem.x, instance.problem.y))
+
+    def calibrated(self, task: Task[Game]) -> Self:
+        """Ranges set to the budget."""
+        ranges = planning.ranges(task)
+        wanted: list[Who] = [who for who in ranges if not self.is_set(f"range_{who}")]
+
+        def at(level: float) -> Self:
+            chosen = {f"range_{who}": ranges[who] / level for who in wanted}
+            still = {
+                f"range_{who}": 1.0
+                for who in ("x", "y")
+                if who not in ranges and not self.is_set(f"range_{who}")
+            }
+            return self.with_(**chosen, **still)
+
+        if not task.is_private:
+            return self.with_(**{f"range_{who}": math.inf for who in wanted})
+        if not wanted or self.steps < 1:
+            return at(1.0)
+        return at(calibrate(lambda level: at(level).event(task.public), task.budget, task.public.relation))
+
+    def rounds_of_data(self) -> int:
+        """All: the first answers to the uniform strategy."""
+        return self.steps
+
+    def choosing(self) -> list[Who]:
+        """The players who have a choice."""
+        return [one.who for one in self.players if one.vertices.count > 1]
+
+    def event(self, public: Public) -> Event:
+        """A selection a step and player with a choice."""
+        del public
+        if not self.steps:
+            return sequence([])
+        ranges: dict[Who, float] = {"x": self.range_x, "y": self.range_y}
+        return sequence(
+            [repeat(ExponentialMechanism(ranges[who]).event(), self.steps) for who in self.choosing()]
+        )
+
+    def releases(self) -> int:
+        """A step and player with a choice."""
+        return self.steps * len(self.choosing())
+
+    def forecast(self, instance: Task[Game]) -> Forecast:
+        return planning.forecast(self, instance)
+
+    def run(self, curator: Curator, game: Game) -> Outcome:
+        """Average the answers with linear weights."""
+        if self.steps == 0:
+            return uniform_outcome(game)
+        players = game.players
+        weights: dict[Who, Weights] = {who: player.vertices.uniform() for who, player in players.items()}
+        ranges: dict[Who, float] = {"x": self.range_x, "y": self.range_y}
+        gradients = Gradients.on(curator, game, hold=self.held)
+        for t in range(self.steps):
+            x, y = (player.vertices.mix(weights[who]) for who, player in players.items())
+            chosen: dict[Who, Weights] = {}
+            for who, player in movers(game).items():
+                index = np.asarray(
+                    curator.release(gradients.scores(who, x, y), ExponentialMechanism(ranges[who]))
+                )
+                chosen[who] = player.vertices.shares(np.ravel(index)[:1])
+            for who, answer in chosen.items():
+                weights[who] = weights[who] + (answer - weights[who]) * (2.0 / (t + 2.0))
+        return outcome_of(game, weights)

@@ -1,0 +1,144 @@
+"""Vertex-anytime: mirror descent over the vertices of a polytope that sees the data through drawn vertices only.
+
+Minimises F(w) + ridge over an l1 ball, a simplex or a polytope, F = (1/n) sum_i f(w, xi_i) convex and smooth. Gradients
+are taken at the running average of the vertices that were drawn, which is also the result: nothing else comes out.
+Source: Gonzalez, Guzman, Paquette 2024, Algorithm 5, of which little is left.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from privopt.curator.base import Curator
+from privopt.mechanisms.base import StreamMechanism
+from privopt.mechanisms.best_vertex import BestVertex
+from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.planning import vertex_anytime as planning
+from privopt.planning import vertex_methods
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.problems.problem import Problem
+from privopt.public import Public
+from privopt.queries.vertex_slopes import largest_entry
+from privopt.result import Outcome, Status
+from privopt.solvers.base import Defaults
+from privopt.solvers.fields import derived
+from privopt.solvers.vertex_solver import VertexSolver
+
+
+@dataclass(frozen=True, kw_only=True)
+class VertexAnytime(VertexSolver):
+    """Vertex-anytime over an l1 ball, a simplex or a polytope; with fresh units at every step, the best of one pass.
+
+    Attributes:
+        vertices, penalty_bound, clip, entry_bound: see `VertexSolver`.
+        single_pass: whether each step looks at fresh units, T - 1 disjoint batches of them, in place of all.
+        balanced: shorten gradients without regard to the target, see `VertexSlopes`: better where most labels are of
+            one kind, worse where features are many and independent.
+        steps: T, at least 0; 0 returns the start and spends nothing. Any other run forgets the start, and 1 draws a
+            vertex without a look at the data.
+        draws: K, the vertices drawn at each step, whose average is moved towards.
+    Guarantee:
+        (T - 1) K draws from one hidden state, each of bounded range; one stream, priced whole by `VertexSampler`, under
+        the curator's relation, for any data, loss and parameters. See `SlopesAlong` for the sensitivity.
+        Utility (Theorem B): let F be convex over the weights x on the m vertices, its gradients of half-range at most
+        L and |grad F(x) - grad F(y)|_inf <= L1 |x - y|_1. With all units, no gradient clipped and beta_t = s sqrt(t),
+        for the mean over the draws,
+        `E F(w^T) - F* <= log m / (s sqrt T) + 1.42 s L^2 / sqrt T + 16 L1 / (K T)`.
+        Proof. Let x^t be the softmax of step t = 1 .. T, v^t the average of its draws, w_t = t, W_t = w_1 + .. + w_t,
+        w^t = (w_1 v^1 + .. + w_t v^t) / W_t and g^t = grad F(w^t). Since w_t v^t = W_t w^t - W_{t-1} w^{t-1}, for all u
+        w_t <g^t, v^t - u> = W_{t-1} <g^t, w^t - w^{t-1}> + w_t <g^t, w^t - u>
+        >= W_{t-1} (F(w^t) - F(w^{t-1})) + w_t (F(w^t) - F(u)), and the sum over t is W_T (F(w^T) - F(u)).
+        (i) sum_t w_t <g^t, x^t - u> is the regret of following the regularised leader with learning rates
+        eta_t = beta / W, which never rise: at most log m / eta_T + sum_t eta_t w_t^2 L^2 / 2, of which W_T leaves the
+        first two terms. (ii) Given the past, v^t = (a_1 + .. + a_K) / K is exchangeable, so
+        E <g^t, v^t - x^t> = E <g^t, a_1 - x^t>. Draw a_1 once more, independently: w^t moves by at most
+        (w_t / W_t) 2 / K in l1, and the gradient g' there is independent of a_1, so that E <g', a_1 - x^t> = 0. Hence
+        E <g^t, a_1 - x^t> = E <g^t - g', a_1 - x^t> <= L1 (w_t / W_t) (2 / K) 2, and the weighted mean of w_t / W_t is
+        at most 4 / (T + 1). No bias of the gradient enters: it is taken where the result is.
+        In one pass the same holds of the population's objective, with what a batch adds to a gradient.
+    Differs from the paper:
+        gradients at the average of the vertices that were drawn, in place of draws from an average; growing weights and
+        temperatures; all units at every step, or batches sized by what they reveal; bounded range; clipped gradients.
+    Source:
+        Gonzalez, Guzman, Paquette 2024, Algorithm 5 and Theorem 4.2; Cutkosky 2019 (anytime online-to-batch).
+    """
+
+    name: ClassVar[str] = "vertex-anytime"
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    single_pass: bool = False
+    balanced: bool = False
+    steps: int = derived(at_least=0)
+    draws: int = derived(at_least=1)
+
+    @property
+    def rounds(self) -> int:
+        """T."""
+        return self.steps
+
+    def block_sizes(self, public: Public) -> tuple[int, ...]:
+        """In one pass a batch for each step but the last."""
+        return planning.batch_sizes(public.n, self.steps) if self.single_pass else ()
+
+    def stream(self, public: Public) -> StreamMechanism:
+        """The draws of all steps; the last step's gradient is not used."""
+        items = self.steps - 1
+        weights = tuple(t + 1.0 for t in range(items))
+        if self.noise_multiplier == 0:
+            return BestVertex.of_sums(weights, (self.draws,) * self.steps)
+        sizes = self.block_sizes(public)
+        plain = VertexSampler.weighted_average(
+            step_weights=weights,
+            inverse_temperatures=[math.sqrt(t) for t in range(self.steps)],
+            draws=self.draws,
+            half_range=largest_entry(self.vertices, self.clip, self.penalty_bound),
+            sensitivities=[
+                public.relation.factor * self.clip / size for size in sizes or (public.n,) * items
+            ],
+            participation=VertexSampler.one_item(items) if sizes else None,
+        )
+        return vertex_methods.priced(plain, self.noise_multiplier)
+
+    def passes(self) -> float:
+        """One a step but the last, or one in all."""
+        looked = 0 if self.still else self.steps - 1
+        return float(min(looked, 1) if self.single_pass else looked)
+
+    def applicable(self, problem: Problem, public: Public) -> str | None:
+        """A set with vertices, and a smooth penalty."""
+        return vertex_methods.obstacle(problem, public, self.vertices, balanced=self.balanced)
+
+    def filled(self, instance: Instance) -> "VertexAnytime":
+        """Every field but the noise.
+
+        Raises:
+            ValueError: there are too few units for so many batches.
+        """
+        solver = super().filled(instance)
+        vertex_methods.require_units(instance.public, solver.steps - 1 if solver.single_pass else 0)
+        return solver
+
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
+
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
+        """Draw, average what was drawn, and add the gradient there to the hidden scores."""
+        if self.still:
+            return Outcome(start, Status.FINISHED)
+        stream = curator.stream("drawn vertices", self.stream(curator.public), (self.vertices.count,))
+        batches = self.block_sizes(curator.public)
+        sources = curator.blocks(batches) if batches else [curator] * (self.steps - 1)
+        params = jnp.zeros(start.shape, jnp.float64)
+        for t in range(self.steps):
+            drawn = self.vertices.average(np.asarray(stream.ask("draw")))
+            share = 2.0 / (t + 2.0)  # w_t / W_t, with weights t + 1
+            params = params + share * (jnp.reshape(jnp.asarray(drawn), start.shape) - params)
+            if t < self.steps - 1:
+                slopes = self.slopes(problem, params, balanced=self.balanced)
+                stream.ask("add", slopes, on=sources[t])
+        return Outcome(params, Status.FINISHED)

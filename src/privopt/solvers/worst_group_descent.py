@@ -1,0 +1,243 @@
+"""Descent on the worst group's loss: gradient steps against a player who weights the groups.
+
+Solves min over w max over y of sum_g y_g F_g(w) + r(w), F_g the mean loss of the records of group g.
+Source: Sagawa, Koh, Hashimoto, Liang 2020; the private form and its settings are ours.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+from numpy.typing import NDArray
+
+from privopt.curator.base import Curator
+from privopt.ledger.events import Event, Repeated, sequence
+from privopt.mechanisms.additive import Gaussian
+from privopt.planning import worst_group_descent as planning
+from privopt.planning.coordinates import Coordinates
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.planning.plan import Finding
+from privopt.problems.grouped_loss import GroupedLoss
+from privopt.problems.problem import Problem
+from privopt.public import Public
+from privopt.queries.group_losses import GroupLosses, GroupShares
+from privopt.queries.grouped_gradient import GroupedGradient
+from privopt.result import Outcome, ending
+from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.fields import derived, number
+from privopt.solvers.group_findings import findings, weights_picture
+from privopt.solvers.group_weights import GroupPlayer
+from privopt.solvers.guarded import guarded
+
+
+class WorstGroupState(NamedTuple):
+    """Where the descent stands; every entry is a function of released values."""
+
+    params: Float[Array, " d"]
+    average: Float[Array, " d"]  # of the params so far, weights 1, 2, 3, ...
+    finite: Bool[Array, ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstGroupDescent(Solver):
+    """Private descent-ascent for the worst group, or for CVaR over groups; see `GroupedLoss` for the objective.
+
+    Attributes:
+        noise_multiplier: z of the whole run: all its releases together cost what one Gaussian release of noise
+            multiplier z would. The gradients have what the shares below leave.
+        steps: T, at least 0; 0 returns the start and spends nothing.
+        step_size: eta, in params^2 / objective units.
+        clip: C, the largest norm of one unit's weighted gradient.
+        balanced: whether records' gradients are shortened without regard to their labels, see `GroupedGradient`.
+        ascent: of the weights: y_t is in proportion to sqrt(share) times the exponential of `ascent` times the sum
+            of the released losses.
+        group_share: share of mu^2 (Gaussian DP) for the losses of the groups.
+        draws: groups drawn a step where there are many of them; 0 for noisy losses.
+        shares_share: share of mu^2 for the groups' shares, where they are not public.
+        report_share: share of mu^2 for the groups' losses at the result, for the report.
+    Guarantee:
+        T clipped mean gradients and T vectors of group losses, each with Gaussian noise of fixed multiplier, and at
+        most two more vectors: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the curator's relation,
+        for any data, labels and groups; a replaced record may change groups. With draws, one `VertexSampler` in place
+        of the losses, by zCDP.
+    Differs from the paper:
+        full batches, few steps and the linearly weighted average; losses around the midrange of [0, cap]; gradients
+        shortened alike for both labels.
+    Source:
+        Sagawa, Koh, Hashimoto, Liang 2020, Algorithm 1.
+    """
+
+    name: ClassVar[str] = "worst-group-descent"
+    preconditions: ClassVar[bool] = True
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    steps: int = derived(at_least=0)
+    step_size: float = derived(above=0)
+    clip: float = derived(above=0)
+    balanced: bool = True
+    ascent: float = number(1.0, above=0, below=math.inf)
+    group_share: float = derived(at_least=0, below=1)
+    draws: int = derived(at_least=0)
+    shares_share: float = derived(at_least=0, below=1)
+    report_share: float = number(0.0, at_least=0, below=1)
+
+    def check(self) -> None:
+        """The shares of the budget leave something for the gradients."""
+        if not self.gradient_share > 0:
+            raise ValueError(
+                "group_share, shares_share and report_share must sum to less than 1, got "
+                f"{1.0 - self.gradient_share:g}: the rest is for the gradients."
+            )
+
+    @property
+    def gradient_share(self) -> float:
+        """What is left of mu^2 for the gradients."""
+        return 1.0 - ((self.group_share or 0.0) + (self.shares_share or 0.0) + self.report_share)
+
+    @property
+    def weighs_groups(self) -> bool:
+        return True
+
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
+
+    def applicable(self, problem: Problem, public: Public) -> str | None:
+        """Losses of groups with a smooth penalty."""
+        obstacle = planning.obstacle(problem, public)
+        if obstacle is None and self.draws and planning.grouped(problem).alpha is not None:
+            return "CVaR over groups needs noisy losses: use draws=0"
+        return obstacle
+
+    def in_coordinates(self, coordinates: Coordinates) -> Self:
+        return self.with_(**planning.in_coordinates(coordinates))
+
+    def player(self) -> GroupPlayer | None:
+        """Who weights the groups; None where nobody does."""
+        if not (self.group_share and self.steps):
+            return None
+        return GroupPlayer(
+            steps=self.steps,
+            noise_multiplier=self.noise_multiplier / math.sqrt(self.group_share),
+            ascent=self.ascent,
+            draws=self.draws if self.noise_multiplier > 0 else 0,
+        )
+
+    def mechanism(self) -> Gaussian:
+        """Of each gradient."""
+        return Gaussian(self.noise_multiplier * math.sqrt(self.steps / self.gradient_share))
+
+    def event(self, public: Public) -> Event:
+        """The shares, the gradients, the losses, and those at the end."""
+        if not self.steps:
+            return sequence([])
+        player = self.player()
+        return sequence(
+            [
+                *(self._once(share).event() for share in (self.shares_share, self.report_share) if share),
+                Repeated(self.mechanism().event(), self.steps),
+                *([] if player is None else [player.event(public)]),
+            ]
+        )
+
+    def releases(self) -> int:
+        """Of gradients, losses and shares."""
+        if not self.steps:
+            return 0
+        player = self.player()
+        once = (self.shares_share > 0) + (self.report_share > 0)
+        return self.steps + once + (0 if player is None else player.releases())
+
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
+        """The shares, where they are not public, then the descent."""
+        loss = planning.grouped(problem)
+        histogram = self._once(self.shares_share) if self.shares_share and self.steps else None
+        return self.run_with(curator, problem, start, released_shares(curator, loss, histogram))
+
+    def run_with(
+        self, curator: Curator, problem: Problem, start: Array, shares: NDArray[np.float64]
+    ) -> Outcome:
+        """Steps against the weights; the average of the iterates, later ones weighing more.
+
+        Args:
+            curator: answers the releases.
+            problem: with a loss of groups.
+            start: w_0.
+            shares: of the groups, public or released.
+        """
+        loss = planning.grouped(problem)
+        state = WorstGroupState(start, start, jnp.asarray(True))
+        if not self.steps:
+            return Outcome(start, ending(state.finite))
+        divisors, player = loss.divisors(shares), self.player()
+        play = None if player is None else player.open(curator, loss, shares)
+        weights = shares
+        for t in range(self.steps):
+            weights = shares if play is None else play.weights()
+            asked = GroupedGradient(
+                loss=loss,
+                at=state.params,
+                weights=jnp.asarray(weights / divisors),
+                clip=self.clip,
+                balanced=self.balanced,
+            )
+            gradient = curator.release(asked, self.mechanism())
+            if play is not None:
+                play.see(state.params)
+            state = _step(state, gradient, ratio=2.0 / (t + 2.0), step_size=self.step_size, problem=problem)
+        found = dict(findings(loss, shares, play, self._loss_noise(curator.public, loss)))
+        if self.report_share:
+            sums = curator.release(GroupLosses(loss=loss, at=state.average), self._once(self.report_share))
+            noise = self._once(self.report_share).noise_multiplier * one_loss(loss, curator.public)
+            found["group_losses"] = Finding(
+                loss.mean_losses(sums, shares),
+                f"released mean loss of each group at the result, each record's cut at {loss.cap:g}; its noise has "
+                f"standard deviation {noise:.2g} over the group's share of the records",
+            )
+        pictures = () if play is None else (weights_picture(np.asarray(play.history)),)
+        return Outcome(state.average, ending(state.finite), found, pictures)
+
+    def _once(self, share: float) -> Gaussian:
+        """A release that costs this share of mu^2."""
+        return Gaussian(self.noise_multiplier / math.sqrt(share))
+
+    def _loss_noise(self, public: Public, loss: GroupedLoss) -> float:
+        """Standard deviation of one released sum of losses, before it is divided by a share."""
+        player = self.player()
+        if player is None or player.draws:
+            return 0.0
+        return player.each().noise_multiplier * one_loss(loss, public)
+
+
+def one_loss(loss: GroupedLoss, public: Public) -> float:
+    """By how much one unit moves the sums of the groups' losses."""
+    return public.relation.factor * 0.5 * loss.cap / public.n
+
+
+def released_shares(curator: Curator, loss: GroupedLoss, histogram: Gaussian | None) -> NDArray[np.float64]:
+    """Each group's share of the records: public, or released by a noisy histogram; else all alike."""
+    if loss.shares is not None:
+        return np.asarray(loss.shares, np.float64)
+    if histogram is None:
+        return np.full(loss.groups, 1.0 / loss.groups)
+    return as_shares(np.asarray(curator.release(GroupShares(loss=loss), histogram)))
+
+
+def as_shares(released: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Positive numbers that sum to 1, from noisy ones."""
+    positive = np.maximum(np.where(np.isfinite(released), released, 0.0), 1e-6)
+    return positive / np.sum(positive)
+
+
+@jax.jit
+@guarded
+def _step(
+    state: WorstGroupState, gradient: Array, *, ratio: Any, step_size: Any, problem: Problem
+) -> WorstGroupState:
+    """w_{t+1} within the set, and the average of w_1, ..., w_{t+1} with weights 1, ..., t + 1."""
+    params = problem.proximal_step(state.params, gradient, step_size)
+    return state._replace(params=params, average=state.average + ratio * (params - state.average))

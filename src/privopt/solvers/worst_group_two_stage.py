@@ -1,0 +1,206 @@
+"""The worst group in many columns: Frank-Wolfe against weights selects a few columns, descent then moves along them.
+
+Solves min over ||w||_1 <= R, max over y, of sum_g y_g F_g(w); see `GroupedLoss`.
+Source: Talwar, Thakurta, Zhang 2015 (the selections); the second stage and the split are ours.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from privopt.curator.base import Curator
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event, Repeated, leaf_counts, sequence
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.planning import worst_group_descent
+from privopt.planning import worst_group_two_stage as planning
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.planning.task import Task
+from privopt.problems.grouped_loss import GroupedLoss
+from privopt.problems.problem import Problem
+from privopt.public import Public
+from privopt.queries.grouped_gradient import GroupedVertexScores
+from privopt.result import Outcome
+from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.fields import derived, number
+from privopt.solvers.group_weights import GroupPlayer
+from privopt.solvers.worst_group_descent import WorstGroupDescent, released_shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstGroupTwoStage(Solver):
+    """Private Frank-Wolfe on the weighted loss selects columns; `WorstGroupDescent` then starts from zero on them.
+
+    Attributes:
+        noise_multiplier: z of the first stage: its releases together cost rho = 1 / (2 z^2).
+        inner: the second stage; its settings are derived where left open.
+        selection_steps: T_1, choices of a column and its sign; at least 1.
+        selection_share: share of mu^2 for the first stage.
+        group_share: share of the first stage's part for the losses of the groups.
+        shares_share: share of the first stage's part for the groups' shares, where they are not public.
+        clip: C_inf, the largest entry of one unit's weighted gradient in the first stage.
+        entry_bound: public bound on the entries of a row, from which the clips are derived; utility only.
+        ascent: of the weights, see `WorstGroupDescent`.
+    Guarantee:
+        T_1 choices of bounded range, T_1 Gaussian releases of group losses, then the releases of `inner`:
+        (epsilon, delta)-DP by the best accountant for their composition, under the curator's relation, for any data,
+        labels and groups.
+    Source:
+        See the module.
+    """
+
+    name: ClassVar[str] = "worst-group-two-stage"
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    inner: WorstGroupDescent = field(default_factory=WorstGroupDescent)
+    selection_steps: int = derived(at_least=1)
+    selection_share: float = number(planning.SELECTION_SHARE, above=0, below=1)
+    group_share: float = derived(at_least=0, below=1)
+    shares_share: float = derived(at_least=0, below=1)
+    clip: float = derived(above=0)
+    entry_bound: float = derived(above=0, below=math.inf)
+    ascent: float = number(1.0, above=0, below=math.inf)
+
+    @property
+    def weighs_groups(self) -> bool:
+        return True
+
+    @property
+    def choice_share(self) -> float:
+        """What the choices get of the first stage's part."""
+        return 1.0 - ((self.group_share or 0.0) + (self.shares_share or 0.0))
+
+    def check(self) -> None:
+        """The shares of the first stage leave something for the choices."""
+        if not self.choice_share > 0:
+            raise ValueError(
+                f"group_share and shares_share must sum to less than 1, got {1.0 - self.choice_share:g}: the rest of "
+                "the first stage's part is for the choices of columns."
+            )
+
+    def applicable(self, problem: Problem, public: Public) -> str | None:
+        """An l1 ball and no penalty."""
+        return planning.obstacle(problem, public)
+
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
+
+    def filled(self, instance: Instance) -> Self:
+        """The defaults of both stages; of the second, for as many columns as can be selected."""
+        solver = super().filled(instance)
+        inner = solver.inner
+        if not inner.is_set("shares_share"):
+            inner = inner.with_(shares_share=0.0)  # the first stage has released them
+        return solver.with_(inner=inner.filled(planning.inner_instance(solver, instance)))
+
+    def calibrated(self, task: Task[Problem]) -> Self:
+        """Both stages' noise in the ratio of their shares, scaled together to the budget."""
+        if self.is_set("noise_multiplier"):
+            return self
+        if not task.is_private:
+            return self.with_(noise_multiplier=0.0, inner=self.inner.with_(noise_multiplier=0.0))
+        split = self.with_(
+            noise_multiplier=1.0 / math.sqrt(self.selection_share),
+            inner=self.inner.with_(noise_multiplier=1.0 / math.sqrt(1.0 - self.selection_share)),
+        )
+        if not any(leaf_counts(split.event(task.public))):
+            return split
+        return split.scaled(
+            calibrate(lambda z: split.scaled(z).event(task.public), task.budget, task.public.relation)
+        )
+
+    def scaled(self, factor: float) -> Self:
+        """All noise times `factor`."""
+        return super().scaled(factor).with_(inner=self.inner.scaled(factor))
+
+    def player(self) -> GroupPlayer | None:
+        """Who weights the groups in the first stage."""
+        if not self.group_share:
+            return None
+        return GroupPlayer(
+            steps=self.selection_steps,
+            noise_multiplier=self.noise_multiplier / math.sqrt(self.group_share),
+            ascent=self.ascent,
+        )
+
+    def mechanism(self) -> ExponentialMechanism:
+        """Of each choice: its bounded range is 2 / z for the Gaussian of multiplier z that costs as much."""
+        z = self.noise_multiplier * math.sqrt(self.selection_steps / self.choice_share)
+        return ExponentialMechanism(2.0 / z if z > 0 else math.inf)
+
+    def event(self, public: Public) -> Event:
+        """Shares, choices, losses, and the second stage."""
+        player = self.player()
+        return sequence(
+            [
+                *([self._histogram().event()] if self.shares_share else []),
+                Repeated(self.mechanism().event(), self.selection_steps),
+                *([] if player is None else [player.event(public)]),
+                self.inner.event(public),
+            ]
+        )
+
+    def releases(self) -> int:
+        """Of both stages."""
+        player = self.player()
+        first = self.selection_steps + (self.shares_share > 0) + (0 if player is None else player.releases())
+        return first + self.inner.releases()
+
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
+        """Select, then descend from zero on what was selected."""
+        loss = worst_group_descent.grouped(problem)
+        shares = released_shares(curator, loss, self._histogram() if self.shares_share else None)
+        kept, selected = self._selected(curator, problem, loss, shares, start)
+        matrix = np.zeros((curator.public.d, len(kept)))
+        matrix[kept, np.arange(len(kept))] = 1.0
+        curator.announce("selected columns")
+        view = curator.view(matrix, min(curator.public.row_bound, self._longest(len(kept))))
+        posed = Problem(loss, constraint=planning.restricted(problem.constraint, selected, len(kept)))
+        share = math.sqrt(len(kept) / min(self.selection_steps + 1, curator.public.d))
+        inner = self.inner.with_(
+            clip=self.inner.clip * share
+        )  # planned for the most columns that there can be
+        outcome = inner.run_with(view, posed, jnp.zeros(len(kept)), shares)
+        return outcome._replace(params=jnp.asarray(matrix) @ outcome.params)
+
+    def _selected(
+        self, curator: Curator, problem: Problem, loss: GroupedLoss, shares: NDArray[np.float64], start: Array
+    ) -> tuple[NDArray[np.int64], int]:
+        """The columns of the second stage, and how many of them are of the ball."""
+        found = planning.ball_of(problem.constraint)
+        assert found is not None
+        radius, size = found[0].radius, found[1] or curator.public.d
+        divisors, player = loss.divisors(shares), self.player()
+        play = None if player is None else player.open(curator, loss, shares)
+        params, chosen = np.zeros(curator.public.d), set[int]()
+        for t in range(self.selection_steps):
+            weights = shares if play is None else play.weights()
+            scores = GroupedVertexScores(
+                loss=loss,
+                at=jnp.asarray(params),
+                weights=jnp.asarray(weights / divisors),
+                clip=self.clip,
+                columns=size,
+            )
+            vertex = int(curator.release(scores, self.mechanism()).reshape(-1)[0])
+            if play is not None:
+                play.see(jnp.asarray(params))
+            params = (1.0 - 2.0 / (t + 2.0)) * params
+            params[vertex % size] += 2.0 / (t + 2.0) * radius * (1.0 if vertex < size else -1.0)
+            chosen.add(vertex % size)
+        beside = range(size, curator.public.d)
+        return np.asarray([*sorted(chosen), *beside], np.int64), len(chosen)
+
+    def _longest(self, kept: int) -> float:
+        """A bound on the length of so many entries of a row; longer ones are shortened."""
+        return self.entry_bound * math.sqrt(kept) * (1.0 + 1e-6)
+
+    def _histogram(self) -> Gaussian:
+        return Gaussian(self.noise_multiplier / math.sqrt(self.shares_share))

@@ -1,0 +1,118 @@
+"""A synthesizer, and what follows: another model of its releases, and how far the model is from the data."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from privopt.curator.base import Curator
+from privopt.ledger.events import Event
+from privopt.ledger.events import Sequence as EventSequence
+from privopt.mechanisms.additive import Gaussian
+from privopt.planning.forecast import Forecast
+from privopt.planning.plan import Finding
+from privopt.planning.synthesis import WorkloadTask
+from privopt.problems.workload import Workload
+from privopt.public import Public
+from privopt.queries.marginal_errors import MeanDistance
+from privopt.queries.marginals import MarginalMeans
+from privopt.queries.query_means import QueryMeans
+from privopt.result import Outcome
+from privopt.solvers.fields import choice, number
+from privopt.synthesis.base import Synthesizer
+from privopt.synthesis.graphical_model import fitted_by_pgm
+from privopt.synthesis.measured import released_marginals, released_total
+
+MARGINAL_METHODS = ("adaptive-marginals", "mwem", "gaussian-marginals")  # that release marginals
+ERROR, ERROR_NOISE = "released_error", "released_error_noise"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finishing(Synthesizer):
+    """Another synthesizer for most of the budget, and the mean error of the model for the rest.
+
+    Attributes:
+        noise_multiplier: z of the whole run, see `Synthesizer`.
+        inner: what asks for releases and models the table.
+        engine: "own" for its model, "mbi" for Private-PGM fitted to the marginals that it released.
+        share: of the budget, for the error; 0 releases none. It is one number that a unit hardly moves, so that
+            little is enough.
+    Guarantee:
+        That of the inner synthesizer and one Gaussian release together; another model is post-processing.
+    Source:
+        Ours.
+    """
+
+    name: ClassVar[str] = "finishing"
+
+    inner: Synthesizer
+    engine: Literal["own", "mbi"] = choice("own")
+    share: float = number(0.01, at_least=0, below=1)
+
+    @property
+    def title(self) -> str:
+        """That of the inner synthesizer."""
+        return self.inner.title + (", fitted by Private-PGM" if self.engine == "mbi" else "")
+
+    def applicable(self, problem: Workload, public: Public) -> str | None:
+        """Whatever the inner one can model; Private-PGM needs released marginals."""
+        if self.engine == "mbi" and (problem.queries is not None or self.inner.name not in MARGINAL_METHODS):
+            methods = ", ".join(MARGINAL_METHODS)
+            return f"Private-PGM fits released marginals of a workload of column sets; use {methods}"
+        return self.inner.applicable(problem, public)
+
+    def filled(self, instance: Any) -> "Finishing":
+        """With the inner one's defaults."""
+        self.check_applicable(instance.problem, instance.public)
+        return self.with_(inner=self.inner.filled(instance))
+
+    def event(self, public: Public) -> Event:
+        """What the inner one releases, and the error."""
+        modelling = self._modelling().event(public)
+        return EventSequence((modelling, self._error_noise().event())) if self.share else modelling
+
+    def releases(self) -> int:
+        """One more for the error."""
+        return self.inner.releases() + (self.share > 0)
+
+    def forecast(self, instance: WorkloadTask) -> Forecast:
+        """The inner one's."""
+        return self._modelling().forecast(instance)
+
+    def fit_seconds(self, workload: Workload) -> float:
+        return self.inner.fit_seconds(workload)
+
+    def run(self, curator: Curator, workload: Workload) -> Outcome:
+        """Model, fit the other model, then measure the error."""
+        outcome = self._modelling().run(curator, workload)
+        measured = released_marginals(curator.transcript, workload)
+        total = released_total(measured)
+        if self.engine == "mbi" and measured:
+            curator.announce("fitting Private-PGM")
+            outcome = outcome._replace(params=fitted_by_pgm(measured, total, workload.levels))
+        if self.share == 0:
+            return outcome
+        answers = total * outcome.params.answers(workload)
+        asked: Any = MarginalMeans(workload=workload)
+        if workload.queries is not None:
+            asked, answers = QueryMeans(workload=workload), answers - 0.5 * total
+        query = MeanDistance(mean=curator.hold_mean(asked), modelled=answers)
+        released = float(curator.release(query, self._error_noise())) / total
+        stddev = self._error_noise().noise_multiplier * float(query.sensitivity(curator.public)) / total
+        what = (
+            "absolute error of the queries"
+            if workload.sets == ()
+            else "total variation distance of the marginals"
+        )
+        found = {
+            ERROR: Finding(max(released, 0.0), f"the mean {what} between the model and the data"),
+            ERROR_NOISE: Finding(stddev, "the standard deviation of the noise on it"),
+        }
+        return outcome._replace(findings={**outcome.findings, **found})
+
+    def _modelling(self) -> Synthesizer:
+        """The inner synthesizer with its part of the budget."""
+        if not self.is_set("noise_multiplier"):
+            return self.inner
+        return self.inner.with_(noise_multiplier=self.noise_multiplier / (1.0 - self.share) ** 0.5)
+
+    def _error_noise(self) -> Gaussian:
+        return self.gaussian(self.share)

@@ -1,0 +1,52 @@
+"""Sensitive features as numbers of groups."""
+
+import decimal
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from privopt.data.group_values import group_codes
+from privopt.errors import ArgumentError
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        ["a", "b", None, "c", float("nan"), ["a"]],
+        np.array(["a", "b", "", "c", "d", "A"]),
+        np.array(["a", "b", None, {}, 3, set()], dtype=object),
+        pd.Series(["a", "b", None, "c", pd.NA, pd.NaT]),
+        pd.Series(["a", "b", None, None, None, None], dtype="category"),
+        pd.DataFrame({"g": ["a", "b", "x", "y", "z", "w"]}),
+        {"g": ["a", "b", "x", "y", "z", "w"]},
+    ],
+)
+def test_what_is_missing_or_not_declared_is_no_group(features):
+    assert group_codes(features, ["a", "b"], 6).tolist() == [0, 1, -1, -1, -1, -1]
+
+
+def test_numbers_are_compared_by_value():
+    features = [1, 1.0, decimal.Decimal(1), np.float32(1), True, "1"]
+    assert group_codes(features, [2, 1], 6).tolist() == [1, 1, 1, 1, 1, -1]
+
+
+@pytest.mark.parametrize("make", [list, np.array, lambda rows: pd.DataFrame(rows, columns=["s", "r"])])
+def test_several_columns_are_one_value_together(make):
+    rows = [("F", "x"), ("M", "y"), ("F", "y"), ("M", "z")]
+    assert group_codes(make(rows), [("M", "y"), ("F", "x")], 4).tolist() == [1, 0, -1, -1]
+
+
+def test_a_row_of_another_length_in_a_list_is_no_group():
+    assert group_codes([("F", "x"), ("M",), None, "F"], [("F", "x")], 4).tolist() == [0, -1, -1, -1]
+
+
+def test_as_many_values_as_rows_and_as_many_columns_as_declared_are_needed():
+    with pytest.raises(ArgumentError, match="give as many values as rows"):
+        group_codes(["a"], ["a", "b"], 2)
+    with pytest.raises(ArgumentError, match="give as many values as rows"):
+        group_codes(np.zeros((2, 2, 2)), ["a", "b"], 2)
+    with pytest.raises(ArgumentError, match="has 1 columns and sensitive_values says otherwise"):
+        group_codes(["a", "b"], [("a", "x"), ("b", "x")], 2)
+    with pytest.raises(ArgumentError, match="has 2 columns"):
+        group_codes([("a", "x"), ("b", "x")], ["a", "b"], 2)

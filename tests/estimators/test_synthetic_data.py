@@ -1,0 +1,268 @@
+"""`SyntheticData`: what it refuses, what a fit gives, and that it is as private as it says."""
+
+import json
+import math
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from sklearn.base import clone
+
+import privopt
+from privopt.errors import BudgetExceeded, PrivoptError
+from privopt.estimators.asked_workload import asked_workload
+from privopt.estimators.synthetic_data import SyntheticData
+from privopt.problems.workload import Workload
+from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
+from privopt.tables import Schema
+from privopt.tables.coding import TableCoding
+
+N = 3000
+SCHEMA = {
+    "user": "person",
+    "columns": {
+        "person": {"kind": "id"},
+        "sex": {"kind": "cat", "levels": ["f", "m"]},
+        "age": {"kind": "num", "low": 0, "high": 99},
+        "smokes": {"kind": "flag"},
+        "height": {"kind": "num", "low": 1.0, "high": 2.5},
+    },
+}
+OPTIONS = {"epsilon": 2.0, "delta": 1e-6, "random_state": 0, "bins": 5}
+WIDE = {"columns": {name: {"kind": "num", "low": 0.0, "high": 1.5} for name in "abc"}}
+
+
+def table(rows=N, seed=0):
+    """Sex goes with age, and age with smoking."""
+    rng = np.random.default_rng(seed)
+    sex = rng.choice(["f", "m"], rows)
+    age = np.where(sex == "f", rng.integers(0, 50, rows), rng.integers(50, 100, rows))
+    smokes = (rng.random(rows) < np.where(age > 50, 0.8, 0.1)).astype(int)
+    return pd.DataFrame(
+        {
+            "person": np.arange(rows) // 3,
+            "sex": sex,
+            "age": age,
+            "smokes": smokes,
+            "height": rng.normal(1.7, 0.1, rows),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return SyntheticData(SCHEMA, **OPTIONS).fit(table())
+
+
+def test_samples_look_like_the_table_in_its_own_values(fitted):
+    rows = fitted.sample(4000, random_state=1)
+    assert list(rows.columns) == ["sex", "age", "smokes", "height"]
+    assert set(rows["sex"].dropna()) <= {"f", "m"}
+    assert set(rows["smokes"].dropna()) <= {0, 1}
+    assert rows["age"].dropna().between(0, 99).all()
+    assert str(rows["age"].dtype) == "Int64"
+    assert rows["height"].dropna().between(1.0, 2.5).all()
+    men = rows[rows["sex"] == "m"]
+    assert (men["age"] >= 40).mean() > 0.9
+    assert men["smokes"].mean() > 0.65
+    assert rows[rows["sex"] == "f"]["smokes"].mean() < 0.3
+    again = fitted.sample(4000, random_state=1)
+    pd.testing.assert_frame_equal(rows, again)
+    assert len(fitted.sample()) == N
+    assert len(fitted.sample(0)) == 0
+    assert privopt.SyntheticData is SyntheticData
+
+
+def test_marginals_have_error_bars_that_hold_the_truth(fitted):
+    found = fitted.marginal(["sex", "smokes"])
+    truth = pd.crosstab(table()["sex"], table()["smokes"], normalize=True)
+    assert list(found.columns) == ["sex", "smokes", "share", "released", "stddev"]
+    assert len(found) == 9
+    assert found["share"].sum() == pytest.approx(1.0)
+    for row in found.itertuples():
+        exact = truth.loc[row.sex, int(row.smokes)] if "missing" not in (row.sex, row.smokes) else 0.0
+        assert abs(row.released - exact) <= 5 * row.stddev
+        assert abs(row.share - exact) <= 0.05
+    single = fitted.marginal("age")
+    assert single["age"].tolist()[-1] == "missing"
+    assert 0 < single["stddev"].iloc[0] < 0.05
+
+
+def test_the_error_is_released_and_what_it_says(fitted):
+    error, coded = fitted.error_, fitted.coding_.encode(table())
+    work = Workload.ways(fitted.coding_.levels, 2)
+    exact = []
+    for columns in work.sets:
+        levels = [work.levels[column] for column in columns]
+        counts = np.bincount(
+            coded[:, columns[0]] + levels[0] * coded[:, columns[1]], minlength=math.prod(levels)
+        )
+        exact.append(np.abs(counts / N - fitted.model_.marginal(columns)).sum() / 2)
+    assert error.released
+    assert abs(error.value - np.mean(exact)) <= 5 * error.stddev
+    assert "total variation" in error.meaning
+
+
+def test_plan_and_report_say_the_price(fitted):
+    plan = SyntheticData(SCHEMA, **OPTIONS).plan(n=N)
+    assert plan.event == fitted.plan_.event
+    assert plan.settings == fitted.plan_.settings
+    report = fitted.privacy_
+    assert report.epsilon <= 2.0
+    assert not report.is_private  # seeded
+    text = json.dumps(report.to_dict())
+    assert "public bins" in text
+    assert "sex = f" in text
+    assert len(report.pictures) >= 2
+    assert "<svg" in report.to_html()
+
+
+def test_a_configured_method_and_a_predicted_error_are_taken():
+    method = AdaptiveMarginals(rounds=2, choices=1, components=10, steps=10)
+    data = SyntheticData(SCHEMA, [("sex", "age"), "smokes"], method=method, error_share=0.0, **OPTIONS)
+    data.fit(pa.Table.from_pandas(table(400)))
+    assert not data.error_.released
+    assert data.plan_.releases == 4 + 2 * 2
+
+
+def test_queries_are_conditions_on_columns():
+    coding = TableCoding.of(Schema.from_json(SCHEMA), N, columns=["sex", "age"], bins=2)
+    work = asked_workload([{"sex": "f"}, {"sex": "m", "age": (0, 24)}, {"age": (50, 99)}], coding)
+    assert coding.levels == (3, 3)
+    expected = [[1, 0, 0] * 3, [0, 0.5, 0, 0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 0, 0, 0]]
+    np.testing.assert_allclose(work.queries[:2], expected[:2])
+    np.testing.assert_allclose(work.queries[2], expected[2])
+    data = SyntheticData(SCHEMA, [{"sex": "f"}, {"age": (0, 24)}], columns=["sex", "age"], **OPTIONS).fit(
+        table()
+    )
+    assert data.plan_.public.levels == (3, 6)
+    assert data.error_.value <= 0.05
+    assert "queries" in data.error_.meaning
+
+
+def test_users_are_protected_whole_by_keys_or_by_names():
+    rows = table(900)
+    for groups in (rows["person"].to_numpy(), "person", ("person",)):
+        data = SyntheticData(SCHEMA, "1-way", max_records_per_user=3, **OPTIONS).fit(rows, groups)
+        assert data.plan_.public.unit == "user"
+        assert data.plan_.public.n == 300
+        assert data.marginal("sex")["share"].sum() == pytest.approx(1.0)
+    assert len(data.sample()) == 300
+
+
+def test_of_a_file_only_the_described_columns_are_read(tmp_path):
+    rows = table(500)
+    rows.assign(diary="never read").to_csv(tmp_path / "table.csv", index=False)
+    schema = tmp_path / "schema.json"
+    schema.write_text(json.dumps({"people": SCHEMA}))
+    data = SyntheticData(schema, schema_name="people", **OPTIONS).fit(tmp_path / "table.csv")
+    assert data.plan_.public.n == 500
+    assert data.sample(10)["age"].notna().any()
+    by_name = SyntheticData(SCHEMA, **OPTIONS).fit({name: list(rows[name]) for name in rows})
+    np.testing.assert_allclose(by_name.marginal("sex")["share"], data.marginal("sex")["share"], atol=0.05)
+
+
+def test_no_value_raises_or_warns_and_a_neighbour_gives_the_same_shapes():
+    rows = table(200).astype(object)
+    rows.iloc[0] = [None, "unknown", math.nan, 1e300, -math.inf]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        data = SyntheticData(SCHEMA, relation="add-or-remove-one", n=250, **OPTIONS).fit(rows)
+    assert data.plan_.public.n == 250
+    assert data.marginal("sex")["share"].sum() == pytest.approx(1.0)
+    assert len(data.sample(5)) == 5
+
+
+def test_without_privacy_the_marginals_are_exact():
+    data = SyntheticData(SCHEMA, epsilon=math.inf, delta=0.0, bins=3, method="gaussian-marginals").fit(
+        table(500)
+    )
+    found = data.marginal(["sex"])
+    truth = table(500)["sex"].value_counts(normalize=True)
+    assert found["stddev"].eq(0).all()
+    np.testing.assert_allclose(found["released"][:2], truth[["f", "m"]])
+    np.testing.assert_allclose(found["share"][:2], truth[["f", "m"]], atol=1e-3)
+
+
+def test_an_account_pays_before_the_data_is_read():
+    account = privopt.Account(1.0, 1e-5)
+    data = SyntheticData(SCHEMA, account=account, **OPTIONS)
+    with pytest.raises(BudgetExceeded, match="would cost"):
+        data.fit(table(300))
+    SyntheticData(SCHEMA, account=account, **(OPTIONS | {"epsilon": 0.5})).fit(table(300))
+    assert account.remaining_epsilon() < 0.9
+    assert clone(data).account is account
+
+
+def test_a_fitted_one_is_pickled_with_its_model(fitted):
+    again = pickle.loads(pickle.dumps(fitted))
+    pd.testing.assert_frame_equal(again.sample(20, random_state=2), fitted.sample(20, random_state=2))
+    pd.testing.assert_frame_equal(again.marginal("sex"), fitted.marginal("sex"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epsilon": None}, "epsilon is missing"),
+        ({"delta": None}, "delta is missing"),
+        ({"delta": 0.0}, "delta must be above 0"),
+        ({"relation": "add-or-remove-one"}, "n is missing"),
+        ({"relation": "swap"}, "relation must be"),
+        ({"engine": "pgm"}, "engine must be None or 'mbi', got 'pgm'"),
+        ({"error_share": 1.0}, "error_share must be at least 0 and below 1"),
+        ({"workload": "4-way"}, "workload must be '1-way'"),
+        ({"workload": []}, "workload must be"),
+        ({"workload": [("sex", "pay")]}, "no column 'pay' here"),
+        ({"workload": [("sex", "sex")]}, "names a column twice"),
+        ({"workload": [{}]}, "at least one column"),
+        ({"workload": [{"sex": "x"}]}, "no level 'x'"),
+        ({"workload": [{"sex": "f"}, ("sex",)]}, "not both"),
+        ({"workload": [3]}, "a name or a tuple of names"),
+        ({"workload": Workload.ways((2, 2), 1)}, "make it of the same"),
+        ({"columns": ["pay"]}, "no column 'pay'"),
+        ({"columns": ["person"]}, "of kind 'id'"),
+        ({"schema": {"columns": {"a": {"kind": "cat", "levels": []}}}}, "non-empty list of levels"),
+        ({"method": "magic"}, "magic"),
+        ({"max_records_per_user": 0}, "max_records_per_user must be"),
+        (
+            {"schema": WIDE, "workload": "3-way", "bins": 4000},
+            "GiB of memory",
+        ),
+    ],
+)
+def test_bad_arguments_get_one_sentence_before_data_is_read(options, words):
+    arguments = {"schema": SCHEMA, **OPTIONS, **options}
+    data = SyntheticData(arguments.pop("schema"), arguments.pop("workload", "2-way"), **arguments)
+    with pytest.raises((ValueError, TypeError), match=words):
+        data.plan(n=N)
+    with pytest.raises((ValueError, TypeError), match=words):
+        data.fit(table(20))
+
+
+def test_a_table_must_have_the_columns_and_a_sample_a_size(fitted):
+    with pytest.raises(PrivoptError, match="no column 'age'"):
+        SyntheticData(SCHEMA, **OPTIONS).fit(table(20).drop(columns="age"))
+    with pytest.raises(TypeError, match="named columns"):
+        SyntheticData(SCHEMA, **OPTIONS).fit(np.zeros((20, 4)))
+    with pytest.raises(ValueError, match="n is missing"):
+        SyntheticData(SCHEMA, **OPTIONS).plan()
+    with pytest.raises(ValueError, match="n_rows must be a whole number"):
+        fitted.sample(-1)
+    with pytest.raises(PrivoptError, match="no column 'pay'"):
+        fitted.marginal("pay")
+    with pytest.raises(ValueError, match="at least one column"):
+        fitted.marginal([])
+    with pytest.raises(ValueError, match="not fitted"):
+        SyntheticData(SCHEMA).sample(3)
+
+
+def test_private_pgm_is_refused_where_it_cannot_be_fitted(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"install the extra, pip install 'privopt\[mbi\]'"):
+        SyntheticData(SCHEMA, engine="mbi", **OPTIONS).plan(n=N)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    with pytest.raises(ValueError, match="Private-PGM fits released marginals"):
+        SyntheticData(SCHEMA, [{"sex": "f"}], columns=["sex"], engine="mbi", **OPTIONS).plan(n=N)
