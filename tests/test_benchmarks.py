@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import eager, kl, kl_data, kl_methods, methods, planned, tables, users
+from benchmarks import eager, kl, kl_data, kl_methods, methods, planned, synthetic, tables, users
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task, measure
 from benchmarks.encoded import encode, open_encoded
@@ -48,7 +48,9 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
     assert str(verdict).startswith("pass")
 
 
-@pytest.mark.parametrize("place", [tables.PAGE, kl.PAGE, users.PAGE], ids=lambda place: place.stem)
+@pytest.mark.parametrize(
+    "place", [tables.PAGE, kl.PAGE, users.PAGE, synthetic.PAGE], ids=lambda place: place.stem
+)
 def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
     page = place.read_text(encoding="utf-8")
     marked = [found["name"] for found in tables.MARK.finditer(page)]
