@@ -4,8 +4,8 @@
 
 WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, kl, users, synthetic, speed, eager,
 planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table`
-renders them into docs/benchmarks.md and docs/benchmarks-games.md, -kl.md, -users.md and -synthetic.md. Without a command
-everything is measured and the tables are renewed.
+renders them into docs/benchmarks.md, -games.md, -kl.md, -users.md and -synthetic.md. Without a command everything is
+measured and the tables are renewed.
 """
 
 import argparse

@@ -4,7 +4,19 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import games, kl, lasso, methods, paper, sparse, steps, synthetic_tables, users, users_tables, vertices
+from benchmarks import (
+    games,
+    kl,
+    lasso,
+    methods,
+    paper,
+    sparse,
+    steps,
+    synthetic_tables,
+    users,
+    users_tables,
+    vertices,
+)
 from benchmarks.bars import Verdict, verdicts
 from benchmarks.results import Record, select
 

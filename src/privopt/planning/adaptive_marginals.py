@@ -21,7 +21,7 @@ START_SLOPE, LARGEST_START, SMALLEST_START = 1.8, 0.8, 0.02
 CHOICES_SLOPE = 1.0 / 20.0
 SIZE_POWER = 2.0 / 3.0  # of a column's cells, to which its part of the start is proportional
 SELECTION = 0.07  # of what the start leaves
-HARMLESS, MOST_SMALL = 0.03, 200.0  # total variation of a marginal by noise; choices for its sake
+HARMLESS, MOST_SMALL = 0.03, 100.0  # total variation of a marginal by noise; choices for its sake
 LARGEST_MARGINAL = 2**22  # cells of a candidate
 
 
