@@ -75,7 +75,7 @@ class AdaptiveMarginals(Synthesizer):
         """Marginals of a coded table."""
         if problem.queries is not None:
             return "it models marginals, and the workload has queries; use query-game-ml"
-        return super().applicable(problem, public)
+        return super().applicable(problem, public) or planning.too_large(problem)
 
     def event(self, public: Public) -> Event:
         """The columns, then choices and measurements."""
