@@ -2,10 +2,9 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, kl, users, synthetic, speed, eager,
-planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table`
-renders them into docs/benchmarks.md, -games.md, -kl.md, -users.md and -synthetic.md. Without a command everything is
-measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, users, synthetic, speed,
+eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table`
+renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -18,6 +17,7 @@ from pathlib import Path
 from benchmarks import (
     eager,
     games,
+    groups,
     kl,
     kl_data,
     kl_methods,
@@ -69,6 +69,7 @@ def parser() -> argparse.ArgumentParser:
             "games",
             "vertices",
             "sparse",
+            "groups",
             "kl",
             "users",
             "synthetic",
@@ -212,6 +213,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     "paper": lambda options, _: paper.measure(
         options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
     ),
+    "groups": lambda options, _: groups.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "games": lambda options, _: games.measure(seeds=_seeds(options), quick=options.quick),
     "vertices": lambda options, _: vertices.measure(seeds=_seeds(options), quick=options.quick),
@@ -255,12 +257,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        for page in (tables.PAGE, games.PAGE, kl.PAGE, users.PAGE, synthetic.PAGE):
+        for page in (tables.PAGE, games.PAGE, kl.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
-        for made in (verdicts, games.verdicts, kl.verdicts, users.verdicts, synthetic_tables.verdicts):
-            for verdict in made(records):
-                print(verdict)
+        for verdict in (
+            *verdicts(records),
+            *games.verdicts(records),
+            *kl.verdicts(records),
+            *users.verdicts(records),
+            *groups.verdicts(records),
+            *synthetic_tables.verdicts(records),
+        ):
+            print(verdict)
     return 0
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from benchmarks import (
     games,
+    groups,
     kl,
     lasso,
     methods,
@@ -171,6 +172,8 @@ def render(records: Sequence[Record], page: str) -> str:
         "games-runs": lambda: table(games.SETTINGS_HEAD, games.setting_rows(records)),
         "vertices": lambda: table(vertices.HEAD, vertices.table_rows(records)),
         "sparse": lambda: table(sparse.HEAD, sparse.table_rows(records)),
+        "groups-bars": lambda: bars(groups.verdicts(records)),
+        "groups": lambda: table(groups.HEAD, groups.table_rows(records)),
         "kl-bars": lambda: bars(kl.verdicts(records)),
         "kl": lambda: table(kl.HEAD, kl.table_rows(records)),
         "kl-worse": lambda: table(kl.WORSE_HEAD, kl.worse_rows(records)),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import eager, kl, kl_data, kl_methods, methods, planned, synthetic, tables, users
+from benchmarks import eager, groups, kl, kl_data, kl_methods, methods, planned, synthetic, tables, users
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task, measure
 from benchmarks.encoded import encode, open_encoded
@@ -49,13 +49,22 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "place", [tables.PAGE, kl.PAGE, users.PAGE, synthetic.PAGE], ids=lambda place: place.stem
+    "place", [tables.PAGE, kl.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE], ids=lambda place: place.stem
 )
 def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
     page = place.read_text(encoding="utf-8")
     marked = [found["name"] for found in tables.MARK.finditer(page)]
     assert len(marked) == page.count("<!-- table: ") > 0
     assert tables.MARK.sub("", tables.render([], page)) == tables.MARK.sub("", page)
+
+
+def test_groups_are_measured_and_judged() -> None:
+    sets = [groups.generated("generated, d = 50", 0, rows=400)]
+    records = [groups.measured(sets, method, 1.0) for method in (groups.PLAIN, groups.FAIR)]
+    assert all(0.3 < one["mean_loss"] <= one["worst_loss"] < 2.0 for one in records)
+    assert [row[2] for row in groups.table_rows(records)] == [groups.FAIR, groups.PLAIN]
+    (verdict,) = groups.verdicts(records)
+    assert verdict.measured == records[1]["worst_loss"]
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Ridge,
     )
     from privopt.estimators.selection import PrivateSearchCV
+    from privopt.estimators.synthetic_data import SyntheticData
     from privopt.games.best_response import BestResponse
     from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
     from privopt.games.noisy_matrix import NoisyMatrix

@@ -1,7 +1,7 @@
 """Defaults and forecast of descent for the worst group. Utility only.
 
-clip        1.5 times the steepest slope times the length of a row: what was best on generated records of 50 features
-            and on covertype, whitened; balanced, a rare group's weight then shortens both labels alike
+clip        1.5 times the steepest slope times the length of a row: what was best on generated records of 50 features;
+            balanced, a rare group's weight then shortens both labels alike. Whitened, 1 to 2 times, see `whitening`
 step size   with rows in a ball: 1.25 / L; with an l1 ball, whose rows have d entries of size R / sqrt(d) at most,
             d / (4 curvature R^2), which is 1 for entries in [-1, 1]; whitened, half of one over the curvature
 steps       30
