@@ -3,8 +3,9 @@
     python -m benchmarks [WHAT]
 
 WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, users, synthetic, speed,
-eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table`
-renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are renewed.
+eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/);
+`table` renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are
+renewed.
 """
 
 import argparse
