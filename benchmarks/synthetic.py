@@ -163,6 +163,7 @@ def half_space_errors(epsilons: Collection[float], seeds: int, quick: bool) -> I
     workload = Workload((2,) * 10, queries=half_spaces(10, 200 if quick else 2000))
     methods: dict[str, Method] = {
         AUTO: "auto",
+        "query-game-ml": QueryGameML(),
         "gaussian-marginals": GaussianMarginals(),
         **{f"mwem, T = {rounds}": MWEM(rounds=rounds) for rounds in (15, 30, 60)},
         "query-game": QueryGame(),

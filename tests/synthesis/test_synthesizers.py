@@ -206,8 +206,9 @@ def test_the_choice_follows_the_public_numbers():
     assert chosen((5,) * 4, 2, 3.0).synthesizer.name == "gaussian-marginals"
     assert chosen((2,) * 5, 2, 0.1).reason
     queries = Workload((2, 2), queries=np.eye(4))
-    task = Task(queries, public_of((2, 2)), BUDGET)
-    assert automatic_synthesizer(task).synthesizer.name == "query-game-ml"
+    for epsilon, name in ((0.01, "query-game-ml"), (1.0, "gaussian-marginals")):
+        task = Task(queries, public_of((2, 2)), Budget(epsilon, 1e-6))
+        assert automatic_synthesizer(task).synthesizer.name == name
 
 
 def test_wrong_methods_and_tables_are_refused_in_a_sentence():

@@ -78,7 +78,7 @@ class AdaptiveMarginals(Synthesizer):
         there = len(planning.candidates(problem))
         if self.rounds and self.choices and self.choices > there:
             return f"it is to choose {self.choices} marginals a round, and the workload has {there} of several columns"
-        return super().applicable(problem, public)
+        return super().applicable(problem, public) or planning.too_large(problem)
 
     def event(self, public: Public) -> Event:
         """The columns, then choices and measurements."""
