@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privopt.errors import BudgetTooSmall, NotPriceable
+from privopt.errors import BudgetExceeded, BudgetTooSmall, NotPriceable
 from privopt.notebook import card, table
 from privopt.planning.plan import COMPARED, Plan, compared, comparison, labelled
 from privopt.planning.task import Task
@@ -91,7 +91,7 @@ def all_plans(
         try:
             if obstacle is None:
                 plans.append(other.plan(task))
-        except (NotPriceable, BudgetTooSmall) as unpriced:
+        except (NotPriceable, BudgetTooSmall, BudgetExceeded) as unpriced:
             obstacle = str(unpriced)
         if obstacle is not None:
             refused.append((other.title, obstacle))

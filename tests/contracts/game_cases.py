@@ -61,6 +61,7 @@ EVERY_GAME = (
         "sampled dual averaging, own payoff, one pass",
         SampledDualAveraging(batches="one pass", steps=3),
         OWN,
+        relations=("add-or-remove-one",),
     ),
     GameCase(
         "sampled dual averaging, users", SampledDualAveraging(x=Drawn(draws=3), **_FEW), MATRIX, by_user=True
@@ -71,6 +72,7 @@ EVERY_GAME = (
         "sampled dual averaging, both noised, one pass",
         SampledDualAveraging(x=Noised(clip=0.3), y=Noised(), batches="one pass", steps=4),
         OWN,
+        relations=("replace-one",),
     ),
     GameCase("mirror descent, paper", SaddleMirrorDescent(schedule="paper", steps=4, draws=2), MATRIX),
     GameCase(
@@ -88,9 +90,14 @@ EVERY_GAME = (
     GameCase("noisy matrix", NoisyMatrix(), OFFSETS),
     GameCase("noisy matrix, users", NoisyMatrix(), MATRIX, by_user=True),
     GameCase("gradient descent and ascent", SaddleGradientDescent(**_FEW), MATRIX),
-    GameCase("gradient descent and ascent, own payoff", SaddleGradientDescent(clip_x=0.5, **_FEW), OWN),
+    GameCase(
+        "gradient descent and ascent, own payoff",
+        SaddleGradientDescent(clip_x=0.5, **_FEW),
+        OWN,
+        relations=("add-or-remove-one",),
+    ),
     GameCase("best response", BestResponse(**_FEW), MATRIX, by_user=True),
-    GameCase("best response, own payoff", BestResponse(steps=4), OWN),
+    GameCase("best response, own payoff", BestResponse(steps=4), OWN, relations=("replace-one",)),
     GameCase("sampled dual averaging, one vertex", SampledDualAveraging(held=False, **_FEW), LONELY),
     GameCase("bias-reduced mirror descent", BiasReducedMirrorDescent(effort=6.0), MATRIX),
     GameCase(

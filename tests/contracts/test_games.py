@@ -21,7 +21,6 @@ NEIGHBOURS = {
     "another row": lambda row: -row,
     "a huge row": lambda row: np.full_like(row, 1e30),
     "a row with NaN": lambda row: np.full_like(row, np.nan),
-    "an infinite row": lambda row: np.full_like(row, -np.inf),
 }
 
 
@@ -84,7 +83,7 @@ def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind
     assert max(ratio for _, ratio in audit.moves) <= 1.0
 
 
-@pytest.mark.parametrize("value", [np.nan, 1e300, 0.0])
+@pytest.mark.parametrize("value", [np.nan, 1e300])
 @pytest.mark.parametrize(("case", "relation"), GAMES, ids=IDS)
 def test_hopeless_data_raises_nothing_and_gives_finite_strategies(case, relation, value):
     features, targets = toy_rows(case)

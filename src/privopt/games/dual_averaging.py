@@ -146,22 +146,27 @@ class DualAveraging(RoundSolver):
         """Play, learn, average."""
         if self.steps == 0:
             return uniform_outcome(game)
-        found: dict[str, Finding] = {}
+        samplers: dict[Who, VertexSampler] = {
+            who: self.sampler(who, curator.public) for who in self.choosing() if self.draws_vertices(who)
+        }
         movers: dict[Who, Mover] = {}
         for who, player in game.players.items():
-            movers[who] = self._mover(curator, player, found)
+            movers[who] = self._mover(curator, player, samplers)
         answers = self._sources(curator, game)
         weights = [planning.step_weight(step) for step in range(self.steps)]
-        return outcome_of(game, play_rounds(game, movers, weights=weights, sources=answers), found)
+        played = play_rounds(game, movers, weights=weights, sources=answers)
+        found: dict[str, Finding] = {}
+        for who, sampler in samplers.items():
+            found.update(stream_findings(who, sampler))
+        return outcome_of(game, played, found, samplers)
 
-    def _mover(self, curator: Curator, player: Player, found: dict[str, Finding]) -> Mover:
+    def _mover(self, curator: Curator, player: Player, samplers: Mapping[Who, VertexSampler]) -> Mover:
         move = self.moves()[player.who]
         if player.vertices.count == 1:
             return Alone()
         if isinstance(move, Drawn):
-            sampler = self.sampler(player.who, curator.public)
-            found.update(stream_findings(player.who, sampler))
-            stream = curator.stream(f"vertices of {player.who}", sampler, (player.vertices.count,))
+            sampler, size = samplers[player.who], player.vertices.count
+            stream = curator.stream(f"vertices of {player.who}", sampler, (size,))
             return DrawnPlayer(player, stream, self.rounds_of_data())
         assert isinstance(move, Noised)
         scale, power = move.scale, self.power

@@ -14,6 +14,7 @@ from privopt.games.gradients import Gradients, Strategy
 from privopt.games.moves import Move
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.planning.picture import Picture, bars, line
 from privopt.planning.plan import Finding
 from privopt.problems.saddle import Game, Player, Who
 from privopt.result import Outcome, Status
@@ -161,7 +162,10 @@ def play_rounds(
 
 
 def outcome_of(
-    game: Game, weights: Mapping[Who, Weights], findings: Mapping[str, Finding] | None = None
+    game: Game,
+    weights: Mapping[Who, Weights],
+    findings: Mapping[str, Finding] | None = None,
+    samplers: Mapping[Who, VertexSampler] | None = None,
 ) -> Outcome:
     """The strategies in coordinates, and which vertices they mix."""
     found: dict[str, Finding] = {}
@@ -173,12 +177,49 @@ def outcome_of(
         )
         found[f"{who}_weights"] = Finding(weights[who][support], "their weights")
     params = tuple(player.vertices.mix(weights[who]) for who, player in game.players.items())
-    return Outcome(params, Status.FINISHED, {**found, **(findings or {})})
+    pictures = (strategy_picture(weights), *drawing_picture(samplers or {}))
+    return Outcome(params, Status.FINISHED, {**found, **(findings or {})}, pictures)
 
 
 def uniform_outcome(game: Game) -> Outcome:
     """Both players' uniform strategies: what can be said without data."""
     return outcome_of(game, {who: player.vertices.uniform() for who, player in game.players.items()})
+
+
+def drawing_picture(samplers: Mapping[Who, VertexSampler]) -> tuple[Picture, ...]:
+    """What a draw of each round may tell, for players whose vertices are drawn; of public numbers."""
+    if not samplers:
+        return ()
+    series = tuple(
+        line(who, np.max([sampler.range_bounds(pattern) for pattern in sampler.participation], axis=0))
+        for who, sampler in samplers.items()
+    )
+    draws = ", ".join(f"{sampler.draws[0]:,} of {who}" for who, sampler in samplers.items())
+    return (
+        Picture(
+            title="What one draw may tell",
+            caption=f"By how much one unit may move the log-probabilities of a draw; drawn in each round: {draws}.",
+            x="round",
+            y="bounded range of a draw",
+            series=series,
+        ),
+    )
+
+
+def strategy_picture(weights: Mapping[Who, Weights], shown: int = 12) -> Picture:
+    """The heaviest vertices of both strategies."""
+    heaviest: dict[Who, list[float]] = {
+        who: np.sort(one)[::-1][:shown].tolist() for who, one in weights.items()
+    }
+    places = max(len(one) for one in heaviest.values())
+    return Picture(
+        title="The strategies",
+        caption="The weights of the heaviest vertices of each player, from the heaviest on.",
+        x="rank of the vertex",
+        y="weight",
+        series=tuple(bars(who, [*one, *[0.0] * (places - len(one))]) for who, one in heaviest.items()),
+        categories=tuple(str(place + 1) for place in range(places)),
+    )
 
 
 def stream_findings(who: Who, sampler: VertexSampler) -> dict[str, Finding]:

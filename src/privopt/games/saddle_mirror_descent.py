@@ -141,18 +141,19 @@ class SaddleMirrorDescent(RoundSolver):
             return uniform_outcome(game)
         found: dict[str, Finding] = {}
         movers: dict[Who, Mover] = {}
+        samplers: dict[Who, VertexSampler] = {}
         for who, player in game.players.items():
             if player.vertices.count == 1:
                 movers[who] = Alone()
                 continue
-            sampler = self.sampler(player, curator.public)
+            sampler = samplers[who] = self.sampler(player, curator.public)
             found.update(stream_findings(who, sampler))
             stream = curator.stream(f"vertices of {who}", sampler, (player.vertices.count,))
             movers[who] = DrawnPlayer(player, stream, self.rounds_of_data(), fresh=self.output == "fresh")
         played = play_rounds(
             game, movers, weights=[1.0 / self.steps] * self.steps, sources=self._sources(curator, game)
         )
-        return outcome_of(game, played, found)
+        return outcome_of(game, played, found, samplers)
 
     def _sources(self, curator: Curator, game: Game) -> Any:
         """By step, whose gradients are asked for."""

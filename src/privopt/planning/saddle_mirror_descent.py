@@ -17,7 +17,7 @@ from privopt.planning.task import Task
 from privopt.problems.saddle import Game, Player, Who
 from privopt.public import Public
 
-MOST_STEPS = 2000
+MOST_STEPS = 600
 
 
 @dataclass(frozen=True)

@@ -140,10 +140,11 @@ def price(report: ReportFacts) -> str:
     else:
         text += ". "
     if plan is not None and plan.predicted_excess is not None:
-        text += (
-            f"The prediction made before the data was read: the training objective ends about "
-            f"{words.pretty(plan.predicted_excess, 2)} above the best value without privacy"
-        )
+        excess = words.pretty(plan.predicted_excess, 2)
+        what = f"the training objective ends about {excess} above the best value without privacy"
+        if plan.measure != "excess":
+            what = f"a {plan.measure} of about {excess}"
+        text += f"The prediction made before the data was read: {what}"
         text += f" ({plan.prediction.rstrip('.')}). " if plan.prediction else ". "
     if plan is not None and plan.bound is not None:
         text += f"The bound known before the data was read: {plan.bound.sentence}. "
@@ -304,14 +305,14 @@ def utility_assumptions(report: ReportFacts) -> list[str]:
         else f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
     )
     if report.plan.predicted_excess is not None:
+        excess = words.pretty(report.plan.predicted_excess, 2)
         sentences.append(
-            f"The predicted excess {words.pretty(report.plan.predicted_excess, 2)} is an estimate from public "
-            "numbers, not a promise."
+            f"The predicted {report.plan.measure} {excess} is an estimate from public numbers, not a promise."
         )
     bound = report.plan.bound
     if bound is not None and bound.condition:
         condition = bound.condition.strip().removeprefix("if ").rstrip(".")
-        sentences.append(f"The bound on the excess rests on this: {condition}.")
+        sentences.append(f"The bound on the {bound.of} rests on this: {condition}.")
     if settings.get("growth") not in (None, "None"):
         sentences.append(
             f"How fast the objective grows, {settings['growth']}, was declared and not checked; where it is wrong, so "

@@ -42,7 +42,13 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
     ]
     if report.plan is not None and report.plan.predicted_excess is not None:
         excess = words.number(report.plan.predicted_excess, 2)
-        lines.append(("predicted", f"objective about {excess} above its non-private optimum"))
+        above = f"objective about {excess} above its non-private optimum"
+        lines.append(
+            (
+                "predicted",
+                above if report.plan.measure == "excess" else f"{report.plan.measure} about {excess}",
+            )
+        )
     if report.plan is not None and report.plan.bound is not None:
         lines.append(("bound", report.plan.bound.sentence))
     shown = [(name, found) for name, found in report.findings.items() if isinstance(found.value, int | float)]
