@@ -2,9 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, users, speed, eager,
-planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table`
-renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, users, synthetic, speed,
+eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/);
+`table` renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are
+renewed.
 """
 
 import argparse
@@ -28,6 +29,8 @@ from benchmarks import (
     sparse,
     speed,
     steps,
+    synthetic,
+    synthetic_tables,
     tables,
     users,
     users_data,
@@ -70,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
             "groups",
             "kl",
             "users",
+            "synthetic",
             "speed",
             "eager",
             "planned",
@@ -107,7 +111,11 @@ def parser() -> argparse.ArgumentParser:
         choices=(methods.PLAIN, *methods.PRIVATE, methods.DESCENT, *kl_methods.METHODS, *users.METHODS),
     )
     command.add_argument(
-        "--table", nargs="+", choices=users.TABLES, default=users.TABLES, help="users: which tables"
+        "--table",
+        nargs="+",
+        choices=(*users.TABLES, *synthetic.TABLES),
+        default=None,
+        help="users, synthetic: which tables",
     )
     command.add_argument(
         "--resume", action="store_true", help="kl, users: keep the cells that are already measured"
@@ -191,7 +199,7 @@ def measure_users(options: argparse.Namespace, folder: Path) -> Iterator[Record]
     named = tuple(method for method in asked if method in users.METHODS)
     return users.measure(
         options.shared,
-        tables=options.table,
+        tables=tuple(name for name in options.table or () if name in users.TABLES) or users.TABLES,
         data=options.data,
         epsilons=options.epsilon,
         methods=named or None,
@@ -217,6 +225,12 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     ),
     "kl": measure_kl,
     "users": measure_users,
+    "synthetic": lambda options, _: synthetic.measure(
+        [name for name in options.table or () if name in synthetic.TABLES],
+        options.epsilon,
+        options.seeds,
+        options.quick,
+    ),
     "speed": lambda options, _: speed.measure(options.shared, SCRATCH, quick=options.quick),
     "eager": lambda options, _: eager.measure(repeats=options.seeds or 5, quick=options.quick),
     "planned": lambda options, _: planned.measure(repeats=options.seeds or 5, quick=options.quick),
@@ -244,17 +258,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        for page in (tables.PAGE, games.PAGE, kl.PAGE, users.PAGE, groups.PAGE):
+        for page in (tables.PAGE, games.PAGE, kl.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
-        for verdict in (
-            *verdicts(records),
-            *games.verdicts(records),
-            *kl.verdicts(records),
-            *users.verdicts(records),
-            *groups.verdicts(records),
+        for made in (
+            verdicts,
+            games.verdicts,
+            kl.verdicts,
+            users.verdicts,
+            groups.verdicts,
+            synthetic_tables.verdicts,
         ):
-            print(verdict)
+            for verdict in made(records):
+                print(verdict)
     return 0
 
 

@@ -137,7 +137,7 @@ def compare(name: str, model: str, seeds: int, *, quick: bool) -> Iterator[Recor
         "radius": problem.radius,
     }
     if model == PLAIN:
-        yield base | {"epsilon": math.inf, "score": problem.plain_score(), "seeds": 1}
+        yield base | {"score": problem.plain_score(), "seeds": 1}
         return
     for epsilon in EPSILONS.get(name, USUAL_EPSILONS):
         scores, used, seconds = [], [], []
@@ -170,14 +170,14 @@ def table_rows(records: Sequence[Record]) -> list[list[str]]:
     return [
         [
             one["data"],
-            "none" if math.isinf(one["epsilon"]) else f"{one['epsilon']:g}",
+            f"{one['epsilon']:g}" if "epsilon" in one else "",
             one["method"],
             f"{one['score']:.4f}" + (f" +- {one['score_error']:.1g}" if "score_error" in one else ""),
             f"{one['features']:.0f}" if "features" in one else "",
             f"{one['fit_s']:.1f}" if "fit_s" in one else "",
             f"{one['memory_mb']:.0f}" if "memory_mb" in one else "",
         ]
-        for one in sorted(found, key=lambda one: (order[one["data"]], one["epsilon"]))
+        for one in sorted(found, key=lambda one: (order[one["data"]], one.get("epsilon", math.inf)))
     ]
 
 

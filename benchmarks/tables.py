@@ -4,7 +4,20 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from benchmarks import games, groups, kl, lasso, methods, paper, sparse, steps, users, users_tables, vertices
+from benchmarks import (
+    games,
+    groups,
+    kl,
+    lasso,
+    methods,
+    paper,
+    sparse,
+    steps,
+    synthetic_tables,
+    users,
+    users_tables,
+    vertices,
+)
 from benchmarks.bars import Verdict, verdicts
 from benchmarks.results import Record, select
 
@@ -166,10 +179,11 @@ def render(records: Sequence[Record], page: str) -> str:
         "kl-worse": lambda: table(kl.WORSE_HEAD, kl.worse_rows(records)),
         "kl-runs": lambda: table(kl.RUNS_HEAD, kl.setting_rows(records)),
         "speed": lambda: speed(records),
+        "synthetic-bars": lambda: bars(synthetic_tables.verdicts(records)),
         "users-bars": lambda: bars(users.verdicts(records)),
         **{
             name: lambda made=made: table(made[0](records), made[1](records))
-            for name, made in users_tables.TABLES.items()
+            for name, made in (*users_tables.TABLES.items(), *synthetic_tables.TABLES.items())
         },
         **{f"accuracy-{relation}": lambda r=relation: accuracy(records, r) for relation in RELATIONS},
         **{f"excess-{relation}": lambda r=relation: excess(records, r) for relation in RELATIONS},

@@ -108,6 +108,7 @@ class Public:
             raise ValueError(f"records_per_unit must be at least 1, got {self.records_per_unit}.")
         check_weighting(self.weighting)
         check_typical_records(self.typical_records, self.records_per_unit)
+        object.__setattr__(self, "levels", tuple(self.levels))  # a list, where a stored plan is read back
         if self.levels and (len(self.levels) != self.d or min(self.levels) < 2):
             raise ValueError(
                 f"levels must give at least 2 cells for each of the d = {self.d} columns, got {self.levels!r}."

@@ -1,5 +1,7 @@
 """Coded units: every value has a cell, whatever it is; users, blocks and refusals."""
 
+import dataclasses
+import json
 import warnings
 
 import numpy as np
@@ -163,3 +165,10 @@ def test_queries_of_cells_refuse_numbers_and_other_columns():
         with pytest.raises(ValueError, match="has column sets: ask for MarginalMeans"):
             coded.release(QueryMeans(workload=marginals.workload), Gaussian(1.0))
         assert coded.release(TotalWeight(), Gaussian(20.0)).shape == ()
+
+
+def test_what_is_public_of_a_coded_table_survives_a_trip_through_json():
+    public = Units.from_codes(np.zeros((4, 2)), levels=(3, 2)).public
+    stored = json.loads(json.dumps(dataclasses.asdict(public) | {"relation": "replace-one"}))
+    assert Public(**(stored | {"relation": public.relation})) == public
+    assert hash(Public(**(stored | {"relation": public.relation}))) == hash(public)

@@ -14,6 +14,7 @@ from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
 from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
 from privopt.games.moves import Drawn
+from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.amounts import Budget
 from privopt.ledger.composition import additive_cost, leaf_rho
@@ -185,6 +186,15 @@ def test_bias_reduced_draws_cost_no_more_than_is_charged(differences, relation):
     assert 0.0 < cost <= charged
 
 
+@pytest.mark.parametrize(("schedule", "seed"), [("full", 0), ("epochs", 1)])
+def test_the_literal_algorithm_costs_nearly_what_is_charged(schedule, seed):
+    """Constant steps on everybody, or two epochs over two batches of four, the record in the first of them."""
+    solver = SaddleMirrorDescent(schedule=schedule, steps=4, epochs=2, draws=1, step_x=0.5, step_y=0.5)
+    sides = tight_sides("replace-one", 8)
+    pair, charged = trees(solver, TABLES, sides, 8, "replace-one", seed)
+    assert 0.85 * charged < largest_cost(*pair) <= charged
+
+
 def signs(rng, n):
     """Tables of payoffs +-1."""
     return rng.choice([-1.0, 1.0], (n, 4))
@@ -216,6 +226,7 @@ def test_no_neighbour_of_signs_costs_more_than_is_charged(name, relation):
 
 def test_held_payoffs_cost_no_more_either():
     rows = signs(np.random.default_rng(3), 6)
+    rows[-1] = [1.0, -1.0, 1.0, -1.0]
     other = rows.copy()
     other[-1, 2:] *= -1.0
     sides = rows, other

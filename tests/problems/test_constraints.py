@@ -207,14 +207,11 @@ def test_wrong_arguments_are_refused_with_a_sentence() -> None:
         Box((0.0, 0.0), 1.0).project(jnp.ones(3))
 
 
-def test_a_polytope_projects_as_the_sets_that_it_is_written_for() -> None:
-    points = some_points()
-    cross = Polytope(0.8 * np.concatenate([np.eye(SIZE), -np.eye(SIZE)]))
-    for polytope, same in ((cross, L1Ball(0.8)), (Polytope(2.5 * np.eye(SIZE)), Simplex(2.5))):
-        np.testing.assert_allclose(
-            answer(polytope, points).nearest, answer(same, points).nearest, rtol=1e-11, atol=1e-12
-        )
-        assert polytope.diameter == pytest.approx(same.diameter)
+def test_a_polytope_projects_as_the_set_that_it_is_written_for() -> None:
+    points, simplex, same = some_points(), Polytope(2.5 * np.eye(SIZE)), Simplex(2.5)
+    found, expected = answer(simplex, points).nearest, answer(same, points).nearest
+    np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-12)
+    assert simplex.diameter == pytest.approx(same.diameter)
 
 
 def test_a_polytope_of_one_point_is_that_point() -> None:

@@ -107,3 +107,10 @@ def test_private_pgm_needs_released_marginals():
     with pytest.raises(ValueError, match="Private-PGM fits released marginals of a workload of column sets"):
         configured("mwem", work=answers, engine="mbi")
     assert configured("mwem", engine="mbi").title == "mwem, fitted by Private-PGM"
+
+
+def test_more_choices_than_marginals_are_refused_before_anything_is_read():
+    few = Workload(LEVELS, sets=((0, 1), (2,)))
+    public = Public.of_codes(N, LEVELS, Relation.REPLACE_ONE)
+    with pytest.raises(ValueError, match="choose 2 marginals a round, and the workload has 1"):
+        AdaptiveMarginals(rounds=1, choices=2).configure(Task(few, public, BUDGET))

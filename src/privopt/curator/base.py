@@ -166,8 +166,10 @@ class Curator(abc.ABC):
                 sensitivity = source._sensitivity(query, EveryUnit())
                 noisy = mechanism.event() != NonPrivateEvent()
                 request = replace(request, sensitivity=checked_sensitivity(sensitivity, noisy=noisy))
-                self._enter(stream, mechanism, source)
+                self._require_entry(stream, mechanism, source)
             released = self._answer_stream(request, stream.state)
+            if query is not None:  # what was refused above has entered nothing
+                stream.entered.append(source.lineage)
             if isinstance(mechanism, TestedSamples):
                 stream.sample.note(request.name, released)
         if released is not None:
@@ -175,7 +177,7 @@ class Curator(abc.ABC):
             self._record(request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values)
         return released
 
-    def _enter(self, stream: OpenStream, mechanism: StreamMechanism, source: "Curator") -> None:
+    def _require_entry(self, stream: OpenStream, mechanism: StreamMechanism, source: "Curator") -> None:
         """Refuse an item that would put a unit into more items than the stream was charged for.
 
         Privacy:
@@ -196,7 +198,6 @@ class Curator(abc.ABC):
                 f"item {len(entered)} of {mechanism!r} would hold units of earlier items, more often than the stream "
                 "was charged for: feed it from disjoint blocks (`blocks`), or declare the participation."
             )
-        entered.append(source.lineage)
 
     @abc.abstractmethod
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:

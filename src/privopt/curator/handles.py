@@ -53,6 +53,7 @@ class Held:
         return "<private>"
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class HiddenMean:
     """A mean over units that the curator keeps. It says what was computed and how far one unit moves it, not the value.
 
@@ -64,11 +65,10 @@ class HiddenMean:
             any norm that `query.radius` bounds and over a contribution's radius in it.
     """
 
-    def __init__(self, *, query: MeanQuery, public: Public, sensitivity: float, rounding: float) -> None:
-        self.query = query
-        self.public = public
-        self.sensitivity = sensitivity
-        self.rounding = rounding
+    query: MeanQuery
+    public: Public
+    sensitivity: float
+    rounding: float
 
     @property
     def norm(self) -> str:

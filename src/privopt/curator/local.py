@@ -30,6 +30,7 @@ from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.public import Public
 from privopt.queries.base import (
     ArgminQuery,
     FunctionOfMean,
@@ -215,20 +216,21 @@ class LocalCurator(Curator):
                     f"{query.name} asks for vectors that another curator holds: ask the curator that holds them."
                 )
             private_vectors, private_present = self._private_held[query.held]
-            return query.value(jnp.asarray(private_vectors), jnp.asarray(private_present))
+            private_statistic = query.value(jnp.asarray(private_vectors), jnp.asarray(private_present))
+            return _shaped(query, private_statistic, self.public)
         if isinstance(query, FunctionOfMean):
             if query.mean not in self._private_means:
                 raise ValueError(
                     f"{query.name} asks for a mean that another curator holds: ask the curator that holds it."
                 )
             with np.errstate(all="ignore"):  # a warning must not depend on the data
-                return query.value(self._private_means[query.mean])
+                return _shaped(query, query.value(self._private_means[query.mean]), self.public)
         if isinstance(query, ArgminQuery):
             return partial(query.minimise, self.public, *self.private_engine.records())
         if isinstance(query, PassQuery):
             return partial(query.follow, self.public, *self.private_engine.records())
         if isinstance(query, RecordsQuery):
-            return query.value(self.public, *self.private_engine.records())
+            return _shaped(query, query.value(self.public, *self.private_engine.records()), self.public)
         raise TypeError(
             f"no engine computes a {type(query).__name__}: derive it from RecordSum, UnitSum, RecordsQuery, "
             "ArgminQuery, PassQuery, StatisticOfHeld or FunctionOfMean."
@@ -268,3 +270,13 @@ class LocalCurator(Curator):
             draws=loops.SecretDraws(self._noise, self.private_engine),
             observe=self._observe,
         )
+
+
+def _shaped(query: Query, private_value: Any, public: Public) -> Any:
+    """The value, refused if it has another shape than the query states: noise of that shape would be shared."""
+    if np.shape(private_value) != tuple(query.shape(public)):
+        raise ValueError(
+            f"{query.name} states the shape {tuple(query.shape(public))}, but its value has another: noise is drawn in "
+            "the shape that is stated, one draw for each entry."
+        )
+    return private_value

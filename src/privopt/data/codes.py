@@ -60,9 +60,11 @@ def store_codes(
 def _column_codes(private_column: NDArray[Any], level: int) -> NDArray[np.int64]:
     """One column's cells."""
     with np.errstate(all="ignore"):
-        if private_column.dtype.kind == "b":
-            private_column = private_column.astype(np.int64)
-        private_known = (private_column >= 0) & (private_column <= level - 2)
-        if private_column.dtype.kind == "f":
-            private_known &= private_column == np.floor(private_column)
-        return np.where(private_known, private_column, level - 1).astype(np.int64)
+        if private_column.dtype.kind == "f":  # in which a whole number may have no float of its own
+            private_wide = private_column.astype(np.float64)
+            private_known = (private_wide >= 0) & (private_wide <= level - 2)
+            private_known &= private_wide == np.floor(private_wide)
+        else:
+            private_known = (private_column >= 0) & (private_column <= level - 2)
+        private_codes = np.where(private_known, private_column, 0).astype(np.int64)
+    return np.where(private_known, np.minimum(private_codes, level - 2), level - 1)

@@ -27,14 +27,14 @@ def group_codes(private_features: Any, values: Sequence[Any], rows: int) -> Code
     Raises:
         ArgumentError: there is not one value for each record, or not as many columns as the declared values have.
     """
-    private_columns = _columns(private_features)
+    widths = {len(value) if isinstance(value, tuple) else 1 for value in values}
+    private_columns = _columns(private_features, max(widths))
     if not private_columns or any(len(private_column) != rows for private_column in private_columns):
         raise ArgumentError(
             "sensitive_features must have shape (rows,), one value for each row of features, or (rows, k) for values "
             "of k columns together: give as many values as rows."
         )
     count = len(private_columns)
-    widths = {len(value) if isinstance(value, tuple) else 1 for value in values}
     if widths != {count}:
         raise ArgumentError(
             f"sensitive_features has {count} columns and sensitive_values says otherwise: with several columns every "
@@ -44,8 +44,12 @@ def group_codes(private_features: Any, values: Sequence[Any], rows: int) -> Code
     return np.fromiter((_place(places, key) for key in zip(*private_columns, strict=True)), np.int64, rows)
 
 
-def _columns(private_features: Any) -> list[list[Any]]:
-    """The columns as lists of Python values; looks at types and shapes only."""
+def _columns(private_features: Any, width: int) -> list[list[Any]]:
+    """The columns as lists of Python values; looks at types and shapes only.
+
+    A list is read row by row: as values, or as rows of the `width` that the declared values have. A row of another kind
+    is in no group, whichever row it is.
+    """
     if isinstance(private_features, Mapping):
         private_features = pd.DataFrame(private_features)
     if isinstance(private_features, pd.DataFrame):
@@ -58,22 +62,19 @@ def _columns(private_features: Any) -> list[list[Any]]:
             private_array = np.asarray(private_features, dtype=object)
             return [_cells(private_array[:, place]) for place in range(private_array.shape[1])]
         return []
-    private_list = list(private_features)
-    if private_list and isinstance(private_list[0], list | tuple):
-        width = len(private_list[0])
-        return [
-            [private_row[place] if _holds(private_row, width) else None for private_row in private_list]
-            for place in range(width)
-        ]
-    return [private_list]
+    private_rows = [_row(private_row, width) for private_row in private_features]
+    return [[private_row[place] for private_row in private_rows] for place in range(width)]
+
+
+def _row(private_row: Any, width: int) -> Any:
+    """The cells of one row of a list; None for each where it has another number of them."""
+    if isinstance(private_row, list | tuple):
+        return private_row if len(private_row) == width else (None,) * width
+    return (private_row,) if width == 1 else (None,) * width
 
 
 def _cells(private_column: Any) -> list[Any]:
     return np.asarray(private_column, dtype=object).tolist()
-
-
-def _holds(private_row: Any, width: int) -> bool:
-    return isinstance(private_row, list | tuple) and len(private_row) == width
 
 
 def _place(places: Mapping[Any, int], private_key: Any) -> int:

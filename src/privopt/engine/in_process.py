@@ -18,6 +18,7 @@ from privopt.engine.general_path import (
     block_length,
     of_any_number,
 )
+from privopt.engine.group_sums import group_sum, supports_groups
 from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
 from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
 from privopt.engine.rounding import BlockedSum
@@ -29,6 +30,7 @@ from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.group_losses import GroupLosses, GroupLossScores
 from privopt.queries.local_pass import LocalPass
 from privopt.queries.payoff_means import PayoffMeans
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
@@ -92,6 +94,8 @@ class InProcessEngine:
                 return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
             if isinstance(query, GradientAndCount) and supports_gradient_and_count(self.units, query):
                 return gradient_and_count_sum(self.units, query, private_draw, self._threads)
+            if isinstance(query, GroupLosses | GroupLossScores) and supports_groups(self.units, query):
+                return group_sum(self.units, query, private_draw)
             if isinstance(query, PayoffMeans) and supports_payoffs(query):
                 return payoff_sum(self.units, query, private_draw)
             if type(query) is TotalWeight:

@@ -9,6 +9,7 @@ from scipy import sparse
 from privopt.data.rows import Positions, take_rows
 from privopt.data.units import Units
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
+from privopt.problems.saddle import BilinearGame
 from privopt.queries.payoff_means import PayoffMeans, payoff_size
 
 _PRODUCT_ROWS = 1024  # rows of one product
@@ -17,7 +18,7 @@ _PRODUCTS = 2048  # products that are added before their sum is set aside
 
 def supports_payoffs(query: object) -> bool:
     """Whether `payoff_sum` computes the query: no subclass, which may contribute or clip in a way of its own."""
-    return type(query) is PayoffMeans
+    return type(query) is PayoffMeans and type(query.game) is BilinearGame
 
 
 def payoff_sum(

@@ -170,7 +170,8 @@ def sensitive_codes(X: Any, private_features: Any, groups: Groups, rows: int) ->
 
     Args:
         X: the features of the fit, of which columns may be named if it is a data frame.
-        private_features: values, or the name of a column of X, or a tuple of names; None for one group.
+        private_features: values, or the name of a column of X, or a tuple of names; None for one group. A tuple is
+            names, whatever it holds.
         groups: those declared.
         rows: how many records there are.
     Raises:
@@ -178,9 +179,10 @@ def sensitive_codes(X: Any, private_features: Any, groups: Groups, rows: int) ->
     """
     if private_features is None:
         return np.zeros(rows, np.int64)
-    names: Any = (private_features,) if isinstance(private_features, str) else private_features
-    if isinstance(names, tuple) and names and all(isinstance(name, str) for name in names):
-        private_features = _named(X, names)
+    if isinstance(private_features, str):
+        private_features = _named(X, (private_features,))
+    elif isinstance(private_features, tuple):
+        private_features = _named(X, private_features)
     if not groups.values:
         raise ValueError(
             "sensitive_values is missing: give the groups that may occur, such as sensitive_values=['Female', 'Male'], "
@@ -190,17 +192,19 @@ def sensitive_codes(X: Any, private_features: Any, groups: Groups, rows: int) ->
     return group_codes(private_features, groups.values, rows)
 
 
-def _named(X: Any, names: tuple[str, ...]) -> Any:
-    """Columns of a data frame, by name."""
+def _named(X: Any, names: tuple[Any, ...]) -> Any:
+    """Columns of a data frame, by name. None is quoted: a tuple may be of values, by mistake."""
     if not isinstance(X, pd.DataFrame):
         raise TypeError(
-            f"sensitive_features names {', '.join(map(repr, names))}, but X is no DataFrame: give the values "
-            "themselves, one for each row."
+            "sensitive_features is text or a tuple, that is names of columns, but X is no DataFrame: give the values "
+            "themselves, one for each row, as a list or an array."
         )
-    missing = [name for name in names if name not in X.columns]
-    if missing:
+    if not names or any(name not in X.columns for name in names):
         known = ", ".join(map(str, X.columns[:20]))
-        raise ValueError(f"sensitive_features names {missing[0]!r}, which is no column of X; it has {known}.")
+        raise ValueError(
+            f"sensitive_features names a column that X does not have; it has {known}. Values are given as a list or an "
+            "array, not as a tuple."
+        )
     return X[list(names)]
 
 

@@ -36,7 +36,7 @@ class LassoModel(PrivateLinearModel, abc.ABC):
             target scaled into [-1, 1]). The intercept lies between -R and R, outside of the ball. Default 3, with a
             notice: give one.
         refit: whether the selected features are fitted anew with a part of the budget, see `FrankWolfe`: better where
-            few features matter and they are weakly correlated.
+            few features matter and they are weakly correlated, and possibly much worse where they are correlated.
         single_pass: whether every record is used once, in one pass over batches, see `VertexAnytime`: for data too
             large to read often, and less accurate. The intercept is then inside of the ball.
         row_bound: "entries" (the default), or the largest l2 norm of a scaled row.

@@ -39,7 +39,7 @@ class Gradients:
         To hold them costs one pass with all pairs of pure strategies, and makes every later step free of the data. A
         batch that serves for one step is better read as it is.
         """
-        if hold and isinstance(game, BilinearGame):
+        if hold and type(game) is BilinearGame:
             return cls(game, curator.hold_mean(PayoffMeans(game=game)))
         return cls(game)
 

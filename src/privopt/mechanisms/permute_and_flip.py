@@ -25,7 +25,8 @@ class PermuteAndFlip(ExponentialMechanism):
     Privacy:
         Pure epsilon-DP. A constant added to all scores changes no choice, so scores of range sensitivity D may be
         centred to move by at most D / 2 in either direction, and permute-and-flip with exp(epsilon score / (2 D / 2))
-        is epsilon-DP. The largest of the scores with exponential noise has the same law.
+        is epsilon-DP. The largest of the scores with exponential noise has the same law. Exponential noise drawn in
+        floating point ends near 44, so what is chosen with a probability below 1e-19 is never chosen.
     Source:
         McKenna and Sheldon 2020, theorem 1; Ding, Kifer, Steinke, Wang, Xiao, Zhang 2021 (exponential noise).
     """

@@ -26,14 +26,16 @@ class VertexSampler(VertexStream):
     Privacy:
         A unit in the items of a pattern moves the logits of step t by a vector of range at most
         `e_t = temperatures[t] * sum of its item_weights before t`; what that costs is argued in `VertexStream`.
-        Rounding: one score update errs by at most 4 roundoffs of the largest score, and so does a logit; the range of
-        the difference of two data sets sees four such errors.
+        Rounding: one score update errs by at most 4 roundoffs of the largest score, and so do a logit and all items
+        together; the range of the difference of two data sets sees four such errors.
     """
 
     item_weights: tuple[float, ...]
     temperatures: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "item_weights", tuple(self.item_weights))
+        object.__setattr__(self, "temperatures", tuple(self.temperatures))
         steps = len(self.temperatures)
         if len(self.draws) != steps or steps - 1 > len(self.item_weights) or len(self.item_weights) > steps:
             raise ValueError(
@@ -111,7 +113,7 @@ class VertexSampler(VertexStream):
 
     def _rounding(self) -> NDArray[np.float64]:
         added = np.concatenate(([0.0], np.cumsum(self.item_weights)))[: self.steps]
-        errors = 4 * (4 * self.items + 8) * ROUNDOFF * self.largest_item
+        errors = 4 * (4 * self.items + 16) * ROUNDOFF * 2.0 * self.largest_item
         return errors * added * np.asarray(self.temperatures)
 
     def _enter(self, state: VertexState, private_item: NDArray[np.float64]) -> None:

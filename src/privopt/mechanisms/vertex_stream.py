@@ -55,6 +55,12 @@ class VertexStream(StreamMechanism):
         pattern is charged. The scores persist, so sampling units amplifies nothing. The rounding of the scores and of
         the draws is in e_t (`vertex_draws`), so no part of delta is spent on it.
 
+        That rounding is bounded by the entries of an item, so they are held to what is declared. Of each item its least
+        entry is subtracted, which changes no draw, then every entry is cut at 2 `largest_item`; an item of that
+        half-range loses nothing. If a unit moves an item by v, its least entry moves by some c with min v <= c <=
+        max v, so what is left moves by v - c, whose entries lie in an interval of length range(v) that holds 0, and
+        cutting moves each entry between 0 and what it was. Both steps round an entry by two roundoffs of itself.
+
         A vertex of a mixture is drawn from the softmax of a step that is chosen uniformly, without looking at data.
         Were the choice revealed, it would be e_s-bounded range for the step s it fell on; so the draw is charged at
         the largest range so far. (As a distribution of its own the average is not e_t-bounded range: its parts have
@@ -74,6 +80,8 @@ class VertexStream(StreamMechanism):
     mixture: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "draws", tuple(self.draws))
+        object.__setattr__(self, "participation", tuple(tuple(pattern) for pattern in self.participation))
         if not all(count >= 0 for count in self.draws):
             raise ValueError(f"the number of draws of a step must be at least 0, got {self.draws}.")
         named = {item for pattern in self.participation for item in pattern}
@@ -145,9 +153,12 @@ class VertexStream(StreamMechanism):
     @functools.cached_property
     def _costs(self) -> tuple[float, float]:
         rho = pure = 0.0
-        counts = np.asarray(self.draws, dtype=np.float64)
+        drawn = np.asarray(self.draws) > 0
+        counts = np.asarray(self.draws, dtype=np.float64)[drawn]
         for patterns in self._some_patterns():
-            ranges = self._ranges(patterns)
+            ranges = self._ranges(patterns)[:, drawn]
+            if not np.all(np.isfinite(ranges)):
+                raise ValueError("a draw would move by an infinite range: lower the weights or temperatures.")
             rho = max(rho, float(np.max(ranges**2 @ counts)) / 8)
             pure = max(pure, float(np.max(ranges @ counts)))
         return rho, pure
@@ -168,7 +179,7 @@ class VertexStream(StreamMechanism):
 
     def event(self) -> Event:
         """The whole stream, charged once when it opens."""
-        return SelectionsEvent(*self._costs) if self.rho() > 0 else NoEvent()
+        return SelectionsEvent(*self._costs) if self.pure_epsilon() > 0 else NoEvent()
 
     def admits(self, items: frozenset[int]) -> bool:
         """The items of one participation pattern."""
@@ -211,7 +222,9 @@ class VertexStream(StreamMechanism):
                 "an item of sensitivity 0 does not depend on the data: add it to the scores without this stream."
             )
         with np.errstate(all="ignore"):  # a warning must not depend on the data
-            self._enter(state, np.asarray(private_item, dtype=np.float64) / scale)
+            private_given = np.nan_to_num(np.asarray(private_item, dtype=np.float64))
+            private_above = (private_given - np.min(private_given)) / scale
+            self._enter(state, np.minimum(private_above, 2.0 * self.largest_item))
         state.added += 1
 
     def draw(self, state: VertexState, noise: Noise) -> NDArray[np.int64]:

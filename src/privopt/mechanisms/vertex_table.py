@@ -32,6 +32,8 @@ class VertexTable(VertexStream):
     weights: tuple[tuple[tuple[int, float], ...], ...]
 
     def __post_init__(self) -> None:
+        rows = tuple(tuple((item, weight) for item, weight in row) for row in self.weights)
+        object.__setattr__(self, "weights", rows)
         if len(self.weights) != len(self.draws):
             raise ValueError(
                 f"every step needs a row of weights and a number of draws, got {len(self.weights)} rows and "
@@ -81,7 +83,8 @@ class VertexTable(VertexStream):
 
     def _rounding(self) -> NDArray[np.float64]:
         errors = [
-            4 * (4 * len(row) + 8) * ROUNDOFF * math.fsum(weight for _, weight in row) for row in self.weights
+            4 * (4 * len(row) + 16) * ROUNDOFF * 2.0 * math.fsum(weight for _, weight in row)
+            for row in self.weights
         ]
         return self.largest_item * np.asarray(errors, dtype=np.float64)
 

@@ -14,14 +14,14 @@ from privopt.planning.effort import PRODUCT_SECONDS
 from privopt.planning.forecast import Forecast
 from privopt.planning.plan import Finding
 from privopt.planning.synthesis import NORMAL_MEAN, WorkloadTask, cell_finding, cell_noise, loudness
-from privopt.problems.workload import Workload, cells_of
+from privopt.problems.workload import MOST_BYTES, Workload, cells_of
 
 MOST_ROUNDS = 6
 START_SLOPE, LARGEST_START, SMALLEST_START = 1.8, 0.8, 0.02
 CHOICES_SLOPE = 1.0 / 20.0
 SIZE_POWER = 2.0 / 3.0  # of a column's cells, to which its part of the start is proportional
 SELECTION = 0.07  # of what the start leaves
-HARMLESS, MOST_SMALL = 0.03, 200.0  # total variation of a marginal by noise; choices for its sake
+HARMLESS, MOST_SMALL = 0.03, 100.0  # total variation of a marginal by noise; choices for its sake
 LARGEST_MARGINAL = 2**22  # cells of a candidate
 
 
@@ -41,6 +41,17 @@ def asked(workload: Workload) -> Workload:
     """What is counted and held: every column alone, then the candidates."""
     singles = tuple((column,) for column in range(len(workload.levels)))
     return Workload(workload.levels, sets=singles + candidates(workload))
+
+
+def too_large(workload: Workload) -> str | None:
+    """Why what is counted would not fit into memory, or None."""
+    cells = sum(workload.levels) + sum(cells_of(workload.levels, columns) for columns in candidates(workload))
+    if 8 * cells <= MOST_BYTES:
+        return None
+    return (
+        f"it would hold {cells:.2g} cells of marginals, {8 * cells / 2**30:.1f} GiB; ask for fewer columns at once, "
+        "fewer column sets or coarser bins"
+    )
 
 
 def column_noise(task: WorkloadTask) -> float:

@@ -214,7 +214,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         )
     if solver.refit:
         notices.append(
-            "a refit wins where few features matter and they are weakly correlated, and wins nothing where they are "
+            "a refit wins where few features matter and they are weakly correlated, and can lose much where they are "
             "correlated; the prediction is for the parameters before it."
         )
     if solver.entry_bound is None and public.entry_bound is None and public.d > 1:

@@ -15,7 +15,7 @@ from privopt.problems.workload import Workload
 from privopt.public import Public
 
 PRESET_ROUNDS, PRESET_DRAWS = 200, 4
-LIKELIHOOD_ROUNDS, FEWEST_DRAWS, MOST_DRAWS, DRAWS_SLOPE = 20, 16, 100, 1.0 / 30.0
+LIKELIHOOD_ROUNDS, FEWEST_DRAWS, MOST_DRAWS, DRAWS_SLOPE = 20, 40, 100, 1.0 / 30.0
 
 
 def item_range(public: Public) -> float:
@@ -62,7 +62,7 @@ GAME_DEFAULTS = {"draws": default_draws, "rounds": default_rounds}
 
 
 def default_likelihood_draws(program: Any, task: WorkloadTask) -> int:
-    """kappa / 30, between 16 and 100: more of them only where each can be nearly uniform."""
+    """kappa / 30, between 40 and 100: more of them only where each can be nearly uniform."""
     del program
     return min(MOST_DRAWS, max(FEWEST_DRAWS, round(DRAWS_SLOPE * loudness(task))))
 

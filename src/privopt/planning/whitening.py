@@ -129,7 +129,8 @@ class WhiteningRule:
         gram_noise = math.sqrt(factor) * public.row_bound**2 / (public.n * mu * math.sqrt(share))
         floor = max(instance.penalty_smoothness / constants.curvature, gram_noise * math.sqrt(public.d / 2.0))
         if not instance.is_private:
-            floor = NOISELESS_FLOOR * public.row_bound**2
+            ridge = instance.penalty_smoothness / constants.curvature
+            floor = max(ridge, NOISELESS_FLOOR * public.row_bound**2)
         return cls(
             constants=constants,
             gram_noise=gram_noise,

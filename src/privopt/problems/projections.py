@@ -108,16 +108,25 @@ def project_polytope(params: Float[Array, "..."], vertices: NDArray[np.float64])
         return jnp.broadcast_to(jnp.asarray(middle, params.dtype), middle.shape).reshape(params.shape)
     flat, corners = params.reshape(-1), jnp.asarray((vertices - middle) / radius, params.dtype)
     away = (flat - jnp.asarray(middle, flat.dtype)) / radius
+    nearest, inside = _nearest_mixture(away, corners)
+    moved = jnp.asarray(middle, flat.dtype) + radius * nearest
+    return jnp.where(inside, flat, moved).reshape(params.shape)
+
+
+@jax.jit
+def _nearest_mixture(
+    away: Float[Array, " p"], corners: Float[Array, "m p"]
+) -> tuple[Float[Array, " p"], Bool[Array, ""]]:
+    """The nearest point in the convex hull of corners within the unit ball, and whether it is `away` itself."""
     direction = away / scale_of(away)
     too_far = l2_norm(direction) > FURTHEST / scale_of(away)
-    away = jnp.where(too_far, direction * (FURTHEST / l2_norm(direction)), away)
-    seen = corners - away[None]
-    columns = jnp.concatenate([seen.T / jnp.max(jnp.abs(seen)), jnp.ones((1, len(vertices)), seen.dtype)])
+    seen_from = jnp.where(too_far, direction * (FURTHEST / l2_norm(direction)), away)
+    seen = corners - seen_from[None]
+    columns = jnp.concatenate([seen.T / jnp.max(jnp.abs(seen)), jnp.ones((1, len(corners)), seen.dtype)])
     weights = non_negative_least_squares(columns, jnp.zeros(len(columns), seen.dtype).at[-1].set(1.0))
     nearest = (weights / jnp.sum(weights)) @ corners
-    rounding = 16.0 * float(jnp.finfo(params.dtype).eps)
-    inside = jnp.all(jnp.abs(nearest - away) <= rounding)
-    return jnp.where(inside, flat, jnp.asarray(middle, flat.dtype) + radius * nearest).reshape(params.shape)
+    rounding = 16.0 * float(jnp.finfo(away.dtype).eps)
+    return nearest, jnp.all(jnp.abs(nearest - away) <= rounding)
 
 
 def non_negative_least_squares(columns: Float[Array, "k m"], target: Float[Array, " k"]) -> Weights:

@@ -128,6 +128,7 @@ class BilinearGame(Game):
             size = getattr(self, name)
             if not _is_size(size):
                 raise ValueError(f"{name} must be a whole number of at least 1, got {size!r}.")
+        object.__setattr__(self, "entries", tuple(self.entries))
         low, high = self.entries
         if not (math.isfinite(low) and math.isfinite(high) and low < high):
             raise ValueError(f"entries must be finite bounds (low, high), low < high, got {self.entries!r}.")

@@ -49,7 +49,11 @@ class GroupLosses(RecordSum):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The record's capped loss around B / 2, at the place of its group."""
-        return centred_loss(self.loss, private_features @ jnp.asarray(self.at), private_target)
+        return self.contribution_at(private_features @ jnp.asarray(self.at), private_target)
+
+    def contribution_at(self, private_prediction: Scalar, private_target: Scalar) -> Array:
+        """The same, from the record's prediction."""
+        return centred_loss(self.loss, private_prediction, private_target)
 
 
 @query
@@ -71,7 +75,7 @@ class GroupLossScores(RecordSum):
         entries. `clip_unit` enforces it, with 0 taken among the entries. The range is a seminorm, so replacing a unit
         moves the sum by at most twice the radius: factor * B / (2 min q N). The constants cancel; adding them rounds
         each entry, on either data set, by at most 2^-53 times the largest entry there can be, B / min q, hence the
-        addition of 4 * 2^-53 B / min q.
+        addition of 4 * 2^-53 times that and the largest constant, doubled.
     Source:
         Gonzalez, Guzman, Paquette 2024, Algorithm 1, for one-hot payoffs.
     """
@@ -89,7 +93,8 @@ class GroupLossScores(RecordSum):
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """factor * B / (2 min q N), and what adding the constants may round."""
-        return super().sensitivity(public, sampling) + 2.0**-50 * self.radius()
+        largest = jnp.max(jnp.abs(jnp.asarray(self.constants)))
+        return super().sensitivity(public, sampling) + 2.0**-50 * (2.0 * self.radius() + largest)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """A number a group."""
@@ -98,8 +103,11 @@ class GroupLossScores(RecordSum):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The record's capped loss around B / 2 over the share of its group, at its place."""
-        private_centred = centred_loss(self.loss, private_features @ jnp.asarray(self.at), private_target)
-        return private_centred / jnp.asarray(self.divisors)
+        return self.contribution_at(private_features @ jnp.asarray(self.at), private_target)
+
+    def contribution_at(self, private_prediction: Scalar, private_target: Scalar) -> Array:
+        """The same, from the record's prediction."""
+        return centred_loss(self.loss, private_prediction, private_target) / jnp.asarray(self.divisors)
 
     def clip_unit(self, private_vector: Array) -> Array:
         """Scale one unit's vector so that its range, 0 taken among its entries, is within the radius."""
@@ -156,7 +164,7 @@ class GroupShares(RecordSum):
         return one_hot(self.loss.group_of(private_target), self.loss.groups)
 
 
-def centred_loss(loss: GroupedLoss, private_prediction: Array, private_target: Scalar) -> Array:
+def centred_loss(loss: GroupedLoss, private_prediction: Scalar, private_target: Scalar) -> Array:
     """One record's loss, capped, minus cap / 2, at the place of its group; zeros for a record in none."""
     private_place = one_hot(loss.group_of(private_target), loss.groups)
     private_loss = jnp.clip(loss.value(private_prediction, private_target), 0.0, loss.cap)

@@ -83,6 +83,11 @@ def held_game(mean: Any, name: str) -> BilinearGame:
             f"{name} is a function of PayoffMeans, and {mean.query.name} is held: its sensitivity rests on how payoffs "
             "are made."
         )
+    if type(mean.query.game) is not BilinearGame:
+        raise TypeError(
+            f"{name} rests on the half-range of a BilinearGame, which no clip enforces, and "
+            f"{type(mean.query.game).__name__} may state another: ask for PlayerGradient, which clips."
+        )
     return mean.query.game
 
 

@@ -51,7 +51,7 @@ class TableAnswer(FunctionOfMean):
     def value(self, private_mean: Vector) -> Any:
         """See the class."""
         workload = held_workload(self.name, self.mean, MarginalMeans)
-        values = np.clip(np.nan_to_num(np.asarray(self.values, np.float64), nan=0.0), 0.0, 1.0)
+        values = np.clip(np.nan_to_num(np.asarray(self.values, np.float64), nan=0.0), 0.0, 1.0).reshape(-1)
         return private_mean[workload.slices[self.place]] @ values
 
 

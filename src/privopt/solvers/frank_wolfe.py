@@ -59,7 +59,7 @@ class FrankWolfe(StepwiseSolver):
             privacy.
         refit: whether the parameters are fitted anew on the features that the steps selected, from zero, by 20 steps of
             private gradient descent within the set. It wins where few features matter and they are weakly correlated,
-            and wins nothing where they are correlated.
+            and can lose much where they are correlated.
         selection_share: of the cost (of its rho), what the steps take where a refit follows.
     Guarantee:
         Choices of bounded range and Gaussian releases, all of them fixed beforehand: (epsilon, delta)-DP by the best

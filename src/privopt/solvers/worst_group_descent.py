@@ -34,6 +34,8 @@ from privopt.solvers.group_findings import findings, weights_picture
 from privopt.solvers.group_weights import GroupPlayer
 from privopt.solvers.guarded import guarded
 
+STEADY = 4.0  # largest weight over a share at which unclipped steps keep their size
+
 
 class WorstGroupState(NamedTuple):
     """Where the descent stands; every entry is a function of released values."""
@@ -51,7 +53,8 @@ class WorstGroupDescent(Solver):
         noise_multiplier: z of the whole run: all its releases together cost what one Gaussian release of noise
             multiplier z would. The gradients have what the shares below leave.
         steps: T, at least 0; 0 returns the start and spends nothing.
-        step_size: eta, in params^2 / objective units.
+        step_size: eta, in params^2 / objective units; where nothing is clipped, shortened where a weight over its
+            share passes 4.
         clip: C, the largest norm of one unit's weighted gradient.
         balanced: whether records' gradients are shortened without regard to their labels, see `GroupedGradient`.
         ascent: of the weights: y_t is in proportion to sqrt(share) times the exponential of `ascent` times the sum
@@ -188,7 +191,10 @@ class WorstGroupDescent(Solver):
             gradient = curator.release(asked, self.mechanism())
             if play is not None:
                 play.see(state.params)
-            state = _step(state, gradient, ratio=2.0 / (t + 2.0), step_size=self.step_size, problem=problem)
+            step_size = self.step_size
+            if math.isinf(self.clip):  # nothing else keeps a rare group's weighted curvature down
+                step_size /= max(1.0, float(np.max(weights / divisors)) / STEADY)
+            state = _step(state, gradient, ratio=2.0 / (t + 2.0), step_size=step_size, problem=problem)
         found = dict(findings(loss, shares, play, self._loss_noise(curator.public, loss)))
         if self.report_share:
             sums = curator.release(GroupLosses(loss=loss, at=state.average), self._once(self.report_share))

@@ -27,7 +27,8 @@ from privopt.result import Outcome, Status
 from privopt.solvers.fields import derived, number
 from privopt.solvers.program import Defaults
 from privopt.synthesis.base import Synthesizer
-from privopt.synthesis.mixture_fit import Logits, Measured, MixtureFit, first_logits
+from privopt.synthesis.mixture_fit import Logits, Measured, MixtureFit, first_logits, nearest_shares
+from privopt.synthesis.product_mixture import ProductMixture
 from privopt.synthesis.totals import total_weight
 
 
@@ -37,7 +38,7 @@ class AdaptiveMarginals(Synthesizer):
 
     Attributes:
         noise_multiplier: z of the whole run, see `Synthesizer`.
-        rounds: how often the model is fitted anew, at least 0; 0 measures the columns one by one and no more.
+        rounds: how often the model is fitted anew, at least 0; with 0 columns are independent.
         choices: marginals chosen a round, without replacement within one.
         start_share: of the budget, for the columns one by one.
         selection_share: of the rest, for choosing; what remains measures.
@@ -74,7 +75,10 @@ class AdaptiveMarginals(Synthesizer):
         """Marginals of a coded table."""
         if problem.queries is not None:
             return "it models marginals, and the workload has queries; use query-game-ml"
-        return super().applicable(problem, public)
+        there = len(planning.candidates(problem))
+        if self.rounds and self.choices and self.choices > there:
+            return f"it is to choose {self.choices} marginals a round, and the workload has {there} of several columns"
+        return super().applicable(problem, public) or planning.too_large(problem)
 
     def event(self, public: Public) -> Event:
         """The columns, then choices and measurements."""
@@ -112,10 +116,13 @@ class AdaptiveMarginals(Synthesizer):
         measured = {
             i: Measured((i,), column / total, _precision(starts[i])) for i, column in enumerate(released)
         }
+        if self.chosen == 0:
+            alone = [nearest_shares(one.shares) for one in measured.values()]
+            return Outcome(ProductMixture.independent(alone), Status.FINISHED)
         rng = np.random.default_rng(self.seed)
         logits = first_logits([one.shares for one in measured.values()], self.components, rng)
         logits = self._fit(logits, held, measured)
-        for _ in range(self.rounds if self.chosen else 0):
+        for _ in range(self.rounds):
             curator.announce("choosing marginals")
             for place in self._choose(curator, mean, held, logits, total):
                 one = self._measure(curator, mean, held, place, total)

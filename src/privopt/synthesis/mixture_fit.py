@@ -143,6 +143,10 @@ def _unproducts(factors: Sequence[Matrix], pulled: Matrix) -> list[Matrix]:
     """The gradient in each factor of `row_products`, from that in the products."""
     if len(factors) == 1:
         return [pulled]
+    if len(factors) == 2:
+        fast, slow = factors
+        cells = pulled.reshape(len(pulled), slow.shape[1], fast.shape[1])
+        return [np.matmul(slow[:, None, :], cells)[:, 0], np.matmul(cells, fast[:, :, None])[:, :, 0]]
     letters = string.ascii_lowercase[: len(factors)]  # the products' row axis is "z"
     cells = pulled.reshape(len(pulled), *(factor.shape[1] for factor in reversed(factors)))
     slopes: list[Matrix] = []

@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import jax
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,6 +20,7 @@ from privopt.planning import query_games as planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.plan import Finding
 from privopt.planning.synthesis import WorkloadTask, small_universe
+from privopt.precision import double_precision
 from privopt.problems.workload import Workload
 from privopt.public import Public
 from privopt.queries.marginals import MarginalMeans
@@ -145,8 +147,15 @@ class Session:
         guess = float(values @ self._weights)
         if self._test is None:
             return guess
+        if jax.config.read("jax_enable_x64"):
+            return self._tested(self._test, values, guess)
+        with double_precision():
+            return self._tested(self._test, values, guess)
+
+    def _tested(self, test: Stream, values: NDArray[np.float64], guess: float) -> float:
+        """The guess if it passes the test, else an answer from the data."""
         error = TableAnswerError(mean=self._mean, values=values, place=0, modelled=guess)
-        if not bool(self._test.ask("answer", error)):
+        if not bool(test.ask("answer", error)):
             return guess
         noise = self._program.gaussian((1.0 - self._program.tests_share) / self._program.updates)
         found = float(self._curator.release(TableAnswer(mean=self._mean, values=values, place=0), noise))

@@ -68,14 +68,22 @@ def all_noise(task: WorkloadTask) -> float:
 def automatic_synthesizer(task: WorkloadTask) -> SynthesizerChoice:
     """The default choice, from public numbers.
 
-    Queries that are no marginals: the game with a likelihood refit. Marginals of a table whose cells can all be
+    Queries that are no marginals: Gaussian noise on all of them where it is faint (0.03 of their range), else the game
+    with a likelihood refit. Marginals of a table whose cells can all be
     weighed: Gaussian noise on all of them, where that noise is faint (a mean total variation of 0.03) or marginals are
     small (16 cells on average) and not many (10 sqrt(kappa)); MWEM for many small ones. Everything else: adaptive
     marginals. Measured: `docs/synthetic-data.md`.
     """
     workload = task.problem
     if workload.queries is not None:
-        return SynthesizerChoice(QueryGameML(), "the workload has queries that are no marginals")
+        noise = math.sqrt(workload.size) / loudness(task)
+        if noise <= FAINT:
+            reason = f"noise on all {workload.size:,} queries is faint, {noise:.2g} of a query's range"
+            return SynthesizerChoice(GaussianMarginals(), reason)
+        return SynthesizerChoice(
+            QueryGameML(),
+            f"noise on all {workload.size:,} queries would be loud, {noise:.2g} of a query's range",
+        )
     if workload.universe > MOST_CELLS:
         return SynthesizerChoice(
             AdaptiveMarginals(), f"the joint table has {workload.universe:.2g} cells, too many to weigh each"
