@@ -111,7 +111,7 @@ def test_the_papers_step_costs_a_small_part():
 
 
 def test_open_steps_and_draws_have_the_least_bound():
-    public = Public(n=20_000, d=200, row_bound=15.0)
+    public = Public(n=4000, d=200, row_bound=15.0)
     task = Task(BilinearGame(rows=100, columns=100), public, BUDGET)
     chosen = SaddleMirrorDescent().configure(task)
     assert chosen.draws == 1  # linear in both players
