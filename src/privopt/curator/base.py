@@ -190,8 +190,10 @@ class Curator(abc.ABC):
                 "a stream is fed from the curator that opened it, or from a block of its units: no other curator's "
                 "units have paid for it."
             )
-        shared = {item for item, lineage in enumerate(entered) if share_units(lineage, source.lineage)}
-        if not mechanism.admits(frozenset(shared | {len(entered)})):
+        items: Sequence[int] = range(len(entered))
+        if source.lineage:  # everybody shares a unit with all parts
+            items = [item for item in items if share_units(entered[item], source.lineage)]
+        if not mechanism.admits(frozenset((*items, len(entered)))):
             raise ValueError(
                 f"item {len(entered)} of {mechanism!r} would hold units of earlier items, more often than the stream "
                 "was charged for: feed it from disjoint blocks (`blocks`), or declare the participation."
