@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from privopt.estimators.selection import PrivateSearchCV
     from privopt.estimators.synthetic_data import SyntheticData
     from privopt.games.best_response import BestResponse
+    from privopt.games.bias_reduced_mirror_descent import BiasReducedMirrorDescent
+    from privopt.games.boosted_saddle import BoostedSaddle
     from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
     from privopt.games.noisy_matrix import NoisyMatrix
     from privopt.games.saddle_gradient_descent import SaddleGradientDescent
@@ -83,7 +85,9 @@ __all__ = [
     "AdaptiveGradientDescent",
     "AnytimeMirrorDescent",
     "BestResponse",
+    "BiasReducedMirrorDescent",
     "BilinearGame",
+    "BoostedSaddle",
     "Budget",
     "ContinuousSpider",
     "CurvatureProbe",
@@ -190,6 +194,8 @@ _HOME = {
     "NoisyMatrix": "privopt.games.noisy_matrix",
     "NoisyExponentiatedGradient": "privopt.games.noisy_exponentiated_gradient",
     "BestResponse": "privopt.games.best_response",
+    "BiasReducedMirrorDescent": "privopt.games.bias_reduced_mirror_descent",
+    "BoostedSaddle": "privopt.games.boosted_saddle",
     "SVRG": "privopt.solvers.svrg",
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
