@@ -1,5 +1,6 @@
 """Functions of held means: no unit moves one further than it states, and only its handle is ever seen."""
 
+import dataclasses
 import warnings
 
 import numpy as np
@@ -13,6 +14,7 @@ from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
 from privopt.errors import PlanMismatch
+from privopt.games.gradients import Gradients
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import EveryUnit, Poisson
@@ -25,6 +27,7 @@ from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
 from privopt.queries.base import FunctionOfMean, query, static
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
+from privopt.queries.player_gradient import PlayerGradient
 
 RELATIONS = ("replace-one", "add-or-remove-one")
 LAYOUTS = ("dense", "csr users")
@@ -204,3 +207,76 @@ def test_a_gradient_of_something_else_that_is_held_is_refused():
     mean = curator.hold_mean(EVERY_QUERY["average of a unit"])
     with pytest.raises(TypeError, match="is a function of PayoffMeans"):
         PayoffGradient(mean=mean, who="x", play=np.ones(3)).sensitivity(units.public)
+
+
+@query
+class TwoForOne(FunctionOfMean):
+    """Says that it is a number, and is two."""
+
+    mean: object = static()
+
+    def sensitivity(self, public, sampling=EveryUnit()):
+        return self.mean.sensitivity
+
+    def shape(self, public):
+        return ()
+
+    def value(self, private_mean):
+        return private_mean[:2]
+
+
+def test_a_value_of_another_shape_than_stated_is_not_released():
+    curator = LocalCurator(units_of(rows()), Unlimited(Relation.REPLACE_ONE))
+    mean = curator.hold_mean(PayoffMeans(game=GAME))
+    with pytest.raises(ValueError, match=r"states the shape \(\), but its value has another"):
+        curator.release(TwoForOne(mean=mean), Gaussian(1.0))
+
+
+def test_a_handle_cannot_be_told_another_sensitivity():
+    curator = LocalCurator(units_of(rows()), Unlimited(Relation.REPLACE_ONE))
+    mean = curator.hold_mean(PayoffMeans(game=GAME))
+    with pytest.raises(dataclasses.FrozenInstanceError, match="sensitivity"):
+        mean.sensitivity = 0.0
+
+
+class Understated(BilinearGame):
+    """A game of somebody's own, which states too small a half-range."""
+
+    @property
+    def half_range(self):
+        return 0.01
+
+
+def test_a_half_range_that_nothing_enforces_is_not_believed():
+    curator = LocalCurator(units_of(rows()), Unlimited(Relation.REPLACE_ONE))
+    game = Understated(rows=SIZE, columns=SIZE)
+    mean = curator.hold_mean(PayoffMeans(game=game))
+    with pytest.raises(TypeError, match="which no clip enforces"):
+        PayoffGradient(mean=mean, who="x", play=np.ones(SIZE) / SIZE).sensitivity(curator.public)
+    assert Gradients.on(curator, game).held is None
+
+
+def test_what_a_stream_refuses_has_entered_nothing():
+    """A refused item must not shift the ones after it, which other units have paid for."""
+    units = units_of(rows())
+    curator = LocalCurator(units, Unlimited(Relation.REPLACE_ONE))
+    sampler = VertexSampler(
+        item_weights=(1.0, 1.0, 0.0),
+        temperatures=(1.0, 1.0, 1.0),
+        draws=(1, 1, 1),
+        participation=((0,), (1, 2)),
+        largest_item=10.0,
+    )
+    stream, blocks = curator.stream("plays", sampler, (SIZE,)), curator.blocks(2)
+    other = curator.hold_mean(PayoffMeans(game=GAME))
+    asked = PayoffGradient(mean=other, who="x", play=np.ones(SIZE) / SIZE)
+    gradient = PlayerGradient(
+        game=GAME, who="x", x=np.ones(SIZE) / SIZE, y=np.ones(SIZE) / SIZE, half_range=1.0
+    )
+    stream.ask("draw")
+    with pytest.raises(ValueError, match="another curator holds"):
+        stream.ask("add", asked, on=blocks[0])
+    stream.ask("add", gradient, on=blocks[1])
+    stream.ask("draw")
+    with pytest.raises(ValueError, match="would hold units of earlier items"):
+        stream.ask("add", gradient, on=blocks[1])

@@ -172,3 +172,11 @@ def test_what_is_public_of_a_coded_table_survives_a_trip_through_json():
     stored = json.loads(json.dumps(dataclasses.asdict(public) | {"relation": "replace-one"}))
     assert Public(**(stored | {"relation": public.relation})) == public
     assert hash(Public(**(stored | {"relation": public.relation}))) == hash(public)
+
+
+@pytest.mark.parametrize(("dtype", "level"), [(np.float16, 2052), (np.float32, 2**24 + 4)])
+def test_a_missing_value_stays_in_its_column_where_its_code_has_no_float(dtype, level):
+    """level - 1 may round up to level in a narrow format, which is the first cell of the next column."""
+    codes = np.array([[np.nan, 0], [1, 1], [2, 0]], dtype)
+    kept = Units.from_codes(codes, levels=(level, 3)).private_features
+    assert kept[:, 0].tolist() == [level - 1, 1, 2]

@@ -50,3 +50,13 @@ def test_as_many_values_as_rows_and_as_many_columns_as_declared_are_needed():
         group_codes(["a", "b"], [("a", "x"), ("b", "x")], 2)
     with pytest.raises(ArgumentError, match="has 2 columns"):
         group_codes([("a", "x"), ("b", "x")], ["a", "b"], 2)
+
+
+@pytest.mark.parametrize("odd", [None, ("a", "b", "x"), "a", 3])
+@pytest.mark.parametrize("place", [0, 2])
+def test_no_record_decides_how_many_columns_a_list_has(odd, place):
+    features = [("a", "b"), ("b", "a"), ("a", "b")]
+    features[place] = odd
+    expected = [0, 1, 0]
+    expected[place] = -1
+    assert group_codes(features, [("a", "b"), ("b", "a")], 3).tolist() == expected

@@ -421,3 +421,61 @@ def test_the_price_bounds_the_renyi_divergence_of_all_transcripts(
     wrong = [rho / 4, rho / 2]
     wrong += [2 * float(np.sum(last**2)) / 8] if schedule == "full" else [2 * float(np.max(last**2)) / 8]
     assert all(price < worst for price in wrong)
+
+
+# What is declared is held -----------------------------------------------------------------------------------------
+
+
+def test_a_step_without_draws_hides_no_price() -> None:
+    """0 draws at an infinite range cost nothing; what the other steps cost must not be lost in 0 times infinity."""
+    sampler = VertexSampler(
+        item_weights=(5.0, 1.0),
+        temperatures=(0.0, 1.0, 1e200),
+        draws=(1, 100, 0),
+        participation=((0, 1),),
+        largest_item=1.0,
+    )
+    assert sampler.pure_epsilon() == pytest.approx(500.0)
+    assert sampler.event() == SelectionsEvent(pytest.approx(100 * 25 / 8), pytest.approx(500.0))
+
+
+def test_a_schedule_cannot_be_changed_after_it_was_priced() -> None:
+    draws: Any = [1, 1]
+    sampler = VertexSampler(
+        item_weights=(1.0,), temperatures=(0.0, 1.0), draws=draws, participation=((0,),), largest_item=1.0
+    )
+    draws[1] = 1000
+    assert sampler.draws == (1, 1)
+
+
+def test_items_are_held_to_their_declared_size_and_lose_nothing_within_it() -> None:
+    sampler = VertexSampler(
+        item_weights=(1.0,), temperatures=(0.0, 1.0), draws=(1, 1), participation=((0,),), largest_item=2.0
+    )
+    for item, kept in (
+        ([1e17, 1e17 + 64.0, 1e17 + 16.0], [0.0, 4.0, 4.0]),
+        ([-2.0, 2.0, 1.0], [0.0, 4.0, 3.0]),
+        ([5.0, 5.0, 5.5], [0.0, 0.0, 0.5]),
+        ([0.0, 1e300, math.nan], [0.0, 4.0, 0.0]),
+    ):
+        state = sampler.open(NoiseSource(seed=0), (3,))
+        sampler.draw(state, NoiseSource(seed=0))
+        sampler.add(state, NoiseSource(seed=0), np.array(item), 1.0)
+        np.testing.assert_array_equal(state.private_scores, kept)
+
+
+def test_holding_items_to_their_size_widens_no_range() -> None:
+    rng = np.random.default_rng(0)
+    sampler = VertexSampler(
+        item_weights=(1.0,), temperatures=(0.0, 1.0), draws=(1, 1), participation=((0,),), largest_item=1.0
+    )
+    for _ in range(500):
+        item = rng.normal(size=4) * 10.0 ** rng.uniform(-2, 2)
+        other = item + rng.normal() * 10.0 ** rng.uniform(-2, 3) + rng.uniform(0, 1, 4)
+        scores = []
+        for one in (item, other):
+            state = sampler.open(NoiseSource(seed=0), (4,))
+            sampler.draw(state, NoiseSource(seed=0))
+            sampler.add(state, NoiseSource(seed=0), one, 1.0)
+            scores.append(state.private_scores)
+        assert np.ptp(scores[0] - scores[1]) <= np.ptp(item - other) * (1 + 1e-9) + 1e-9
