@@ -84,7 +84,7 @@ def test_a_result_of_many_releases_prints_in_ten_short_lines(result: Result) -> 
 def test_a_notebook_shows_a_small_table_that_needs_nothing_from_elsewhere(result: Result, name: str) -> None:
     page = cards(result)[name]._repr_html_()
     found = Tags(page)
-    assert len(page) < 20_000
+    assert len(page) < 30_000
     assert not found.open
     assert set(found.tags) <= {"div", "p", "b", "table", "tbody", "tr", "th", "td"}
     assert found.attributes <= {"style", "scope"}

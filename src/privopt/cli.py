@@ -203,3 +203,7 @@ def audit_map(
 def main() -> None:
     """The entry point of the `privopt` command."""
     app()
+
+
+if __name__ == "__main__":
+    main()

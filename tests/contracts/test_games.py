@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.contracts.game_cases import EVERY_GAME, GAMES, IDS, as_units, neighbours, toy_rows
+from tests.contracts.game_cases import EVERY_GAME, GAME_PAIRS, GAMES, as_units, neighbours, toy_rows
 from tests.contracts.test_solvers import priced
 
 from privopt.curator.audit import Audit
@@ -33,7 +33,7 @@ def run(case, relation, curator_type, *units, seed=3):
     return curator, solver, solver.solve(curator, case.game)
 
 
-@pytest.fixture(scope="module", params=GAMES, ids=IDS)
+@pytest.fixture(scope="module", params=GAME_PAIRS)
 def solved(request):
     case, relation = request.param
     units = as_units(case, *toy_rows(case), relation)
@@ -74,7 +74,7 @@ def test_strategies_lie_in_their_sets(solved):
 
 
 @pytest.mark.parametrize("kind", NEIGHBOURS)
-@pytest.mark.parametrize(("case", "relation"), GAMES, ids=IDS)
+@pytest.mark.parametrize(("case", "relation"), GAMES)
 def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind):
     features, targets = toy_rows(case)
     left, right = neighbours(case, relation, features, targets, NEIGHBOURS[kind](features[3]))
@@ -84,7 +84,7 @@ def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind
 
 
 @pytest.mark.parametrize("value", [np.nan, 1e300])
-@pytest.mark.parametrize(("case", "relation"), GAMES, ids=IDS)
+@pytest.mark.parametrize(("case", "relation"), GAMES)
 def test_hopeless_data_raises_nothing_and_gives_finite_strategies(case, relation, value):
     features, targets = toy_rows(case)
     units = as_units(case, np.full_like(features, value), targets, relation)

@@ -47,9 +47,18 @@ def test_as_many_values_as_rows_and_as_many_columns_as_declared_are_needed():
     with pytest.raises(ArgumentError, match="give as many values as rows"):
         group_codes(np.zeros((2, 2, 2)), ["a", "b"], 2)
     with pytest.raises(ArgumentError, match="has 1 columns and sensitive_values says otherwise"):
-        group_codes(["a", "b"], [("a", "x"), ("b", "x")], 2)
+        group_codes(np.array(["a", "b"]), [("a", "x"), ("b", "x")], 2)
     with pytest.raises(ArgumentError, match="has 2 columns"):
-        group_codes([("a", "x"), ("b", "x")], ["a", "b"], 2)
+        group_codes(np.array([("a", "x"), ("b", "x")]), ["a", "b"], 2)
+    assert group_codes(["a", "b"], [("a", "x"), ("b", "x")], 2).tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("stranger", [None, 2.5, "\ud800", float("nan"), 10**400], ids=range(5))
+@pytest.mark.parametrize("container", [list, lambda cells: {"g": cells}], ids=["list", "dictionary"])
+def test_one_cell_changes_no_other_records_group(stranger, container):
+    """Columns of a dictionary are lists of values, whose type no single cell decides."""
+    cells = [2**53 + 1, 7, 2**53 + 1, stranger]
+    assert group_codes(container(cells), [2**53 + 1, 7], 4).tolist()[:3] == [0, 1, 0]
 
 
 @pytest.mark.parametrize("odd", [None, ("a", "b", "x"), "a", 3])

@@ -19,14 +19,18 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.problems.grouped_loss import GroupedLoss
+from privopt.problems.workload import Workload
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, RecordSum, UnitSum, clip_to_ball, query, static
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.gradient_norms import GradientNorms
+from privopt.queries.group_losses import GroupShares
 from privopt.queries.hessian import NewtonDirection
 from privopt.queries.holdout_scores import HoldoutScores
+from privopt.queries.marginals import MarginalMeans
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.safeguards import stated_sensitivity
 from privopt.queries.second_moment import SecondMoment
@@ -314,6 +318,8 @@ BELOW: dict[type[MeanQuery], Any] = {
     ),
     ColumnMagnitudes: ColumnMagnitudes(levels=3, columns=D),
     TotalWeight: TotalWeight(),
+    GroupShares: GroupShares(loss=GroupedLoss(losses.logistic, 3)),
+    MarginalMeans: MarginalMeans(workload=Workload((3, 2), sets=((0,), (0, 1)))),
 }
 
 

@@ -165,7 +165,7 @@ def _run_in(solver, curator, coordinates):
     from privopt.precision import double_precision
 
     with double_precision():
-        params, _, _ = solver.run_in(curator, LOGISTIC, np.zeros(3), coordinates)
+        params, *_ = solver.run_in(curator, LOGISTIC, np.zeros(3), coordinates)
     return np.asarray(params)
 
 

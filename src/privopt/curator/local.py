@@ -224,7 +224,7 @@ class LocalCurator(Curator):
                     f"{query.name} asks for a mean that another curator holds: ask the curator that holds it."
                 )
             with np.errstate(all="ignore"):  # a warning must not depend on the data
-                return _shaped(query, query.value(self._private_means[query.mean]), self.public)
+                return _shaped(query, query.value(self._private_means[query.mean]), query.mean.public)
         if isinstance(query, ArgminQuery):
             return partial(query.minimise, self.public, *self.private_engine.records())
         if isinstance(query, PassQuery):

@@ -51,7 +51,7 @@ def _columns(private_features: Any, width: int) -> list[list[Any]]:
     is in no group, whichever row it is.
     """
     if isinstance(private_features, Mapping):
-        private_features = pd.DataFrame(private_features)
+        return [_cells(private_column) for private_column in private_features.values()]
     if isinstance(private_features, pd.DataFrame):
         return [_cells(private_features.iloc[:, place]) for place in range(private_features.shape[1])]
     if hasattr(private_features, "dtype") or hasattr(private_features, "__array__"):
@@ -68,13 +68,20 @@ def _columns(private_features: Any, width: int) -> list[list[Any]]:
 
 def _row(private_row: Any, width: int) -> Any:
     """The cells of one row of a list; None for each where it has another number of them."""
-    if isinstance(private_row, list | tuple):
-        return private_row if len(private_row) == width else (None,) * width
-    return (private_row,) if width == 1 else (None,) * width
+    if width == 1:
+        return (private_row,)
+    return (
+        private_row
+        if isinstance(private_row, list | tuple) and len(private_row) == width
+        else (None,) * width
+    )
 
 
 def _cells(private_column: Any) -> list[Any]:
-    return np.asarray(private_column, dtype=object).tolist()
+    """The cells of a column, each by itself: no cell settles the type of another."""
+    if hasattr(private_column, "dtype"):
+        return np.asarray(private_column, dtype=object).tolist()
+    return list(private_column)
 
 
 def _place(places: Mapping[Any, int], private_key: Any) -> int:

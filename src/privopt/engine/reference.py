@@ -218,8 +218,8 @@ def group_parts(units: Units, private_draw: GroupDraw) -> Iterator[Units]:
 
 def checked(query: MeanQuery, public: Public) -> MeanQuery:
     """A query that an engine sums over such rows, by public facts."""
-    query.require_rows(public)
     if isinstance(query, RecordSum | UnitSum):
+        query.require_rows(public)
         return query
     raise TypeError(f"the engine sums a RecordSum or a UnitSum, got {type(query).__name__}.")
 

@@ -73,6 +73,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         (1, 3)
         >>> model.privacy_.epsilon <= 1.0
         True
+
     Source:
         Sagawa, Koh, Hashimoto, Liang 2020; the private form is ours.
     """
@@ -105,7 +106,8 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
             y: (rows,) labels.
             groups: (rows,) user keys, see `PrivateLinearModel.fit`; not the groups that are compared.
             sensitive_features: (rows,) values, or (rows, k) of k columns together: an array, a series, a data frame or
-                a list; the name of a column of a data frame X, or a tuple of names. None: all records are one group.
+                a list; the name of a column of a data frame X, or a tuple of names. None, where no
+                groups are declared: all records are one group.
             observer: see `PrivateLinearModel.fit`.
         Raises:
             ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
@@ -113,7 +115,14 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         """
         if y is None:
             raise ValueError("FairClassifier requires y to be passed, but the target y is None.")
-        known = self._groups() if sensitive_features is not None else self._groups().alone()
+        known = self._groups()
+        if sensitive_features is None:
+            if len(known.values) > 1:
+                raise ValueError(
+                    f"sensitive_features is missing: sensitive_values declares {len(known.values)} groups. Give each "
+                    "record's, or leave sensitive_values and shares out, and all records are one group."
+                )
+            known = known.alone()
         private_labels = column_or_1d(cells.targets(y, labels=True), warn=True)
         target = self._grouped(known, private_labels)
         private_groups = sensitive_codes(X, sensitive_features, known, len(private_labels))

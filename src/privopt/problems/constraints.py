@@ -40,6 +40,7 @@ from privopt.problems.projections import (
     project_simplex,
 )
 
+LARGEST_RADIUS = 1e100  # of a set: beyond it squares of lengths leave float64
 Params: TypeAlias = Float[Array, "..."]
 
 
@@ -398,5 +399,7 @@ class Product(Constraint):
 
 
 def _require_radius(radius: float) -> None:
-    if not (0.0 < radius < math.inf):
-        raise ValueError(f"radius must be positive and finite, got {radius!r}: use Unconstrained() for none.")
+    if not (0.0 < radius <= LARGEST_RADIUS):
+        raise ValueError(
+            f"radius must be positive and at most {LARGEST_RADIUS:g}, got {radius!r}: use Unconstrained() for none."
+        )

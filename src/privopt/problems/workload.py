@@ -43,6 +43,9 @@ class Workload:
     sets: tuple[tuple[int, ...], ...] = ()
     queries: Any = None
 
+    def __init_subclass__(cls) -> None:
+        raise TypeError("Workload has no subclasses: sensitivities rest on how its cells are numbered.")
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", checked_levels(self.levels))
         object.__setattr__(self, "sets", _checked_sets(self.sets, len(self.levels)))
