@@ -17,7 +17,7 @@ from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import BoundedRangeEvent
 from privopt.planning.forecast import Forecast
-from privopt.planning.game_forecast import GAP, game_notices, trivial_gap
+from privopt.planning.game_forecast import GAP, game_notices
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame, Game, Player, Who
 

@@ -50,7 +50,7 @@ def drawn_rho(solver: Any, task: Task[Game]) -> float:
 
 
 def strength(task: Task[Game], rho: float | None = None) -> float:
-    """n sqrt(rho), of as many units as would be moved as far under replace-one; rho is the budget's unless it is said."""
+    """n sqrt(rho), of as many units as would be moved as far under replace-one; rho is the budget's unless said."""
     spent = equivalent_rho(task) if rho is None else rho
     return 2.0 * task.public.n / task.public.relation.factor * math.sqrt(spent)
 
