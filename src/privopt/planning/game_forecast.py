@@ -19,7 +19,7 @@ from privopt.planning.sampled_dual_averaging import (
     step_weight,
 )
 from privopt.planning.task import Task
-from privopt.problems.saddle import BilinearGame, Game, Player
+from privopt.problems.saddle import BilinearGame, Game, Player, Who
 from privopt.public import Public
 
 GAP = "duality gap"
@@ -44,7 +44,7 @@ def drawn_rho(solver: Any, task: Task[Game]) -> float:
     if not task.is_private or solver.steps < 2:
         return equivalent_rho(task)
     shares = price_shares(task.problem)
-    drawing = [who for who in shares if solver.draws_vertices(who)]
+    drawing: list[Who] = [who for who in shares if solver.draws_vertices(who)]
     spent = sum(solver.sampler(who, task.public).rho() for who in drawing)
     return spent / sum(shares[who] for who in drawing) if drawing else equivalent_rho(task)
 
