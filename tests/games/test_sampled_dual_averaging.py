@@ -213,3 +213,33 @@ def test_findings_say_what_was_drawn():
     assert found.x_rho == sampler.rho()
     assert found.x_range == pytest.approx(max(sampler.range_bounds(range(5))))
     assert sum(found.y_weights) == pytest.approx(1.0)
+
+
+def typical(solver, budget=None):
+    """The predicted gap, and what is said of it."""
+    game = BilinearGame(rows=40, columns=40, offsets=True)
+    task = Task(game, Public(n=20_000, d=game.width, row_bound=game.row_bound), budget or Budget(1.0, 1e-6))
+    plan = solver.plan(task)
+    return plan.predicted_excess, plan.prediction
+
+
+def test_without_two_steps_the_trivial_gap_is_predicted():
+    for steps in (0, 1):
+        gap, meaning = typical(SampledDualAveraging(steps=steps))
+        assert gap == 2.0
+        assert "uniform" in meaning
+
+
+def test_nothing_is_predicted_of_steps_that_nobody_measured():
+    usual, _ = typical(SampledDualAveraging())
+    assert 0 < usual < 0.1
+    for steps in (3, 1000):
+        gap, meaning = typical(SampledDualAveraging(steps=steps))
+        assert gap is None
+        assert "far from the default" in meaning
+
+
+def test_pure_privacy_is_predicted_to_be_dearer():
+    with_delta, _ = typical(SampledDualAveraging())
+    pure, _ = typical(SampledDualAveraging(), Budget(1.0, 0.0))
+    assert pure > 1.2 * with_delta

@@ -3,19 +3,22 @@ import functools
 import json
 import math
 import pickle
+import re
 import time
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support import report_samples as samples
 
+import privopt
 from privopt.ledger.events import Repeated, RoundingEvent
 from privopt.public import Relation
 from privopt.report.explain import price, utility_assumptions
 from privopt.report.figures import schedule_figure
 from privopt.report.model import MOST_ROWS, ModelSummary
-from privopt.report.page import combined_html, combined_json, joint_price, save_combined
+from privopt.report.page import _release_row, combined_html, combined_json, joint_price, save_combined
 from privopt.report.releases import MOST_SCHEDULE_POINTS, group_releases
 from privopt.report.report import PrivacyReport
 from privopt.report.technical import technical
@@ -372,3 +375,17 @@ def test_a_report_says_what_rounding_takes_of_delta() -> None:
     ]
     assert "within a total variation of 1 × 10⁻¹¹" in point.text.replace("\xa0", " ")
     assert "(1 + e^ε) times as much" in point.text
+
+
+def test_a_report_of_a_game_speaks_of_draws() -> None:
+    game = privopt.BilinearGame(rows=6, columns=6)
+    records = np.random.default_rng(0).choice([-1.0, 1.0], size=(400, game.width))
+    units = privopt.Units.from_arrays(records, row_bound=game.row_bound)
+    report = privopt.minimax(
+        game, units, budget=privopt.Budget(1.0, 1e-6), solver="sampled-dual-averaging"
+    ).report
+    text = Page(report.to_html()).text
+    assert "noisy answer" not in text
+    assert re.search(r"exponential-mechanism selections, rho [0-9.e-]+ in all", text)
+    drawn = [group for group in report.releases if group.is_drawn]
+    assert {_release_row(report, group)["Largest change by one record"] for group in drawn} == {"—"}

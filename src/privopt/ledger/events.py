@@ -135,9 +135,7 @@ class SelectionsEvent(_Leaf):
         check_positive(self, "epsilon", "selections that cannot depend on data are NoEvent()")
 
     def describe(self) -> str:
-        return (
-            f"exponential-mechanism selections, rho {short(self.rho)} (epsilon {short(self.epsilon)}) in all"
-        )
+        return f"exponential-mechanism selections, rho {short(self.rho)} in all"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from privopt.ledger import accounting
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import BoundedRangeEvent
 from privopt.planning.forecast import Forecast
-from privopt.planning.game_forecast import GAP, game_notices, trivial_gap
+from privopt.planning.game_forecast import GAP, game_notices
 from privopt.planning.task import Task
 from privopt.problems.saddle import BilinearGame, Game, Player, Who
 
@@ -135,10 +135,18 @@ def forecast(solver: Any, task: Task[Game], of_run: Forecast) -> Forecast:
     """
     public, budget = task.public, task.budget
     parts = division(solver, task.problem.players.values(), public.n)
-    gap = trivial_gap(task.problem) if of_run.excess is None else of_run.excess
-    notices = [ONE_RUN_IS_BETTER.format(parts.runs, parts.run_size, public.n), *game_notices(task, gap)]
+    gap = of_run.excess
+    notices = [
+        ONE_RUN_IS_BETTER.format(parts.runs, parts.run_size, public.n),
+        *game_notices(task, 0.0 if gap is None else gap),
+    ]
     if task.is_private:
         price = accounting.epsilon(solver.event(public), budget.delta, public.relation, near=budget.epsilon)
         if price < 0.999 * budget.epsilon:
             notices.append(PART_OF_BUDGET.format(price, budget.epsilon))
-    return Forecast(excess=gap, meaning="of one run on its part", notices=tuple(notices), measure=GAP)
+    return Forecast(
+        excess=gap,
+        meaning=of_run.meaning if gap is None else "of one run on its part",
+        notices=tuple(notices),
+        measure=GAP,
+    )

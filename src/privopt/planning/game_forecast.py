@@ -1,7 +1,8 @@
 """What to expect of solvers of games, from public numbers: what is typical, what is proved, and what to say of both.
 
 The typical gaps are fits to the generated games of `python -m benchmarks games`: records of signs, n = 1250 to 80 000,
-10 to 1000 vertices a player. On other games the order of the methods is what they are good for.
+10 to 1000 vertices a player. On other games that of drawn vertices can be ten times too small, see
+docs/benchmarks-games.md.
 """
 
 import math
@@ -10,14 +11,21 @@ from typing import Any
 from privopt.ledger.zcdp import zcdp_rho_budget
 from privopt.planning.forecast import Forecast
 from privopt.planning.plan import Bound
-from privopt.planning.sampled_dual_averaging import movers, noise_deviation, step_weight
+from privopt.planning.sampled_dual_averaging import (
+    default_steps,
+    movers,
+    noise_deviation,
+    price_shares,
+    step_weight,
+)
 from privopt.planning.task import Task
-from privopt.problems.saddle import BilinearGame, Game, Player
+from privopt.problems.saddle import BilinearGame, Game, Player, Who
 from privopt.public import Public
 
 GAP = "duality gap"
 DRAWN, NOISED, MATRIX = 0.13, 1.5, 1.8  # measured
 TYPICAL = "typical of generated games with payoffs as large as the game allows; the bound is what is proved"
+FAR = 2.0  # times the default number of steps, or as much less: beyond, nothing was measured
 
 
 def equivalent_rho(task: Task[Game]) -> float:
@@ -28,9 +36,23 @@ def equivalent_rho(task: Task[Game]) -> float:
     return zcdp_rho_budget(budget.epsilon, budget.delta) if budget.delta > 0 else budget.epsilon**2 / 8.0
 
 
-def strength(task: Task[Game]) -> float:
-    """n sqrt(rho), of as many units as would be moved as far under replace-one."""
-    return 2.0 * task.public.n / task.public.relation.factor * math.sqrt(equivalent_rho(task))
+def drawn_rho(solver: Any, task: Task[Game]) -> float:
+    """What a configured solver's draws spend, over the share of the price that is theirs.
+
+    With delta = 0 ranges add up, and this is far less than `equivalent_rho`.
+    """
+    if not task.is_private or solver.steps < 2:
+        return equivalent_rho(task)
+    shares = price_shares(task.problem)
+    drawing: list[Who] = [who for who in shares if solver.draws_vertices(who)]
+    spent = sum(solver.sampler(who, task.public).rho() for who in drawing)
+    return spent / sum(shares[who] for who in drawing) if drawing else equivalent_rho(task)
+
+
+def strength(task: Task[Game], rho: float | None = None) -> float:
+    """n sqrt(rho), of as many units as would be moved as far under replace-one; rho is the budget's unless said."""
+    spent = equivalent_rho(task) if rho is None else rho
+    return 2.0 * task.public.n / task.public.relation.factor * math.sqrt(spent)
 
 
 def trivial_gap(game: Game) -> float:
@@ -38,14 +60,15 @@ def trivial_gap(game: Game) -> float:
     return 2.0 * max(player.half_range for player in game.players.values())
 
 
-def drawn_gap(task: Task[Game]) -> float:
+def drawn_gap(task: Task[Game], rho: float | None = None) -> float:
     """Of sampled dual averaging: 0.13 L l^(3/4) / (n sqrt(rho))^(1/2), l = log m_x + log m_y."""
     choosing = movers(task.problem).values()
     if not choosing or not task.is_private:
         return 0.0
     logs = sum(math.log(player.vertices.count) for player in choosing)
     longest = max(player.half_range for player in choosing)
-    return DRAWN * longest * logs**0.75 / math.sqrt(strength(task))
+    informed = strength(task, rho)
+    return DRAWN * longest * logs**0.75 / math.sqrt(informed) if informed > 0 else math.inf
 
 
 def noised_gap(task: Task[Game]) -> float:
@@ -67,17 +90,37 @@ def matrix_gap(task: Task[Game], radius: float) -> float:
 
 def dual_averaging(solver: Any, task: Task[Game]) -> Forecast:
     """Of a configured dual averaging, drawn, noised or both."""
-    kinds = [solver.draws_vertices(who) for who in movers(task.problem)]
-    typical = [drawn_gap(task) if drawn else noised_gap(task) for drawn in kinds]
-    gap = sum(typical) / len(typical) if typical else 0.0
-    notices = [*game_notices(task, gap), *spending_notices(solver, task)]
+    trivial = trivial_gap(task.problem)
+    gap = _typical_gap(solver, task)
+    notices = [*game_notices(task, 0.0 if gap is None else gap), *spending_notices(solver, task)]
     return Forecast(
-        excess=min(gap, trivial_gap(task.problem)),
-        meaning=TYPICAL,
+        excess=None if gap is None else min(gap, trivial),
+        meaning=(
+            f"{solver.steps} steps are far from the default of {default_steps(solver, task)}, near which it was "
+            "measured"
+            if gap is None
+            else "of the uniform strategies, at most"
+            if solver.steps < 2 and gap > 0
+            else TYPICAL
+        ),
         bound=_bound(solver, task),
         notices=tuple(notices),
         measure=GAP,
     )
+
+
+def _typical_gap(solver: Any, task: Task[Game]) -> float | None:
+    """None where the number of steps is far from those that were measured; without data the trivial gap."""
+    kinds = [solver.draws_vertices(who) for who in movers(task.problem)]
+    if not kinds:
+        return 0.0
+    if solver.steps < 2:
+        return trivial_gap(task.problem)
+    usual = default_steps(solver, task)
+    if solver.steps * FAR < usual or (any(kinds) and solver.steps > FAR * usual):
+        return None
+    rho = drawn_rho(solver, task)
+    return sum(drawn_gap(task, rho) if drawn else noised_gap(task) for drawn in kinds) / len(kinds)
 
 
 def game_notices(task: Task[Game], gap: float) -> list[str]:

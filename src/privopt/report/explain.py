@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from privopt.ledger.events import SelectionsEvent, leaf_counts
 from privopt.planning import user_words
 from privopt.planning.plan import Finding
 from privopt.public import Relation
@@ -126,10 +127,21 @@ def guess(report: ReportFacts) -> str:
     return f"A 50:50 guess about one {report.unit} becomes right at most {best} of the time."
 
 
+def _draws(report: ReportFacts) -> bool:
+    """Whether some answers were drawn rather than noised."""
+    return any(
+        isinstance(leaf, SelectionsEvent)
+        for group in report.releases
+        for event, _ in group.events
+        for leaf in leaf_counts(event)[0]
+    )
+
+
 def price(report: ReportFacts) -> str:
     """What was released, what it cost and what was predicted of it."""
     plan = report.plan
-    answers = words.several(report.count, "noisy answer" if math.isfinite(report.epsilon) else "answer")
+    noisy = math.isfinite(report.epsilon) and not _draws(report)
+    answers = words.several(report.count, "noisy answer" if noisy else "answer")
     passes = "" if plan is None else f" in {words.several_or(plan.passes, 'pass')} over the data"
     if plan is not None and _went_by_itself(report):
         passes = f", of at most {plan.releases:,} planned"

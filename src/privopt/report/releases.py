@@ -54,7 +54,7 @@ class ReleaseGroup:
     @property
     def noise(self) -> str:
         """The mechanism in words."""
-        if self.is_free and "." in self.name:
+        if self.is_drawn:
             return "drawn by a mechanism that was charged as a whole"
         inner = dict.fromkeys(_unsampled(event) for event, _ in self.events)
         if len(inner) == 1 or (len(inner) == 2 and self.filter is None):
@@ -79,6 +79,11 @@ class ReleaseGroup:
     def is_free(self) -> bool:
         """Whether nothing was charged for them."""
         return all(event == NoEvent() for event, _ in self.events)
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether they are free releases of a stream that was charged as a whole."""
+        return self.is_free and "." in self.name
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
