@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 import privopt
 from privopt.errors import BudgetExceeded, PrivoptError
+from privopt.estimators import table_source
 from privopt.estimators.asked_workload import asked_workload
 from privopt.estimators.synthetic_data import SyntheticData
 from privopt.problems.workload import Workload
@@ -195,6 +196,37 @@ def test_an_account_pays_before_the_data_is_read():
     SyntheticData(SCHEMA, account=account, **(OPTIONS | {"epsilon": 0.5})).fit(table(300))
     assert account.remaining_epsilon() < 0.9
     assert clone(data).account is account
+
+
+class Telling:
+    """A cell that says what it holds when it is asked for an array."""
+
+    def __array__(self, *arguments, **options):
+        raise RuntimeError("secret")
+
+
+def test_a_cell_of_a_list_is_not_asked_for_an_array():
+    columns = {name: list(values) for name, values in table(40).drop(columns="person").items()}
+    for odd in (Telling(), [1, 2], np.zeros(3)):
+        column = table_source.opened(columns | {"age": [odd, *columns["age"][1:]]}, Schema.from_json(SCHEMA))[
+            "age"
+        ]
+        assert column[0] is odd
+        data = SyntheticData(SCHEMA, "1-way", **OPTIONS).fit(columns | {"age": [odd, *columns["age"][1:]]})
+        assert len(data.sample(3)) == 3
+
+
+def test_samples_do_not_show_how_the_table_was_stored():
+    """One missing value among whole numbers makes pandas store all of them as floats."""
+    rows = table(300)
+    whole, gap = rows.copy(), rows.copy()
+    gap.loc[0, ["age", "smokes"]] = np.nan
+    assert whole["age"].dtype != gap["age"].dtype
+    fits = [SyntheticData(SCHEMA, **(OPTIONS | {"epsilon": 0.01})).fit(one) for one in (whole, gap)]
+    codes = fits[0].model_.sample(50, np.random.default_rng(0))
+    samples = [fit.coding_.decode(codes, np.random.default_rng(1)) for fit in fits]
+    pd.testing.assert_frame_equal(*samples)
+    pd.testing.assert_series_equal(*(fit.sample(5).dtypes for fit in fits))
 
 
 def test_a_fitted_one_is_pickled_with_its_model(fitted):

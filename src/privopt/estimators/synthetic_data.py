@@ -177,7 +177,7 @@ class SyntheticData(BaseEstimator):
                 that may take a while.
         Raises:
             ValueError, TypeError: an argument is missing or cannot be used, or the table lacks a column.
-            BudgetExceeded: the account cannot pay; no data have been read.
+            BudgetExceeded: the account cannot pay; nothing was released or spent.
         """
         check_observer(observer)
         schema = self._checked()
@@ -205,7 +205,6 @@ class SyntheticData(BaseEstimator):
             typical_records=self.typical_records,
             noise=noise,
         )
-        self._stored = asked.coding.stored_types(private_table)
         with double_precision():
             result = self._run(asked, units, noise, observer)
         self._adopt(asked, result)
@@ -227,8 +226,9 @@ class SyntheticData(BaseEstimator):
     def sample(self, n_rows: int | None = None, *, random_state: int | None = None) -> pd.DataFrame:
         """Rows drawn from the model, in the schema's own values.
 
-        A category is one of its levels, a flag 0 or 1; a number is uniform within its public bin, whole where it is
-        stored as a whole number or declared as one; what was missing is missing. Drawing costs no privacy.
+        A category is one of its levels, a flag 0 or 1; a number is uniform within its public bin, whole where the
+        schema's `integer` says so, or says nothing and its bounds are whole; what was missing is missing. How the table
+        stored a value has no part in it. Drawing costs no privacy.
 
         Args:
             n_rows: how many; default: the public number of units.
@@ -239,7 +239,7 @@ class SyntheticData(BaseEstimator):
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
             raise ValueError(f"n_rows must be a whole number of rows, at least 0, got {n_rows!r}.")
         rng = np.random.default_rng(random_state)
-        return self.coding_.decode(self.model_.sample(int(count), rng), rng, self._stored)
+        return self.coding_.decode(self.model_.sample(int(count), rng), rng)
 
     def marginal(self, columns: str | Sequence[str]) -> pd.DataFrame:
         """The share of each combination of values: in the model, and as released, with error bars.
