@@ -188,6 +188,21 @@ def test_without_privacy_the_marginals_are_exact():
     np.testing.assert_allclose(found["share"][:2], truth[["f", "m"]], atol=1e-3)
 
 
+@pytest.mark.parametrize("method", ["query-game", "query-game-ml"])
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_a_game_without_privacy_is_refused(method, share):
+    options = OPTIONS | {"epsilon": math.inf}
+    with pytest.raises(ValueError, match=f"{method} needs a finite epsilon"):
+        SyntheticData(SCHEMA, method=method, error_share=share, **options).fit(table(40))
+
+
+def test_a_methods_own_noise_is_used_or_refused():
+    fitted = SyntheticData(SCHEMA, "1-way", method=AdaptiveMarginals(noise_multiplier=30.0), **OPTIONS)
+    assert fitted.fit(table(100)).privacy_.epsilon < 0.3
+    with pytest.raises(BudgetExceeded, match="epsilon"):
+        SyntheticData(SCHEMA, method=AdaptiveMarginals(noise_multiplier=0.1), **OPTIONS).fit(table(100))
+
+
 def test_an_account_pays_before_the_data_is_read():
     account = privopt.Account(1.0, 1e-5)
     data = SyntheticData(SCHEMA, account=account, **OPTIONS)

@@ -1,7 +1,7 @@
 """A synthesizer, and what follows: another model of its releases, and how far the model is from the data."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
@@ -30,7 +30,8 @@ class Finishing(Synthesizer):
     """Another synthesizer for most of the budget, and the mean error of the model for the rest.
 
     Attributes:
-        noise_multiplier: z of the whole run, see `Synthesizer`.
+        noise_multiplier: z of the whole run, see `Synthesizer`; where the inner one has a z of its own, it follows from
+            that, and the error is paid for on top.
         inner: what asks for releases and models the table.
         engine: "own" for its model, "mbi" for Private-PGM fitted to the marginals that it released.
         share: of the budget, for the error; 0 releases none. It is one number that a unit hardly moves, so that
@@ -63,6 +64,12 @@ class Finishing(Synthesizer):
         """With the inner one's defaults."""
         self.check_applicable(instance.problem, instance.public)
         return self.with_(inner=self.inner.filled(instance))
+
+    def calibrated(self, task: WorkloadTask) -> Self:
+        """See `Synthesizer`; a multiplier that the inner one was given stays."""
+        if not self.is_set("noise_multiplier") and self.inner.is_set("noise_multiplier"):
+            return self.with_(noise_multiplier=self.inner.noise_multiplier * (1.0 - self.share) ** 0.5)
+        return super().calibrated(task)
 
     def event(self, public: Public) -> Event:
         """What the inner one releases, and the error."""
@@ -110,7 +117,7 @@ class Finishing(Synthesizer):
 
     def _modelling(self) -> Synthesizer:
         """The inner synthesizer with its part of the budget."""
-        if not self.is_set("noise_multiplier"):
+        if self.inner.is_set("noise_multiplier") or not self.is_set("noise_multiplier"):
             return self.inner
         return self.inner.with_(noise_multiplier=self.noise_multiplier / (1.0 - self.share) ** 0.5)
 
