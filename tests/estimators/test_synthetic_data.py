@@ -154,6 +154,34 @@ def test_users_are_protected_whole_by_keys_or_by_names():
     assert len(data.sample()) == 300
 
 
+def test_users_weigh_alike_unless_asked_and_plans_know_what_else_costs():
+    assert SyntheticData(SCHEMA).user_weighting == "user"
+    rows = table(900)
+    noise = {}
+    for weighting in ("user", "sqrt", "record"):
+        data = SyntheticData(
+            SCHEMA,
+            "1-way",
+            method="gaussian-marginals",
+            user_weighting=weighting,
+            max_records_per_user=48,
+            typical_records=3,
+            **OPTIONS | {"epsilon": 20.0},
+        )
+        planned = data.plan(n=300, by_user=True).indicators["cell_noise"].value
+        shown = data.fit(rows, "person").marginal("sex")["stddev"].iloc[0]
+        assert shown == pytest.approx(planned, rel=0.2)
+        noise[weighting] = planned
+    assert noise["sqrt"] == pytest.approx(4 * noise["user"])
+    assert noise["record"] == pytest.approx(16 * noise["user"])
+
+
+def test_a_loud_error_is_noticed_before_it_is_paid_for():
+    for n, loud in [(40, True), (40_000, False)]:
+        plan = SyntheticData(SCHEMA, **OPTIONS | {"epsilon": 0.5}).plan(n=n)
+        assert any("error of the model will be measured with noise" in one for one in plan.notices) == loud
+
+
 def test_of_a_file_only_the_described_columns_are_read(tmp_path):
     rows = table(500)
     rows.assign(diary="never read").to_csv(tmp_path / "table.csv", index=False)

@@ -23,7 +23,7 @@ from privopt.planning.plan import Plan
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
-from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
+from privopt.public import DEFAULT_RECORDS, Public, Relation, Weighting, of_users
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.solve_arguments import check_observer
@@ -100,7 +100,8 @@ class SyntheticData(BaseEstimator):
         account: a budget that several fits share; charged before data are read.
         random_state: None draws secret noise. A seed makes the fit reproducible and *not private*.
         max_records_per_user: public cap on the records of a user that are used, with `groups`.
-        user_weighting: "user", "sqrt" or "record": how a user's weight grows with their number of records.
+        user_weighting: "user", "sqrt" or "record": how a user's weight grows with their number of records. All
+            but "user" make noise louder, by the cap over the records of a typical user, or the root of that.
         typical_records: a public guess of how many records a typical user keeps.
     Attributes:
         model_: the released model of the coded table.
@@ -145,7 +146,7 @@ class SyntheticData(BaseEstimator):
         account: Account | None = None,
         random_state: int | None = None,
         max_records_per_user: int = DEFAULT_RECORDS,
-        user_weighting: Weighting = DEFAULT_WEIGHTING,
+        user_weighting: Weighting = "user",
         typical_records: float | None = None,
     ) -> None:
         self.schema = schema

@@ -23,6 +23,7 @@ from privopt.synthesis.measured import released_marginals, released_total
 
 MARGINAL_METHODS = ("adaptive-marginals", "mwem", "gaussian-marginals")  # that release marginals
 ERROR, ERROR_NOISE = "released_error", "released_error_noise"
+LOUD_ERROR = 0.2  # noise on an error between 0 and 1 that is worth a notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +82,19 @@ class Finishing(Synthesizer):
         return self.inner.releases() + (self.share > 0)
 
     def forecast(self, instance: WorkloadTask) -> Forecast:
-        """The inner one's."""
-        return self._modelling().forecast(instance)
+        """The inner one's, and whether the error's noise drowns it."""
+        forecast = self._modelling().forecast(instance)
+        if self.share == 0:
+            return forecast
+        public = instance.public
+        moved = 0.5 * public.relation.factor / (public.n * public.typical_weight)
+        noise = self._error_noise().noise_multiplier * moved
+        if noise <= LOUD_ERROR:
+            return forecast
+        return forecast.noting(
+            f"the error of the model will be measured with noise of about {noise:.2g}, which says little: a larger "
+            "error_share, epsilon or n would help."
+        )
 
     def fit_seconds(self, workload: Workload) -> float:
         return self.inner.fit_seconds(workload)
