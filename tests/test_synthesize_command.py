@@ -12,6 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from privopt.cli import app
+from privopt.commands.synthesizing import _about
+from privopt.estimators.synthetic_data import SyntheticError
 
 SCHEMA = {
     "columns": {
@@ -80,6 +82,12 @@ def test_users_are_counted_and_a_seed_is_not_private(folder: Path, tmp_path: Pat
     assert "none: NOT PRIVATE" in printed
     run(folder, *BUDGET, *options, "--output", tmp_path / "b.parquet")
     assert pq.read_table(tmp_path / "a.parquet").equals(pq.read_table(tmp_path / "b.parquet"))
+
+
+def test_an_error_below_its_noise_is_said_to_be_below_it() -> None:
+    assert _about(SyntheticError(0.0, 0.0012, True, "")) == "below 0.0024 (noise 0.0012)"
+    assert _about(SyntheticError(0.1, 0.0012, True, "")) == "0.1 +- 0.0012"
+    assert _about(SyntheticError(0.1, 0.0, False, "")) == "0.1"
 
 
 MISTAKES = [

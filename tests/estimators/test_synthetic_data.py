@@ -13,6 +13,7 @@ from sklearn.base import clone
 
 import privopt
 from privopt.errors import BudgetExceeded, PrivoptError
+from privopt.estimators import table_source
 from privopt.estimators.asked_workload import asked_workload
 from privopt.estimators.synthetic_data import SyntheticData
 from privopt.problems.workload import Workload
@@ -153,6 +154,34 @@ def test_users_are_protected_whole_by_keys_or_by_names():
     assert len(data.sample()) == 300
 
 
+def test_users_weigh_alike_unless_asked_and_plans_know_what_else_costs():
+    assert SyntheticData(SCHEMA).user_weighting == "user"
+    rows = table(900)
+    noise = {}
+    for weighting in ("user", "sqrt", "record"):
+        data = SyntheticData(
+            SCHEMA,
+            "1-way",
+            method="gaussian-marginals",
+            user_weighting=weighting,
+            max_records_per_user=48,
+            typical_records=3,
+            **OPTIONS | {"epsilon": 20.0},
+        )
+        planned = data.plan(n=300, by_user=True).indicators["cell_noise"].value
+        shown = data.fit(rows, "person").marginal("sex")["stddev"].iloc[0]
+        assert shown == pytest.approx(planned, rel=0.2)
+        noise[weighting] = planned
+    assert noise["sqrt"] == pytest.approx(4 * noise["user"])
+    assert noise["record"] == pytest.approx(16 * noise["user"])
+
+
+def test_a_loud_error_is_noticed_before_it_is_paid_for():
+    for n, loud in [(40, True), (40_000, False)]:
+        plan = SyntheticData(SCHEMA, **OPTIONS | {"epsilon": 0.5}).plan(n=n)
+        assert any("error of the model will be measured with noise" in one for one in plan.notices) == loud
+
+
 def test_of_a_file_only_the_described_columns_are_read(tmp_path):
     rows = table(500)
     rows.assign(diary="never read").to_csv(tmp_path / "table.csv", index=False)
@@ -187,6 +216,21 @@ def test_without_privacy_the_marginals_are_exact():
     np.testing.assert_allclose(found["share"][:2], truth[["f", "m"]], atol=1e-3)
 
 
+@pytest.mark.parametrize("method", ["query-game", "query-game-ml"])
+@pytest.mark.parametrize("share", [0.0, 0.01])
+def test_a_game_without_privacy_is_refused(method, share):
+    options = OPTIONS | {"epsilon": math.inf}
+    with pytest.raises(ValueError, match=f"{method} needs a finite epsilon"):
+        SyntheticData(SCHEMA, method=method, error_share=share, **options).fit(table(40))
+
+
+def test_a_methods_own_noise_is_used_or_refused():
+    fitted = SyntheticData(SCHEMA, "1-way", method=AdaptiveMarginals(noise_multiplier=30.0), **OPTIONS)
+    assert fitted.fit(table(100)).privacy_.epsilon < 0.3
+    with pytest.raises(BudgetExceeded, match="epsilon"):
+        SyntheticData(SCHEMA, method=AdaptiveMarginals(noise_multiplier=0.1), **OPTIONS).fit(table(100))
+
+
 def test_an_account_pays_before_the_data_is_read():
     account = privopt.Account(1.0, 1e-5)
     data = SyntheticData(SCHEMA, account=account, **OPTIONS)
@@ -195,6 +239,37 @@ def test_an_account_pays_before_the_data_is_read():
     SyntheticData(SCHEMA, account=account, **(OPTIONS | {"epsilon": 0.5})).fit(table(300))
     assert account.remaining_epsilon() < 0.9
     assert clone(data).account is account
+
+
+class Telling:
+    """A cell that says what it holds when it is asked for an array."""
+
+    def __array__(self, *arguments, **options):
+        raise RuntimeError("secret")
+
+
+def test_a_cell_of_a_list_is_not_asked_for_an_array():
+    columns = {name: list(values) for name, values in table(40).drop(columns="person").items()}
+    for odd in (Telling(), [1, 2], np.zeros(3)):
+        column = table_source.opened(columns | {"age": [odd, *columns["age"][1:]]}, Schema.from_json(SCHEMA))[
+            "age"
+        ]
+        assert column[0] is odd
+        data = SyntheticData(SCHEMA, "1-way", **OPTIONS).fit(columns | {"age": [odd, *columns["age"][1:]]})
+        assert len(data.sample(3)) == 3
+
+
+def test_samples_do_not_show_how_the_table_was_stored():
+    """One missing value among whole numbers makes pandas store all of them as floats."""
+    rows = table(300)
+    whole, gap = rows.copy(), rows.copy()
+    gap.loc[0, ["age", "smokes"]] = np.nan
+    assert whole["age"].dtype != gap["age"].dtype
+    fits = [SyntheticData(SCHEMA, **(OPTIONS | {"epsilon": 0.01})).fit(one) for one in (whole, gap)]
+    codes = fits[0].model_.sample(50, np.random.default_rng(0))
+    samples = [fit.coding_.decode(codes, np.random.default_rng(1)) for fit in fits]
+    pd.testing.assert_frame_equal(*samples)
+    pd.testing.assert_series_equal(*(fit.sample(5).dtypes for fit in fits))
 
 
 def test_a_fitted_one_is_pickled_with_its_model(fitted):

@@ -80,6 +80,19 @@ def test_the_error_costs_its_share_and_nothing_where_there_is_none():
     assert ERROR not in result.findings
 
 
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
+def test_a_multiplier_of_the_inner_one_stays_and_the_error_comes_on_top(share):
+    public = Public.of_codes(N, LEVELS, Relation.REPLACE_ONE)
+    task = Task(WORK, public, BUDGET)
+    for given in (MWEM(rounds=2, noise_multiplier=50.0), GaussianMarginals(noise_multiplier=0.5)):
+        program = Finishing(inner=given, share=share).configure(task)
+        assert program._modelling().noise_multiplier == given.noise_multiplier
+        assert program.plan(task).event == program.event(public)
+        inner = given.configure(task).plan(task)
+        assert program.plan(task).epsilon == pytest.approx(inner.epsilon, rel=0.02 if share < 0.1 else 0.7)
+        assert (program.plan(task).epsilon > inner.epsilon) == (share > 0)
+
+
 @pytest.mark.parametrize("work", [WORK, Workload(LEVELS, queries=np.eye(24)[:5])])
 def test_without_noise_the_error_is_exact(work):
     table = codes()

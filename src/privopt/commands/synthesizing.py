@@ -17,7 +17,7 @@ from privopt.commands.planning import MEANING, PUBLIC_NUMBER
 from privopt.commands.task import named
 from privopt.errors import PrivoptError
 from privopt.estimators import table_source
-from privopt.estimators.synthetic_data import SyntheticData
+from privopt.estimators.synthetic_data import SyntheticData, SyntheticError
 from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.report.words import number, several
@@ -187,6 +187,16 @@ def _free(output: Path | None, *, overwrite: bool) -> Path:
     return output
 
 
+def _about(error: SyntheticError) -> str:
+    """The error in words: where it is below its noise, no more than a bound is known."""
+    if not error.released:
+        return number(error.value, 3)
+    noise = number(error.stddev, 2)
+    if error.value < error.stddev:
+        return f"below {number(2.0 * error.stddev, 2)} (noise {noise})"
+    return f"{number(error.value, 3)} +- {noise}"
+
+
 def _summarise(
     terminal: Console, data: SyntheticData, count: int, file: Path, reports: tuple[Path, Path]
 ) -> None:
@@ -198,12 +208,7 @@ def _summarise(
         ("status", report.status),
     ]
     if np.isfinite(error.value):
-        about = (
-            f"{number(error.value, 3)} +- {number(error.stddev, 2)}"
-            if error.released
-            else number(error.value, 3)
-        )
-        lines.append(("error", f"{about}: {error.meaning}"))
+        lines.append(("error", f"{_about(error)}: {error.meaning}"))
     lines += [
         ("rows", f"{several(count, 'row')} in {file}"),
         ("report", f"{reports[0]}, {reports[1].name}"),

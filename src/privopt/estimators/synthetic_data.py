@@ -23,7 +23,7 @@ from privopt.planning.plan import Plan
 from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
-from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
+from privopt.public import DEFAULT_RECORDS, Public, Relation, Weighting, of_users
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.solve_arguments import check_observer
@@ -100,7 +100,8 @@ class SyntheticData(BaseEstimator):
         account: a budget that several fits share; charged before data are read.
         random_state: None draws secret noise. A seed makes the fit reproducible and *not private*.
         max_records_per_user: public cap on the records of a user that are used, with `groups`.
-        user_weighting: "user", "sqrt" or "record": how a user's weight grows with their number of records.
+        user_weighting: "user", "sqrt" or "record": how a user's weight grows with their number of records. All
+            but "user" make noise louder, by the cap over the records of a typical user, or the root of that.
         typical_records: a public guess of how many records a typical user keeps.
     Attributes:
         model_: the released model of the coded table.
@@ -145,7 +146,7 @@ class SyntheticData(BaseEstimator):
         account: Account | None = None,
         random_state: int | None = None,
         max_records_per_user: int = DEFAULT_RECORDS,
-        user_weighting: Weighting = DEFAULT_WEIGHTING,
+        user_weighting: Weighting = "user",
         typical_records: float | None = None,
     ) -> None:
         self.schema = schema
@@ -177,7 +178,7 @@ class SyntheticData(BaseEstimator):
                 that may take a while.
         Raises:
             ValueError, TypeError: an argument is missing or cannot be used, or the table lacks a column.
-            BudgetExceeded: the account cannot pay; no data have been read.
+            BudgetExceeded: the account cannot pay; nothing was released or spent.
         """
         check_observer(observer)
         schema = self._checked()
@@ -205,7 +206,6 @@ class SyntheticData(BaseEstimator):
             typical_records=self.typical_records,
             noise=noise,
         )
-        self._stored = asked.coding.stored_types(private_table)
         with double_precision():
             result = self._run(asked, units, noise, observer)
         self._adopt(asked, result)
@@ -227,8 +227,9 @@ class SyntheticData(BaseEstimator):
     def sample(self, n_rows: int | None = None, *, random_state: int | None = None) -> pd.DataFrame:
         """Rows drawn from the model, in the schema's own values.
 
-        A category is one of its levels, a flag 0 or 1; a number is uniform within its public bin, whole where it is
-        stored as a whole number or declared as one; what was missing is missing. Drawing costs no privacy.
+        A category is one of its levels, a flag 0 or 1; a number is uniform within its public bin, whole where the
+        schema's `integer` says so, or says nothing and its bounds are whole; what was missing is missing. How the table
+        stored a value has no part in it. Drawing costs no privacy.
 
         Args:
             n_rows: how many; default: the public number of units.
@@ -239,7 +240,7 @@ class SyntheticData(BaseEstimator):
         if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
             raise ValueError(f"n_rows must be a whole number of rows, at least 0, got {n_rows!r}.")
         rng = np.random.default_rng(random_state)
-        return self.coding_.decode(self.model_.sample(int(count), rng), rng, self._stored)
+        return self.coding_.decode(self.model_.sample(int(count), rng), rng)
 
     def marginal(self, columns: str | Sequence[str]) -> pd.DataFrame:
         """The share of each combination of values: in the model, and as released, with error bars.

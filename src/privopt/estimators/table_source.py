@@ -76,6 +76,5 @@ def _column(values: Any) -> Any:
     """A column of a dictionary; a list declares no type, and its cells are read one by one."""
     if hasattr(values, "dtype"):
         return values
-    column = np.empty(len(values), dtype=object)
-    column[:] = list(values)
-    return pd.Series(column, dtype=object)
+    # Not by assignment, which asks cells whether they are arrays, and a cell may answer with an error.
+    return pd.Series(np.fromiter(values, dtype=object, count=len(values)), dtype=object)

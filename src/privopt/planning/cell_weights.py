@@ -59,7 +59,11 @@ def mwem_forecast(program: Any, task: WorkloadTask) -> Forecast:
     share = (1.0 - program.selection_share) / program.rounds
     noise = cell_noise(program.noise_multiplier, share, task)
     choosing = program.choice(program.selection_share / program.rounds)
-    blur = 2.0 * math.log(max(2, task.problem.size)) / (choosing.epsilon * task.public.n)
+    blur = (
+        2.0
+        * math.log(max(2, task.problem.size))
+        / (choosing.epsilon * task.public.n * task.public.typical_weight)
+    )
     found = {
         "cell_noise": cell_finding(noise, "a chosen marginal"),
         "choice_blur": Finding(

@@ -18,6 +18,19 @@ PRESET_ROUNDS, PRESET_DRAWS = 200, 4
 LIKELIHOOD_ROUNDS, FEWEST_DRAWS, MOST_DRAWS, DRAWS_SLOPE = 20, 40, 100, 1.0 / 30.0
 
 
+def check_noise(program: Any, task: WorkloadTask) -> None:
+    """Refuse a game without privacy: its draws have a temperature, and so always a price.
+
+    Raises:
+        ValueError: epsilon is infinite, or the noise multiplier 0.
+    """
+    if not task.is_private or program.noise_multiplier == 0:
+        raise ValueError(
+            f"{program.name} needs a finite epsilon and a noise multiplier above 0, since it draws queries at random: "
+            "without privacy use another method, such as gaussian-marginals."
+        )
+
+
 def item_range(public: Public) -> float:
     """By which range one unit moves the signed errors."""
     return public.relation.factor / public.n

@@ -27,9 +27,13 @@ def loudness(task: WorkloadTask) -> float:
 
 
 def cell_noise(noise_multiplier: float, share: float, task: WorkloadTask) -> float:
-    """The standard deviation of a cell of a marginal that gets this share of the zCDP, as a share of the n units."""
+    """The standard deviation of a cell of a marginal that gets this share of the zCDP, as a share of all units.
+
+    A typical user weighs less than the largest, who sets the noise, where weights grow with the number of records.
+    """
     entered = math.sqrt(2.0) if task.public.relation is Relation.REPLACE_ONE else 1.0
-    return noise_multiplier / math.sqrt(share) * entered / task.public.n if share > 0 else math.inf
+    total = task.public.n * task.public.typical_weight
+    return noise_multiplier / math.sqrt(share) * entered / total if share > 0 else math.inf
 
 
 def cell_finding(noise: float, which: str) -> Finding:

@@ -1,7 +1,7 @@
 """A synthesizer, and what follows: another model of its releases, and how far the model is from the data."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event
@@ -23,6 +23,7 @@ from privopt.synthesis.measured import released_marginals, released_total
 
 MARGINAL_METHODS = ("adaptive-marginals", "mwem", "gaussian-marginals")  # that release marginals
 ERROR, ERROR_NOISE = "released_error", "released_error_noise"
+LOUD_ERROR = 0.2  # noise on an error between 0 and 1 that is worth a notice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,8 @@ class Finishing(Synthesizer):
     """Another synthesizer for most of the budget, and the mean error of the model for the rest.
 
     Attributes:
-        noise_multiplier: z of the whole run, see `Synthesizer`.
+        noise_multiplier: z of the whole run, see `Synthesizer`; where the inner one has a z of its own, it follows from
+            that, and the error is paid for on top.
         inner: what asks for releases and models the table.
         engine: "own" for its model, "mbi" for Private-PGM fitted to the marginals that it released.
         share: of the budget, for the error; 0 releases none. It is one number that a unit hardly moves, so that
@@ -64,6 +66,12 @@ class Finishing(Synthesizer):
         self.check_applicable(instance.problem, instance.public)
         return self.with_(inner=self.inner.filled(instance))
 
+    def calibrated(self, task: WorkloadTask) -> Self:
+        """See `Synthesizer`; a multiplier that the inner one was given stays."""
+        if not self.is_set("noise_multiplier") and self.inner.is_set("noise_multiplier"):
+            return self.with_(noise_multiplier=self.inner.noise_multiplier * (1.0 - self.share) ** 0.5)
+        return super().calibrated(task)
+
     def event(self, public: Public) -> Event:
         """What the inner one releases, and the error."""
         modelling = self._modelling().event(public)
@@ -74,8 +82,19 @@ class Finishing(Synthesizer):
         return self.inner.releases() + (self.share > 0)
 
     def forecast(self, instance: WorkloadTask) -> Forecast:
-        """The inner one's."""
-        return self._modelling().forecast(instance)
+        """The inner one's, and whether the error's noise drowns it."""
+        forecast = self._modelling().forecast(instance)
+        if self.share == 0:
+            return forecast
+        public = instance.public
+        moved = 0.5 * public.relation.factor / (public.n * public.typical_weight)
+        noise = self._error_noise().noise_multiplier * moved
+        if noise <= LOUD_ERROR:
+            return forecast
+        return forecast.noting(
+            f"the error of the model will be measured with noise of about {noise:.2g}, which says little: a larger "
+            "error_share, epsilon or n would help."
+        )
 
     def fit_seconds(self, workload: Workload) -> float:
         return self.inner.fit_seconds(workload)
@@ -110,7 +129,7 @@ class Finishing(Synthesizer):
 
     def _modelling(self) -> Synthesizer:
         """The inner synthesizer with its part of the budget."""
-        if not self.is_set("noise_multiplier"):
+        if self.inner.is_set("noise_multiplier") or not self.is_set("noise_multiplier"):
             return self.inner
         return self.inner.with_(noise_multiplier=self.noise_multiplier / (1.0 - self.share) ** 0.5)
 

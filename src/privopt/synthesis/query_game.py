@@ -4,7 +4,7 @@ Source: Gonzalez, Guzman, Paquette 2024, Theorem 1.1; Gaboardi et al. 2014 (dual
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -70,9 +70,10 @@ class QueryGame(Synthesizer):
         small = small_universe(self, problem) if self.data_player == "weights" else None
         return super().applicable(problem, public) or small
 
-    def calibrated(self, task: WorkloadTask) -> Self:
-        """See `Synthesizer`; draws need a temperature, so privacy cannot be switched off."""
-        return super().calibrated(task) if task.is_private else replace(self, noise_multiplier=_SILENT)
+    def filled(self, instance: WorkloadTask) -> Self:
+        """See `Program`; draws need a temperature, so privacy cannot be switched off."""
+        planning.check_noise(self, instance)
+        return super().filled(instance)
 
     def sampler(self, public: Public) -> VertexSampler:
         """The stream that draws the queries."""
@@ -148,9 +149,6 @@ class QueryGame(Synthesizer):
             if not self._included and t + 1 < self.rounds:
                 answered()
         return Outcome(player.model(), Status.FINISHED)
-
-
-_SILENT = 1e-6  # the noise multiplier of a game without privacy: the worst query is drawn
 
 
 class _Weights:

@@ -1,6 +1,6 @@
 """The query game with a likelihood refit: drawn queries are measurements, and the table makes them likely."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Self
 
 import numpy as np
@@ -60,9 +60,10 @@ class QueryGameML(Synthesizer):
         """A coded table with few enough cells."""
         return super().applicable(problem, public) or small_universe(self, problem)
 
-    def calibrated(self, task: WorkloadTask) -> Self:
-        """See `Synthesizer`; draws need a temperature, so privacy cannot be switched off."""
-        return super().calibrated(task) if task.is_private else replace(self, noise_multiplier=_SILENT)
+    def filled(self, instance: WorkloadTask) -> Self:
+        """See `Program`; draws need a temperature, so privacy cannot be switched off."""
+        planning.check_noise(self, instance)
+        return super().filled(instance)
 
     def sampler(self, public: Public) -> VertexTable:
         """The stream: the draws of round t see item t alone."""
@@ -117,6 +118,3 @@ class QueryGameML(Synthesizer):
             )
             weights = fit.fit(answer_map, Likelihood(rounds), weights)
         return Outcome(Histogram(workload.levels, weights), Status.FINISHED)
-
-
-_SILENT = 1e-6  # the noise multiplier of a game without privacy: the worst query is drawn

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from privopt.tables.cells import as_table, level_codes, numbers, read_columns
+from privopt.tables.cells import level_codes, numbers, read_columns
 from privopt.tables.errors import TableError
 from privopt.tables.schema import ColumnSpec, Schema
 
@@ -71,35 +70,28 @@ class ColumnCoding:
             private_codes = np.searchsorted(self.edges[1:-1], private_kept, side="right")
         return np.where(private_finite, private_codes, self.known).astype(np.int64)
 
-    def values(self, codes: Codes, rng: np.random.Generator, stored: Any = None) -> Any:
+    def values(self, codes: Codes, rng: np.random.Generator) -> Any:
         """Values for codes, as a column: levels, flags, and numbers drawn uniformly from their bins.
 
         Args:
             codes: of this column.
             rng: public randomness.
-            stored: the Arrow type of the column in the table that was coded; None if that is not known.
+        Privacy:
+            How the values are stored follows from the schema alone: readers infer a table's types from its cells.
         """
         missing = codes >= self.known
         inside = np.where(missing, 0, codes)
         if self.spec.kind == "cat":
-            return self._levels(inside, missing, stored)
+            return self._levels(inside, missing)
         if self.spec.kind == "flag":
             return _nullable(inside, missing)
         start, stop = np.asarray(self.edges)[inside], np.asarray(self.edges)[inside + 1]
-        if self.gives_whole(stored):
+        if self.whole:
             first, count = self._whole_numbers()
             drawn = first[inside] + np.floor(rng.random(len(codes)) * count[inside])
             return _nullable(drawn.astype(np.int64), missing)
         drawn = np.clip(start + rng.random(len(codes)) * (stop - start), start, stop)
         return np.where(missing, np.nan, drawn)
-
-    def gives_whole(self, stored: Any) -> bool:
-        """Whether sampled numbers are whole: as the schema says, else as they are stored, else as their bounds are."""
-        if self.spec.integer is not None:
-            return self.spec.integer
-        if stored is not None and pa.types.is_integer(stored):
-            return self.whole
-        return self.whole and (stored is None or not pa.types.is_floating(stored))
 
     def overlap(self, wanted: Any) -> NDArray[np.float64]:
         """What share of each cell a condition covers: a level, a list of levels, or (low, high) of a number.
@@ -149,10 +141,10 @@ class ColumnCoding:
         last[-1] = np.floor(edges[-1])
         return first, np.maximum(last - first + 1, 1.0)
 
-    def _levels(self, inside: Codes, missing: NDArray[np.bool_], stored: Any) -> Any:
-        """Levels as they are written, or as whole numbers where they were stored as such."""
+    def _levels(self, inside: Codes, missing: NDArray[np.bool_]) -> Any:
+        """Levels as the schema writes them, as whole numbers where it writes all of them so."""
         levels = self.spec.levels
-        if stored is not None and pa.types.is_integer(stored) and all(map(_is_written_whole, levels)):
+        if all(map(_is_written_whole, levels)):
             return _nullable(np.array([int(level) for level in levels])[inside], missing)
         named = np.array([*levels, None], dtype=object)
         return named[np.where(missing, len(levels), inside)]
@@ -237,21 +229,11 @@ class TableCoding:
             private_codes[:, place] = column.codes(private_columns[column.spec.name])
         return private_codes
 
-    def stored_types(self, table: Any) -> dict[str, Any]:
-        """The Arrow type of each column as the table declares it; None where it declares none. No cell is looked at."""
-        plain = as_table(table)
-        if isinstance(plain, pa.Table):
-            return {name: _value_type(plain.schema.field(name).type) for name in self.names}
-        return {name: _arrow_type(plain[name].dtype) for name in self.names}
-
-    def decode(
-        self, codes: Codes, rng: np.random.Generator, stored: Mapping[str, Any] | None = None
-    ) -> pd.DataFrame:
+    def decode(self, codes: Codes, rng: np.random.Generator) -> pd.DataFrame:
         """A table of values for codes, as `ColumnCoding.values` makes them."""
-        types = stored or {}
         return pd.DataFrame(
             {
-                column.spec.name: column.values(codes[:, place], rng, types.get(column.spec.name))
+                column.spec.name: column.values(codes[:, place], rng)
                 for place, column in enumerate(self.columns)
             }
         )
@@ -334,20 +316,4 @@ def _is_whole(number: float) -> bool:
 
 
 def _is_written_whole(level: str) -> bool:
-    return level.removeprefix("-").isdecimal() and len(level) <= 18
-
-
-def _value_type(kind: Any) -> Any:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-def _arrow_type(dtype: Any) -> Any:
-    """The Arrow type of a pandas column's declared type; None of objects, which declare none."""
-    if pd.api.types.is_object_dtype(dtype):
-        return None
-    try:
-        return _value_type(
-            pa.Schema.from_pandas(pd.DataFrame({"x": pd.Series([], dtype=dtype)})).field("x").type
-        )
-    except Exception:  # a type that Arrow has none for
-        return None
+    return level.removeprefix("-").isdecimal() and len(level) <= 18 and str(int(level)) == level
