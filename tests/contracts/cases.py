@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from examples.plain_descent import PlainDescent
 from examples.sampled_descent import SampledDescent
 from examples.streamed_descent import StreamedDescent
@@ -604,7 +605,21 @@ EVERY_CASE = (
     ),
 )
 CASES = [(case, relation) for case in EVERY_CASE for relation in case.relations]
-IDS = [f"{case.name}, {relation}" for case, relation in CASES]
+
+
+def _marks(case: Case, relation: str) -> tuple[Any, ...]:
+    """Typical cases run under both relations; of the others one does, in turn, and both where there is time."""
+    turn = EVERY_CASE.index(case) % 2
+    waits = len(case.relations) > 1 and _TYPICAL not in case.tags and relation != case.relations[turn]
+    return (pytest.mark.audit,) if waits else ()
+
+
+def _named(values: tuple[Any, ...], pair: tuple[Case, str]) -> Any:
+    return pytest.param(*values, marks=_marks(*pair), id=f"{pair[0].name}, {pair[1]}")
+
+
+CASE_ARGUMENTS = [_named(pair, pair) for pair in CASES]
+CASE_PAIRS = [_named((pair,), pair) for pair in CASES]
 
 
 def those(wanted: Callable[[Case], bool]) -> dict[str, Any]:

@@ -153,9 +153,10 @@ EVERY_GAME = (
 
 
 def _marks(case: GameCase, relation: str) -> tuple[Any, ...]:
-    """Payoffs of one's own are compiled for every solver: under replace-one where there is time."""
-    slow = case.game is OWN and relation == "replace-one" and len(case.relations) > 1
-    return (pytest.mark.audit,) if slow else ()
+    """Each case runs under one relation, in turn; under both where there is time."""
+    turn = EVERY_GAME.index(case) % 2
+    waits = len(case.relations) > 1 and relation != case.relations[turn]
+    return (pytest.mark.audit,) if waits else ()
 
 
 _PAIRS = [(case, relation) for case in EVERY_GAME for relation in case.relations]

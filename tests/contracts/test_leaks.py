@@ -130,7 +130,14 @@ def test_handles_and_streams_hold_no_data():
         copy.deepcopy(curator._streams)
 
 
-@pytest.mark.parametrize("case", EVERY_CASE, ids=lambda case: case.name)
+# Every second case, and all where there is time.
+IN_TURN = [
+    pytest.param(case, id=case.name, marks=(pytest.mark.audit,) if place % 2 else ())
+    for place, case in enumerate(EVERY_CASE)
+]
+
+
+@pytest.mark.parametrize("case", IN_TURN)
 def test_hostile_values_raise_no_warning(case):
     """Pytest runs with warnings as errors; numpy's floating-point warnings are as visible as an exception."""
     for value in HOSTILE:

@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.contracts.cases import BUDGET, CASES, IDS, D, N, as_units, neighbours, tagged, those, toy_arrays
+from tests.contracts.cases import (
+    BUDGET,
+    CASE_ARGUMENTS,
+    CASE_PAIRS,
+    D,
+    N,
+    as_units,
+    neighbours,
+    tagged,
+    those,
+    toy_arrays,
+)
 
 from privopt.curator.audit import Audit
 from privopt.curator.dry_run import DryRun
@@ -40,7 +51,7 @@ def run(case, relation, curator_type=LocalCurator, *units, seed=3, **options):
     return curator, solver, solver.solve(curator, case.problem)
 
 
-@pytest.fixture(scope="module", params=CASES, ids=IDS)
+@pytest.fixture(scope="module", params=CASE_PAIRS)
 def solved(request):
     case, relation = request.param
     units = as_units(*toy_arrays(case), relation, by_user=case.by_user)
@@ -74,7 +85,7 @@ def priced(event):
 
 
 @pytest.mark.parametrize("kind", NEIGHBOURS)
-@pytest.mark.parametrize(("case", "relation"), CASES, ids=IDS)
+@pytest.mark.parametrize(("case", "relation"), CASE_ARGUMENTS)
 def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind):
     features, targets = toy_arrays(case)
     left, right = neighbours(case, relation, features, targets, NEIGHBOURS[kind](features[3]))
@@ -84,7 +95,7 @@ def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e300, 0.0])
-@pytest.mark.parametrize(("case", "relation"), CASES, ids=IDS)
+@pytest.mark.parametrize(("case", "relation"), CASE_ARGUMENTS)
 def test_hopeless_data_raises_nothing_and_gives_finite_parameters(case, relation, value):
     _, targets = toy_arrays(case)
     units = as_units(np.full((N, D), value), targets, relation, by_user=case.by_user)
