@@ -43,7 +43,9 @@ def watched(case, units, monkeypatch, forced=None):
 
 
 @pytest.mark.parametrize("other", OTHERS)
-@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+@pytest.mark.parametrize(
+    "relation", ["replace-one", pytest.param("add-or-remove-one", marks=pytest.mark.audit)]
+)
 @pytest.mark.parametrize("case", DRAWN, ids=[case.name for case in DRAWN])
 def test_scores_move_by_no_more_than_the_declared_range(case, relation, other, monkeypatch):
     features, targets = toy_arrays(case)
