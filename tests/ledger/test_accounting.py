@@ -282,7 +282,13 @@ def test_selections_have_two_prices_and_the_better_one_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "noise", [GaussianEvent(4.0), LaplaceEvent(3.0), Repeated(POISSON, 3), PureEvent(0.3)]
+    "noise",
+    [
+        GaussianEvent(4.0),
+        LaplaceEvent(3.0),
+        pytest.param(Repeated(POISSON, 3), marks=pytest.mark.audit),
+        PureEvent(0.3),
+    ],
 )
 def test_rounding_is_priced_at_the_epsilon_that_comes_out(noise: Event) -> None:
     eta = 3e-8
