@@ -55,6 +55,7 @@ class Audit(Curator):
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """See `Curator.hold`; the same groups, and the same order of points, on both sides."""
         handle = self._handle(groups, sample, self._left.lot())
+        query = self._left.with_lots(query)
         positions = max(side.private_positions for side in (self._left, self._right))
         private_draw = self._left.draw_points(groups, sample, positions)
         for side in (self._left, self._right):
@@ -110,7 +111,8 @@ class Audit(Curator):
     def _compare(
         self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64] | None, sensitivity: float
     ) -> Any:
-        """The left value; how far the right one is from it goes into `moves`."""
+        """The left value; how far the right one is from it goes into `moves`. Both sides draw the same lots."""
+        query = self._left.with_lots(query)
         left, right = (
             side.private_value(query, sampling, _held(side, private_draw))
             for side in (self._left, self._right)
@@ -168,6 +170,10 @@ class Audit(Curator):
         left, right = (side.private_engine.records() for side in (self._left, self._right))
         self._note(query.name, query.moved(self.public, left, right, orders[0], again), sensitivity)
         return released
+
+    def _draw_public_seed(self, name: str) -> int:
+        del name
+        return self._left.lot()
 
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         del name

@@ -14,10 +14,9 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator import loops
-from privopt.curator.handles import Held, HiddenMean, OpenStream, Stream, StreamRequest
-from privopt.curator.transcript import FilterMark, Release, Transcript
+from privopt.curator.handles import Held, HiddenMean, OpenStream, Stream, StreamRequest, points_for
+from privopt.curator.transcript import FilterMark, PublicDraw, Release, Transcript
 from privopt.data.blocks import Block, Lineage, block_sizes, share_units
-from privopt.data.groups import check_groups
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
@@ -27,7 +26,7 @@ from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.precision import as_jax, require_double_precision
-from privopt.public import Public, Relation
+from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.queries.safeguards import stated_sensitivity
 
@@ -123,6 +122,17 @@ class Curator(abc.ABC):
         for slot, event, values, moved in zip(slots, events, released, sensitivities, strict=True):
             self._record(slot.name, slot.mechanism, event, slot.sampling, moved, values)
         return state
+
+    def public_seed(self, name: str) -> int:
+        """A public random number of 63 bits, such as the key of random directions, recorded for replay and audit.
+
+        Privacy:
+            Free: drawn from a stream of its own, whoever the units are and whatever was released, so a release may
+            depend on it as on any public number. Noise and samples never come from that stream.
+        """
+        seed = int(self._draw_public_seed(name))
+        self._record(name, PublicDraw(), NoEvent(), EveryUnit(), [], np.asarray([seed], np.int64))
+        return seed
 
     def announce(self, stage: str) -> None:
         """Tell the observer what begins now and may take a while: (stage, 0). Nothing is charged or released."""
@@ -240,24 +250,10 @@ class Curator(abc.ABC):
         )
 
     def _handle(self, groups: int | None, sample: Stream | None, seed: int = 0) -> Held:
-        """A handle to points of this curator's data."""
+        """A handle to points of this curator's data; a stream whose fresh sample they are turns to them."""
+        held = points_for(self, self.public, groups=groups, sample=sample, seed=seed)
         if sample is not None:
-            return self._handle_of_sample(sample, groups, seed)
-        if groups is not None:
-            return Held(points=check_groups(self.public, groups), replaced=True, seed=seed)
-        return Held(points=self.public.n, replaced=self.public.relation is Relation.REPLACE_ONE, seed=seed)
-
-    def _handle_of_sample(self, sample: Stream, groups: int | None, seed: int) -> Held:
-        """A handle to a fresh sample for a stream of this curator, which turns to it."""
-        mechanism = sample.mechanism
-        if groups is not None or not isinstance(mechanism, TestedSamples) or not sample.is_of(self):
-            raise ValueError(
-                "sample must be a stream of TestedSamples that this curator opened, and units be the points."
-            )
-        points = max(2, round(mechanism.rate * self.public.n))
-        replaced = self.public.relation is Relation.REPLACE_ONE
-        held = Held(points=points, replaced=replaced, seed=seed, drawn_for=sample.key)
-        self._streams[sample.key].sample.begin(held)
+            self._streams[sample.key].sample.begin(held)
         return held
 
     def allot(
@@ -341,6 +337,9 @@ class Curator(abc.ABC):
 
     @abc.abstractmethod
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any: ...
+
+    @abc.abstractmethod
+    def _draw_public_seed(self, name: str) -> int: ...
 
     @abc.abstractmethod
     def _open_stream(

@@ -50,6 +50,10 @@ class DryRun(Dataless):
             return np.zeros((), np.int64)  # the first candidate
         return np.zeros(query.shape(self.public))
 
+    def _draw_public_seed(self, name: str) -> int:
+        del name
+        return 0
+
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         del name
         return mechanism.open(self._rehearsal, shape)

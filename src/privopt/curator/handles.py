@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from privopt.data.blocks import Lineage
+from privopt.data.groups import check_groups
 from privopt.mechanisms.base import HiddenState, StreamMechanism
-from privopt.public import Public
+from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query
+from privopt.queries.lots import LotSum
 
 
 class KeepsStreams(Protocol):
@@ -69,6 +72,13 @@ class HiddenMean:
     public: Public
     sensitivity: float
     rounding: float
+
+    def __post_init__(self) -> None:
+        if isinstance(self.query, LotSum):
+            raise ValueError(
+                f"{self.query.name} draws a lot for each unit at every release, and a mean that is kept is computed "
+                "once: ask for it by `release`."
+            )
 
     @property
     def norm(self) -> str:
@@ -268,3 +278,24 @@ class Stream:
                 arguments=public_arguments,
             )
         )
+
+
+def points_for(
+    curator: KeepsStreams, public: Public, *, groups: int | None, sample: Stream | None, seed: int
+) -> Held:
+    """A handle to one point a unit, one a group, or one a unit of a fresh secret sample for a stream.
+
+    Raises:
+        ValueError: there are no such groups, or the stream is not one of `TestedSamples` of this curator.
+    """
+    replaced = public.relation is Relation.REPLACE_ONE
+    if sample is not None:
+        if groups is not None or not isinstance(sample.mechanism, TestedSamples) or not sample.is_of(curator):
+            raise ValueError(
+                "sample must be a stream of TestedSamples that this curator opened, and units be the points."
+            )
+        points = max(2, round(sample.mechanism.rate * public.n))
+        return Held(points=points, replaced=replaced, seed=seed, drawn_for=sample.key)
+    if groups is not None:
+        return Held(points=check_groups(public, groups), replaced=True, seed=seed)
+    return Held(points=public.n, replaced=replaced, seed=seed)

@@ -9,7 +9,7 @@ Every request is priced first and looked at second: see `base.Curator`.
 
 from collections.abc import MutableMapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import jax.numpy as jnp
@@ -42,7 +42,9 @@ from privopt.queries.base import (
     StatisticOfHeld,
 )
 from privopt.queries.effects import require_pure
+from privopt.queries.lots import drawn_lots
 
+Lotted = TypeVar("Lotted", bound=Query)
 PointDraw = NDArray[np.int64] | GroupDraw  # the secret order of units' points, or the groups
 
 __all__ = ["Curator", "Held", "LocalCurator", "Observer", "Stream"]
@@ -95,6 +97,7 @@ class LocalCurator(Curator):
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """See `Curator.hold`."""
         handle = self._handle(groups, sample, self.lot())
+        query = self.with_lots(query)
         self.hold_as(handle, query, *self.draw_points(groups, sample, self.private_positions))
         return handle
 
@@ -108,6 +111,10 @@ class LocalCurator(Curator):
         """Compute the mean of a handle on these units, and keep it under the handle."""
         require_pure(handle.query, self.public)
         self._private_means[handle] = np.asarray(self.private_value(handle.query, EveryUnit(), None))
+
+    def with_lots(self, query: Lotted) -> Lotted:
+        """The query with fresh lots for the units, if it draws any."""
+        return drawn_lots(query, self._noise.units_generator)
 
     def lot(self) -> int:
         """A public random number."""
@@ -242,8 +249,13 @@ class LocalCurator(Curator):
         return self.private_engine.draw(sampling, self._noise.units_generator)
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        query = self.with_lots(query)
         private_value = self.private_value(query, sampling, self.private_draw(sampling))
         return mechanism.release(self._noise, private_value, float(sensitivity))
+
+    def _draw_public_seed(self, name: str) -> int:
+        del name
+        return self.lot()
 
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         del name
@@ -254,7 +266,7 @@ class LocalCurator(Curator):
         if request.query is None:
             return ask(state, self._noise, **request.arguments)
         assert isinstance(request.source, LocalCurator)
-        private_value = request.source.private_value(request.query, EveryUnit(), None)
+        private_value = request.source.private_value(self.with_lots(request.query), EveryUnit(), None)
         return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(

@@ -75,6 +75,9 @@ class Replay(Dataless):
         self._loop = [iter(self._next(slot.name)) for slot in slots]
         return super()._iterate_eagerly(step, state, times, slots)
 
+    def _draw_public_seed(self, name: str) -> int:
+        return int(self._next(name)[0])
+
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
         del mechanism, shape
         self._next(name)

@@ -34,6 +34,14 @@ class FilterMark:
     depth: int
 
 
+@dataclass(frozen=True)
+class PublicDraw:
+    """Stands where a mechanism stands, in the line of a public random number."""
+
+    def __repr__(self) -> str:
+        return "none: public randomness"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Release:
     """One line of a transcript: a release, or `count` releases of the same kind made in one loop.
@@ -61,6 +69,11 @@ class Release:
     released: NDArray[Any] | None
     lineage: Lineage = ()
     under: FilterMark | None = None
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it is a public random number, which says nothing of the data."""
+        return self.noise == repr(PublicDraw())
 
     def to_dict(self, *, values: bool) -> dict[str, Any]:
         """A JSON-ready description; `values` includes the released numbers."""
@@ -124,8 +137,8 @@ class Transcript:
 
     @property
     def releases(self) -> int:
-        """The number of single releases."""
-        return sum(release.count for release in self._releases)
+        """The number of single releases; a public random number is none."""
+        return sum(release.count for release in self._releases if not release.is_public)
 
     def next_cut(self) -> int:
         """A number for the blocks that are about to be made."""

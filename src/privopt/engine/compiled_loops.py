@@ -145,5 +145,6 @@ def _block_sum(
         private_part.private_targets[:, None],
         private_mask[:, None],
         jnp.ones(private_mask.shape, jnp.float64),
+        jnp.zeros(private_mask.shape, jnp.int32),  # no query of a compiled loop draws lots
     )
     return jnp.sum(unit_contributions(query, public, chunk), axis=0)

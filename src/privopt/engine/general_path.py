@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float
 from privopt.engine.rounding import BLOCK_ROWS
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum, clip_rows_to_ball
+from privopt.queries.lots import LotSum, lots_of
 from privopt.queries.safeguards import into_radius, row_form_of
 
 CHUNK_BYTES = 32 * 2**20
@@ -29,6 +30,7 @@ class UnitChunk(NamedTuple):
     private_targets: Any  # Float[Array, "c M"]
     private_mask: Any  # Bool[Array, "c M"]: which records exist
     private_weights: Any  # Float[Array, "c"]: of a unit's average; 1 when a unit is a record
+    private_positions: Any  # Int[Array, "c"]: among all units, for the lots that they draw
 
 
 _widths: dict[Any, int] = {}
@@ -86,7 +88,7 @@ def unit_contributions(
         the radius by `into_radius`.
     """
     private_features = chunk.private_features.astype(jnp.float64)
-    if isinstance(query, RecordSum):
+    if isinstance(query, RecordSum | LotSum):
         private_vectors = _averages(query, public, chunk, private_features, by_rows)
     else:
         assert isinstance(query, UnitSum)
@@ -165,12 +167,17 @@ def _one_contribution(query: MeanQuery, *, public: Public) -> Array:
         jnp.zeros((1, records), jnp.float64),
         jnp.ones((1, records), jnp.bool_),
         jnp.ones((1,), jnp.float64),
+        jnp.zeros((1,), jnp.int32),
     )
     return unit_contributions(query, public, chunk)[0]
 
 
 def _averages(
-    query: RecordSum, public: Public, chunk: UnitChunk, private_features: Float[Array, "c M d"], by_rows: bool
+    query: RecordSum | LotSum,
+    public: Public,
+    chunk: UnitChunk,
+    private_features: Float[Array, "c M d"],
+    by_rows: bool,
 ) -> Float[Array, "c ..."]:
     """u_j / k_j times the sum over the unit's k_j records."""
     private_counts = jnp.maximum(jnp.sum(chunk.private_mask, axis=1), 1).astype(jnp.float64)
@@ -180,12 +187,23 @@ def _averages(
     form = row_form_of(query, public) if by_rows else None
     if form is not None:
         return _row_form_averages(form, chunk, private_features, private_shares)
-    private_each = jax.vmap(jax.vmap(query.record_contribution))(private_features, chunk.private_targets)
+    private_each = _of_records(query, chunk, private_features)
     extra = (1,) * (private_each.ndim - 2)
     private_each = jnp.where(
         jnp.reshape(chunk.private_mask, (*chunk.private_mask.shape, *extra)), private_each, 0.0
     )
     return jnp.sum(private_each * jnp.reshape(private_shares, (*private_shares.shape, *extra)), axis=1)
+
+
+def _of_records(
+    query: RecordSum | LotSum, chunk: UnitChunk, private_features: Float[Array, "c M d"]
+) -> Float[Array, "c M ..."]:
+    """What each record contributes."""
+    if isinstance(query, RecordSum):
+        return jax.vmap(jax.vmap(query.record_contribution))(private_features, chunk.private_targets)
+    private_lots = lots_of(query.lots, chunk.private_positions)
+    of_unit = jax.vmap(query.record_contribution_of_lot, in_axes=(0, 0, None))
+    return jax.vmap(of_unit)(private_features, chunk.private_targets, private_lots)
 
 
 def _row_form_averages(

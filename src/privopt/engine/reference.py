@@ -28,6 +28,7 @@ from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, RecordSum, Scalar, UnitSum
+from privopt.queries.lots import LotSum
 from privopt.queries.safeguards import stated_sensitivity
 
 _GROUPED_ROWS = 2**17  # of the groups that are built at a time, padding included
@@ -181,7 +182,12 @@ class ReferenceEngine:
             private_features[place] = take_rows(units.private_features, private_rows)
             private_targets[place] = units.private_targets[private_rows]
             private_mask[place] = units.private_present[private_rows]
-            yield UnitChunk(private_features, private_targets, private_mask, private_weights), stop - start
+            private_positions = np.zeros(length, np.int32)
+            private_positions[: len(positions)] = positions
+            private_chunk = UnitChunk(
+                private_features, private_targets, private_mask, private_weights, private_positions
+            )
+            yield private_chunk, stop - start
 
 
 def drawn_positions(
@@ -218,10 +224,10 @@ def group_parts(units: Units, private_draw: GroupDraw) -> Iterator[Units]:
 
 def checked(query: MeanQuery, public: Public) -> MeanQuery:
     """A query that an engine sums over such rows, by public facts."""
-    if isinstance(query, RecordSum | UnitSum):
+    if isinstance(query, RecordSum | LotSum | UnitSum):
         query.require_rows(public)
         return query
-    raise TypeError(f"the engine sums a RecordSum or a UnitSum, got {type(query).__name__}.")
+    raise TypeError(f"the engine sums a RecordSum, a LotSum or a UnitSum, got {type(query).__name__}.")
 
 
 def with_typed_leaves(query: MeanQuery) -> MeanQuery:

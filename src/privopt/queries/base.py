@@ -6,6 +6,7 @@ contributes, how a unit's contribution is clipped, and what the sensitivity of t
 
     Query
     ├── RecordSum          mean over units of clip(average over the unit's records)
+    ├── lots.LotSum        likewise, of contributions that also depend on a random lot of the unit
     ├── UnitSum            mean over units of clip(a function of all the unit's records)
     ├── StatisticOfHeld    a function of per-unit vectors that stay with the curator
     ├── FunctionOfMean     a public function of a mean that stays with the curator

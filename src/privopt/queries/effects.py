@@ -16,6 +16,7 @@ from privopt.problems.glm import RecordLoss
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, RecordSum, UnitSum
+from privopt.queries.lots import LotSum, any_lot
 
 # Parts of the names of JAX's primitives that leave the program; `debug_callback`, `io_callback`, `outfeed`, ...
 _OUTWARDS = ("callback", "infeed", "outfeed", "debug_print")
@@ -118,6 +119,8 @@ def _contribution(query: MeanQuery, *, public: Public) -> Any:
     records = public.records_per_unit
     if isinstance(query, RecordSum):
         vector = query.record_contribution(jnp.zeros(public.d), jnp.zeros(()))
+    elif isinstance(query, LotSum):
+        vector = query.record_contribution_of_lot(jnp.zeros(public.d), jnp.zeros(()), any_lot())
     else:
         assert isinstance(query, UnitSum)
         vector = query.unit_contribution(

@@ -28,6 +28,7 @@ from privopt.queries.base import (
 # What the sensitivity of a mean, or the row form of its contribution, may rest on.
 _COMPUTED_BY = (
     "record_contribution",
+    "record_contribution_of_lot",
     "unit_contribution",
     "without_bad",
     "clip_unit",

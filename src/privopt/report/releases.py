@@ -138,6 +138,8 @@ def group_releases(transcript: Transcript) -> tuple[ReleaseGroup, ...]:
     kinds: dict[tuple[Any, ...], list[tuple[int, Release]]] = {}
     position = 1
     for release in transcript:
+        if release.is_public:
+            continue
         kind = type(_unsampled(release.event)).__name__
         under = None if release.under is None else release.under.number
         kinds.setdefault((_plain(release.name), kind, under, release.sampling), []).append(
