@@ -440,7 +440,7 @@ EVERY_CASE = (
     ),
     Case(
         "o2nc, sampled, middles, random window",
-        O2NC(rate=0.5, fractions="mid", returns="random", **_WINDOWS),
+        O2NC(rate=0.5, places="middle", returns="random", **_WINDOWS),
         Problem(losses.RecordLoss(own_loss)),
     ),
     Case(

@@ -21,7 +21,14 @@ from privopt.solvers.o2nc import O2NC
 
 CLOSE = {"rtol": 0, "atol": 1e-8}
 PROBLEM = Problem(ReluAbsolute())
-GUARANTEE = {"mode": "guarantee", "radius": 0.3, "step_size": 0.15, "window": 5, "steps": 20}
+GUARANTEE = {
+    "mode": "guarantee",
+    "radius": 0.3,
+    "step_size": 0.15,
+    "window": 5,
+    "steps": 20,
+    "certificate_share": 0.0,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +45,7 @@ def units_of(relation="replace-one", scale=1.0):
 def solve(noise=None, units=None, problem=PROBLEM, start=None, **settings):
     """A run whose noise has a standard deviation of 0.05: 1.25 times the sensitivity 2 * 0.8 / 40."""
     units = units or units_of()
-    settings = {"clip": 0.8, "noise_multiplier": 1.25, "fractions": "mid", **settings}
+    settings = {"clip": 0.8, "noise_multiplier": 1.25, "places": "middle", **settings}
     solver = O2NC(**settings).filled(Instance(problem, units.public, Budget(1.0, 1e-6)))
     ledger = Ledger(Budget(1e6, 1e-6), units.public.relation, plan=solver.event(units.public))
     curator = LocalCurator(units, ledger, noise=noise or FormulaNoise(formula))
@@ -76,16 +83,16 @@ def test_the_practical_reference_run():
 def test_the_schedule_of_the_practical_mode():
     public = Public(n=20_190, d=10, row_bound=1.0)
     solver = O2NC(distance=4.0, clip=1.0).configure(Instance(PROBLEM, public, Budget(1.0, 1e-6)))
-    sigma = solver._stddev(public)
+    sigma = planning.deviation(solver, public)
     assert sigma == pytest.approx(0.007248497753, rel=1e-3)  # calibration leaves a little
     exact = 2.0 * math.sqrt(300) / (20_190 * gaussian_mu(1.0, 1e-6))
     assert exact == pytest.approx(0.007248497753, abs=1e-10)
-    rows = planning.schedule(solver, parameters=10, stddev=0.007248497753)
+    longest, step_sizes = planning.schedule(solver, parameters=10, stddev=0.007248497753)
     radii = planning.radii(solver)
-    for t, a, longest, eta in (
+    for t, a, length, eta in (
         (1, 1.016666666667, 0.096825396825, 0.287838601244),
         (300, 0.02, 0.001904761905, 0.005662398713),
     ):
         assert radii[t - 1] == pytest.approx(a, abs=1e-10)
-        assert rows.radius[t - 1] == pytest.approx(longest, abs=1e-10)
-        assert rows.step_size[t - 1] == pytest.approx(eta, abs=1e-10)
+        assert longest[t - 1] == pytest.approx(length, abs=1e-10)
+        assert step_sizes[t - 1] == pytest.approx(eta, abs=1e-10)

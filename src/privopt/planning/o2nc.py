@@ -14,15 +14,18 @@ Source:
 """
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
+from privopt.planning.goldstein_certificate import CERTIFICATE_SHARE
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
+from privopt.planning.online_to_nonconvex import step_length, whole_blocks
+from privopt.public import Public
 
 STEPS, WINDOW = 300, 20
 FEWEST_WINDOWS = 5
@@ -35,20 +38,9 @@ FAINT = 100.0  # p sigma^2 over C^2 M from which on steps say next to nothing
 Returns = Literal["tail", "last", "random", "best"]
 
 
-class Schedule(NamedTuple):
-    """What every step is told, one entry a step; all of it is fixed before data is read."""
-
-    radius: NDArray[np.float64]  # D_t: the longest step
-    step_size: NDArray[np.float64]  # eta_t
-    place: NDArray[np.int64]  # where the step's point is kept among those that may be averaged; -1: it is not
-    ends: NDArray[np.bool_]  # whether a set of kept points is whole after the step
-    kept: int  # how many points a set has
-
-
 def rounds(solver: Any) -> int:
     """T: the number of steps, a multiple of the window."""
-    window = min(solver.window, solver.steps)
-    return window * (solver.steps // window) if window else 0
+    return whole_blocks(solver.steps, solver.window)[0]
 
 
 def radii(solver: Any) -> NDArray[np.float64]:
@@ -60,40 +52,38 @@ def radii(solver: Any) -> NDArray[np.float64]:
     return (solver.distance / 4.0) * left + solver.distance / 200.0
 
 
-def schedule(solver: Any, *, parameters: int, stddev: float, chosen: int = 0) -> Schedule:
-    """The schedule of a configured solver.
+def schedule(
+    solver: Any, *, parameters: int, stddev: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(D_t, eta_t) of a configured solver, one entry a step.
 
     Args:
         solver: the solver.
         parameters: p.
         stddev: sigma, of one coordinate of a released gradient.
-        chosen: the window that "random" returns, from 0.
     """
-    total = rounds(solver)
-    window = min(solver.window, total) or 1
-    radius = 2.0 * radii(solver) / (window + 1.0)
-    if solver.step_size is None:
-        length = math.hypot(solver.typical, math.sqrt(parameters) * stddev)
-        factor = PROVED_STEP_FACTOR if solver.mode == "guarantee" else STEP_FACTOR
-        step_size = factor * radius / (math.sqrt(window) * length)
-    else:
-        step_size = np.full(total, float(solver.step_size))
-    place, ends = np.full(total, -1), np.zeros(total, bool)
-    first, kept = 0, window
+    _, window = whole_blocks(solver.steps, solver.window)
+    longest = np.asarray([step_length(a, window) for a in radii(solver)])
+    if solver.step_size is not None:
+        return longest, np.full(len(longest), float(solver.step_size))
+    length = math.hypot(solver.typical, math.sqrt(parameters) * stddev)
+    factor = PROVED_STEP_FACTOR if solver.mode == "guarantee" else STEP_FACTOR
+    return longest, factor * longest / (math.sqrt(window) * length)
+
+
+def kept(solver: Any, chosen: int) -> tuple[int, int]:
+    """(first, count) of the points that the result is made of; `chosen` is the number of a random window, from 0."""
+    total, window = whole_blocks(solver.steps, solver.window)
     match solver.returns:
         case "tail":
-            kept = math.ceil(TAIL * total)
-            first = total - kept
+            count = math.ceil(TAIL * total)
+            return total - count, count
         case "last":
-            first = total - window
+            return total - window, window
         case "random":
-            first = window * chosen
+            return window * chosen, window
         case _:
-            place, ends = np.arange(total) % window, np.arange(1, total + 1) % window == 0
-    if solver.returns != "best" and total:
-        place[first : first + kept] = np.arange(kept)
-        ends[first + kept - 1] = True
-    return Schedule(radius, step_size, place, ends, max(kept, 1))
+            return 0, total  # which of the windows is known at the end
 
 
 def steps(solver: Any, instance: Instance) -> int:
@@ -131,6 +121,7 @@ DEFAULTS = {
     "clip": lambda solver, instance: descent_defaults.default_clip(instance),
     "typical": typical,
     "returns": lambda solver, instance: "last" if solver.mode == "guarantee" else "tail",
+    "certificate_share": lambda solver, instance: CERTIFICATE_SHARE if solver.mode == "guarantee" else 0.0,
 }
 
 
@@ -138,8 +129,15 @@ def stddev(solver: Any, instance: Instance) -> float:
     """sigma of a configured solver: the noise of a coordinate of one released gradient."""
     if not instance.is_private:
         return 0.0
-    public = instance.public
-    return solver.noise_multiplier * public.relation.factor * solver.clip / public.n
+    return deviation(solver, instance.public)
+
+
+def deviation(solver: Any, public: Public) -> float:
+    """The same, from public sizes."""
+    if solver.noise_multiplier == 0.0:
+        return 0.0
+    units = public.n * (solver.rate or 1.0) / solver.blocks
+    return solver.noise_multiplier * public.relation.factor * solver.clip / units
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
