@@ -21,6 +21,7 @@ from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
+from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.bias_reduced_gradient import BiasReducedGradient
 from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
@@ -162,6 +163,11 @@ EVERY_QUERY: dict[str, Query] = {
         loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4
     ),
     "norms of gradients, own loss": GradientNorms(loss=OWN, points=np.stack([AT, BEFORE]), clip=0.4),
+    "average of gradients": AveragedGradient(loss=SQUARED, points=np.stack([AT, BEFORE, FAR]), clip=0.4),
+    "average of gradients, softmax": AveragedGradient(
+        loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4
+    ),
+    "average of gradients, own loss": AveragedGradient(loss=OWN, points=np.stack([AT, BEFORE]), clip=3e-16),
     "vertex scores": VertexScores(loss=SQUARED, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, no kernel": VertexScores(loss=PLAIN, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, softmax": VertexScores(loss=SOFTMAX, at=WIDE, clip=0.2, offset=0.1 * WIDE),
