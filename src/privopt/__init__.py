@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from privopt.solvers.kl_spider import KLSpider
     from privopt.solvers.mirror_descent import MirrorDescent
     from privopt.solvers.newton import DoubleNoiseNewton
+    from privopt.solvers.o2nc import O2NC
     from privopt.solvers.objective_perturbation import ObjectivePerturbation
     from privopt.solvers.output_perturbation import OutputPerturbation
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
@@ -79,6 +80,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KL",
+    "O2NC",
     "SVRG",
     "AcceleratedMirrorDescent",
     "Account",
@@ -177,6 +179,7 @@ _HOME = {
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",
     "MirrorDescent": "privopt.solvers.mirror_descent",
+    "O2NC": "privopt.solvers.o2nc",
     "ObjectivePerturbation": "privopt.solvers.objective_perturbation",
     "OutputPerturbation": "privopt.solvers.output_perturbation",
     "PoissonRegressor": "privopt.estimators.regressors",
