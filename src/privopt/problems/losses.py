@@ -1,7 +1,8 @@
 """The registry of losses: `losses.logistic`, `losses.squared`, `losses.huber(c)`, `losses.softmax(K)`, ...
 
-Each formula is elementwise over any leading shape, pure, convex in the prediction and stable for huge
-predictions. Its constants (`facts`) hold for every prediction and every target of the declared domain.
+Each formula is elementwise over any leading shape, pure, stable for huge predictions, and convex in the
+prediction but for those of `bounded_losses`. Its constants (`facts`) hold for every prediction and every
+target of the declared domain.
 """
 
 import math
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from privopt.problems.bounded_losses import Capped, Ramp, capped
 from privopt.problems.cornered_losses import (
     Absolute,
     Hinge,
@@ -23,6 +25,7 @@ from privopt.problems.glm import GLMLoss, KernelCode, Loss, LossFacts, RecordLos
 
 __all__ = [
     "Absolute",
+    "Capped",
     "GLMLoss",
     "Hinge",
     "Huber",
@@ -32,17 +35,20 @@ __all__ = [
     "LossFacts",
     "Poisson",
     "Quantile",
+    "Ramp",
     "RecordLoss",
     "ScalarLoss",
     "SmoothedHinge",
     "Softmax",
     "Squared",
     "absolute",
+    "capped",
     "hinge",
     "huber",
     "logistic",
     "poisson",
     "quantile",
+    "ramp",
     "smoothed_hinge",
     "softmax",
     "squared",
@@ -376,6 +382,7 @@ absolute = Absolute
 quantile = Quantile
 poisson = Poisson
 softmax = Softmax
+ramp = Ramp
 
 
 def _require_positive(name: str, number: float, meaning: str) -> None:

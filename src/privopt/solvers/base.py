@@ -48,14 +48,24 @@ class Solver(Program[Problem]):
     noise_multiplier: float = derived(at_least=0)
 
     preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
+    for_convex: ClassVar[str] = (
+        ""  # what of it rests on a convex loss, a subject in the plural; empty where nothing does
+    )
 
     @property
     def weighs_groups(self) -> bool:
         """Whether it minimises the worst group's loss where the loss is one of groups; else it minimises a mean."""
         return False
 
+    @property
+    def rests_on_convexity(self) -> str:
+        """`for_convex`; of a front end what its inner solver says."""
+        return self.for_convex
+
     def obstacle(self, problem: Problem, public: Public) -> str | None:
-        """Why this solver does not solve the problem: `applicable`, or that it would not weight the groups."""
+        """Why it does not solve the problem: `applicable`, groups it would not weight, a loss that is not convex."""
+        if problem.loss.convex is False and self.rests_on_convexity:
+            return f"{self.rests_on_convexity} rest on a convex loss, and the {problem.loss.name} loss is not convex"
         if isinstance(problem.loss, GroupedLoss) and not self.weighs_groups:
             return "it minimises the mean over all records and does not weight groups against each other"
         return self.applicable(problem, public)
@@ -126,6 +136,15 @@ class Solver(Program[Problem]):
             lambda z: replace(self, noise_multiplier=z).event(task.public), task.budget, task.public.relation
         )
         return replace(self, noise_multiplier=float(multiplier))
+
+    def foreseen(self, instance: Instance) -> Forecast:
+        """`forecast`, without what holds for convex losses only where the loss is known not to be one."""
+        found = self.forecast(instance)
+        says_nothing = found.excess is None and found.bound is None
+        if instance.problem.loss.convex is not False or not found.for_convex or says_nothing:
+            return found
+        meaning = f"no formula where the loss is not convex, as the {instance.problem.loss.name} loss"
+        return replace(found, excess=None, bound=None, meaning=meaning)
 
     def plan(self, instance: Instance) -> Plan:
         """The plan of this solver, configured first where needed."""
