@@ -41,6 +41,7 @@ from privopt.queries.base import (
 )
 from privopt.queries.effects import require_pure
 from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample
+from privopt.queries.values import ValueSum
 
 BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
 
@@ -62,6 +63,7 @@ class Slot:
     mechanism: Mechanism
     sampling: Sampling
     shape: tuple[int, ...]
+    on_host: bool = False  # whether its loss is called on the host, which no compiled loop does
 
 
 def require_sample(stream: OpenStream, request: StreamRequest) -> None:
@@ -177,7 +179,8 @@ def declared_releases(step: Step, state: Any, public: Public) -> list[Slot]:
             raise ValueError(f"{query.name} is a whole pass over the records: use `release`, not a loop.")
         require_fit(query, mechanism, sampling, public)
         shape = query.shape(public)
-        slots.append(Slot(query.name, type(query), mechanism, sampling, shape))
+        on_host = isinstance(query, ValueSum) and query.on_host
+        slots.append(Slot(query.name, type(query), mechanism, sampling, shape, on_host))
         return jnp.zeros(shape, jnp.float64)
 
     try:
@@ -201,6 +204,7 @@ def compiles(slots: list[Slot], public: Public) -> bool:
         and public.unit == "record"
         and all(
             issubclass(slot.kind, RecordSum)
+            and not slot.on_host
             and argues_its_sensitivity(slot.kind)
             and not isinstance(slot.sampling, EveryUnit)
             for slot in slots

@@ -1,4 +1,4 @@
-"""What a loss of one record is: generalised linear losses, and losses of the user's own.
+"""What a loss of one record is: generalised linear losses, and losses of the user's own, known whole or by values.
 
 A *generalised linear* loss is `phi(prediction, target)` with `prediction = features @ params`, convex in
 the prediction. Its record gradient is `phi' * features`, so clipping it is a scalar operation, and the
@@ -22,6 +22,8 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from privopt.problems.black_box import BlackBox
 
 Values: TypeAlias = Float[Array, "..."]  # elementwise over any leading shape
 
@@ -230,4 +232,4 @@ class RecordLoss:
         return jax.grad(self.value)(params, features, target)
 
 
-Loss: TypeAlias = GLMLoss | RecordLoss
+Loss: TypeAlias = GLMLoss | RecordLoss | BlackBox

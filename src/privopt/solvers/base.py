@@ -22,6 +22,7 @@ from privopt.planning.notices import faint_signal
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Task
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
@@ -48,6 +49,7 @@ class Solver(Program[Problem]):
     noise_multiplier: float = derived(at_least=0)
 
     preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
+    by_values: ClassVar[bool] = False  # whether it can do with a loss's values, without its derivatives
 
     @property
     def weighs_groups(self) -> bool:
@@ -55,7 +57,12 @@ class Solver(Program[Problem]):
         return False
 
     def obstacle(self, problem: Problem, public: Public) -> str | None:
-        """Why this solver does not solve the problem: `applicable`, or that it would not weight the groups."""
+        """Why this solver does not solve the problem: `applicable`, or what all solvers have in common.
+
+        One that minimises a mean would not weight groups, and one that differentiates cannot use a black box.
+        """
+        if isinstance(problem.loss, BlackBox) and not self.by_values:
+            return "it needs derivatives, and the loss is a black box, known by its values only"
         if isinstance(problem.loss, GroupedLoss) and not self.weighs_groups:
             return "it minimises the mean over all records and does not weight groups against each other"
         return self.applicable(problem, public)
