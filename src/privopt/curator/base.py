@@ -14,9 +14,10 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator import loops
+from privopt.curator.entries import Entered
 from privopt.curator.handles import Held, HiddenMean, OpenStream, Stream, StreamRequest, points_for
 from privopt.curator.transcript import FilterMark, PublicDraw, Release, Transcript
-from privopt.data.blocks import Block, Lineage, block_sizes, share_units
+from privopt.data.blocks import Block, Lineage, block_sizes
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
@@ -155,7 +156,7 @@ class Curator(abc.ABC):
         event = mechanism.event()
         self.ledger.charge(name, event)
         key = self.transcript.next_stream()
-        self._streams[key] = OpenStream(self._open_stream(name, mechanism, shape))
+        self._streams[key] = OpenStream(self._open_stream(name, mechanism, shape), mechanism.scales())
         self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
         return Stream(self, mechanism, key)
 
@@ -176,37 +177,38 @@ class Curator(abc.ABC):
                 sensitivity = source._sensitivity(query, EveryUnit())
                 noisy = mechanism.event() != NonPrivateEvent()
                 request = replace(request, sensitivity=checked_sensitivity(sensitivity, noisy=noisy))
-                self._require_entry(stream, mechanism, source)
+                self._require_entry(stream.entered, mechanism, source)
             released = self._answer_stream(request, stream.state)
+            scale = None
             if query is not None:  # what was refused above has entered nothing
-                stream.entered.append(source.lineage)
+                stream.entered.add(source.lineage)
+                scale = None if stream.scales is None else stream.scales.next(request.sensitivity)
             if isinstance(mechanism, TestedSamples):
                 stream.sample.note(request.name, released)
         if released is not None:
             values = np.asarray(released)[None]
-            self._record(request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values)
+            scales = None if scale is None else [scale]
+            self._record(
+                request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values, scales
+            )
         return released
 
-    def _require_entry(self, stream: OpenStream, mechanism: StreamMechanism, source: "Curator") -> None:
+    def _require_entry(self, entered: Entered, mechanism: StreamMechanism, source: "Curator") -> None:
         """Refuse an item that would put a unit into more items than the stream was charged for.
 
         Privacy:
-            A unit's items lie in parts of the data that share it, so all of them are among those that may share a unit
-            with the last one; if the mechanism admits that set it admits the unit's.
+            `Entered` tells which items one unit may be in, from how the parts of the data were cut.
         """
-        entered = stream.entered
         if source.transcript is not self.transcript or source.lineage[: len(self.lineage)] != self.lineage:
             raise ValueError(
                 "a stream is fed from the curator that opened it, or from a block of its units: no other curator's "
                 "units have paid for it."
             )
-        items: Sequence[int] = range(len(entered))
-        if source.lineage:  # everybody shares a unit with all parts
-            items = [item for item in items if share_units(entered[item], source.lineage)]
-        if not mechanism.admits(frozenset((*items, len(entered)))):
+        if not mechanism.covers(entered.participants(source.lineage)):
             raise ValueError(
-                f"item {len(entered)} of {mechanism!r} would hold units of earlier items, more often than the stream "
-                "was charged for: feed it from disjoint blocks (`blocks`), or declare the participation."
+                f"item {len(entered)} of {mechanism!r} would hold units of earlier items, more often or closer "
+                "together than the stream was charged for: feed it from disjoint blocks (`blocks`), or declare the "
+                "participation."
             )
 
     @abc.abstractmethod
@@ -417,9 +419,10 @@ class Curator(abc.ABC):
         sampling: Sampling,
         sensitivities: Any,
         released: NDArray[Any],
+        scales: Sequence[float] | None = None,
     ) -> None:
         sensitivity = np.asarray(sensitivities, np.float64).reshape(-1)
-        scale = None
+        scale = None if scales is None else np.asarray(scales, np.float64)
         if isinstance(mechanism, Gaussian | Laplace):
             silent = mechanism.noise_multiplier == 0  # and the sensitivity may be infinite
             scale = np.zeros_like(sensitivity) if silent else mechanism.noise_multiplier * sensitivity

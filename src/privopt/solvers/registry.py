@@ -26,6 +26,7 @@ from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.mirror_descent import MirrorDescent
 from privopt.solvers.newton import DoubleNoiseNewton
+from privopt.solvers.o2nc import O2NC
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
@@ -71,6 +72,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "kl-spider": KLSpider,
     "kl-proximal-point": KLProximalPoint,
     "dp-spider": DPSpider,
+    "o2nc": O2NC,
     "phased-sgd": PhasedSGD,
     "snowball-sgd": SnowballSGD,
     "strongly-convex-stages": StronglyConvexStages,
