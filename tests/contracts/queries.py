@@ -50,6 +50,7 @@ from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
+from privopt.queries.smoothed_difference import LuneDifference, TranslatedDifference
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
@@ -138,6 +139,17 @@ EVERY_QUERY: dict[str, Query] = {
     ),
     "difference, own loss": ClippedGradientDifference(
         loss=OWN, at=AT, anchor=BEFORE, slope_clip=0.1, gradient_clip=0.5
+    ),
+    "difference by lunes": LuneDifference(loss=SQUARED, at=AT, anchor=BEFORE, smoothing=0.7, clip=0.4),
+    "difference by lunes, softmax": LuneDifference(
+        loss=SOFTMAX, at=WIDE, anchor=WIDE_BEFORE, smoothing=50.0, clip=3e-16
+    ),
+    "difference by lunes, own loss": LuneDifference(loss=OWN, at=FAR, anchor=AT, smoothing=0.2, clip=0.4),
+    "difference by translation": TranslatedDifference(
+        loss=SQUARED, at=AT, anchor=BEFORE, smoothing=0.7, clip=0.4, slope_clip=0.3, draws=2
+    ),
+    "difference by translation, own loss": TranslatedDifference(
+        loss=OWN, at=FAR, anchor=BEFORE, smoothing=1e3, clip=0.4, slope_clip=1e-17
     ),
     "mixture": MixedGradient(loss=SQUARED, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
     "mixture, no kernel": MixedGradient(
