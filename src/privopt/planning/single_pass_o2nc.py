@@ -129,7 +129,9 @@ def noise_of_steps(solver: Any, public: Public, parameters: int) -> NDArray[np.f
     return solver.noise_multiplier * first * np.resize(scales, total)
 
 
-def step_sizes(solver: Any, public: Public, parameters: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def step_sizes(
+    solver: Any, public: Public, parameters: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(D_t, eta_t), one entry a step."""
     window = whole_blocks(solver.steps, solver.window)[1]
     longest = np.asarray([step_length(a, window) for a in o2nc.radii(solver)])
@@ -182,7 +184,10 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         return Forecast(meaning="the method says how flat its result is", notices=(NOISE_IS_OFF,))
     found = large_delta(instance)
     noise = noise_of_steps(solver, instance.public, instance.parameters)
-    if len(noise) and instance.parameters * float(np.mean(noise**2)) > o2nc.FAINT * solver.clip**2 * solver.window:
+    if (
+        len(noise)
+        and instance.parameters * float(np.mean(noise**2)) > o2nc.FAINT * solver.clip**2 * solver.window
+    ):
         found += (
             "the noise of a window of steps is more than ten times the clip: one pass over so few units says next to "
             "nothing. A method that passes over the data many times (o2nc) has far less noise.",

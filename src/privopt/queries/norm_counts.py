@@ -1,26 +1,29 @@
-"""How many units' vectors are no longer than each of several lengths, for a private choice of a clip."""
+"""How many units' gradients are no longer than each of several lengths, for a private choice of a clip."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
+from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.norms import scale_of
 from privopt.public import Public
-from privopt.queries.base import RecordSum, Scalar, query
+from privopt.queries.base import RecordSum, Scalar, query, static
+from privopt.queries.gradient import record_gradient
 
 _UNIT_ROUNDOFF = 2.0**-53
 
 
 @query
 class NormCounts(RecordSum):
-    """Minus `|count_k / n - share|` for each length C_k, count_k the number of units whose vector is no longer.
+    """Minus `|count_k / n - share|` for each length C_k, count_k the number of units whose gradient is no longer.
 
-    The exponential mechanism takes the largest score: the length below which about `share` of the vectors are.
+    The exponential mechanism takes the largest score: the length below which about `share` of the gradients are.
 
     Attributes:
-        of: whose vectors: the average over a unit's records of what this query's records contribute, not clipped.
+        loss: a generalised-linear or user-written loss.
+        at: public point, as in `ClippedGradient`. A unit's gradient is the one that it would clip there.
         lengths: C_k, (k,), public, in any order.
         share: the share of the units to be no longer, in [0, 1].
     Privacy:
@@ -28,9 +31,9 @@ class NormCounts(RecordSum):
         exponential mechanism asks for. A unit adds a vector of zeros and ones, an absent one zeros: adding, removing
         or replacing it moves each count by -1, 0 or 1, and each score by at most 1 / n, up or down, since
         `|c - q|` is 1-Lipschitz in c. So the range is at most 2 / n under both relations; attained by a unit that
-        brings one count closer to its share and another one further away. A vector that is not finite counts as zero,
-        so as no longer than any length. Sums of zeros and ones are exact; the division by n and the difference are
-        rounded by at most 2^-53 each, at two lengths and on two data sets, for which eight such are added.
+        brings one count closer to its share and another one further away. A gradient that is not finite counts as
+        zero, so as no longer than any length. Sums of zeros and ones are exact; the division by n and the difference
+        are rounded by at most 2^-53 each, at two lengths and on two data sets, for which eight such are added.
     Source:
         Smith 2011 (a quantile by the exponential mechanism), with counts as scores; ours for lengths of gradients.
     """
@@ -42,7 +45,8 @@ class NormCounts(RecordSum):
         "moves is at most two counts."
     )
 
-    of: Any
+    loss: GLMLoss | RecordLoss = static()
+    at: Float[Array, " *shape"]
     lengths: Float[Array, " k"]
     share: Scalar
 
@@ -61,16 +65,21 @@ class NormCounts(RecordSum):
         return (int(jnp.shape(self.lengths)[0]),)
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
-        """What one record contributes to the other query."""
-        return self.of.record_contribution(private_features, private_target)
+        """The gradient of one record's loss."""
+        return record_gradient(self.loss, self.at, private_features, private_target)
 
     def clip_unit(self, private_vector: Array) -> Float[Array, " k"]:
-        """1 for each length that is no shorter than the vector."""
-        private_scale = scale_of(private_vector)
-        private_unit = private_vector / private_scale
-        private_length = jnp.sqrt(jnp.sum(private_unit * private_unit)) * private_scale
-        return jnp.where(private_length <= jnp.asarray(self.lengths, float), 1.0, 0.0)
+        """1 for each length that is no shorter than the gradient."""
+        return counted(private_vector, self.lengths)
 
     def finish(self, private_mean: Float[Array, " k"]) -> Float[Array, " k"]:
         """Minus the distances from the share."""
         return -jnp.abs(private_mean - self.share)
+
+
+def counted(private_vector: Array, lengths: Float[Array, " k"]) -> Float[Array, " k"]:
+    """1 for each length that is no shorter than a unit's vector, else 0."""
+    private_scale = scale_of(private_vector)
+    private_unit = private_vector / private_scale
+    private_length = jnp.sqrt(jnp.sum(private_unit * private_unit)) * private_scale
+    return jnp.where(private_length <= jnp.asarray(lengths, float), 1.0, 0.0)

@@ -3,17 +3,10 @@
 from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.planning.gradient_changes import Estimate, directions
-from privopt.problems.ball import haar_block
-from privopt.problems.losses import Loss
+from privopt.planning.gradient_changes import Estimate
 from privopt.queries.base import MeanQuery
-from privopt.queries.gradient import ClippedGradient
-from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.smoothed_difference import LuneDifference, TranslatedDifference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +33,6 @@ class Estimates:
 
     def gradient(self, at: Float[Array, " *shape"], turn: int) -> MeanQuery:
         """The query of step `turn` for a gradient."""
-        ...
 
     def change(self, at: Float[Array, " *shape"], before: Float[Array, " *shape"], turn: int) -> MeanQuery:
         """The query of step `turn` for the change of the gradient."""
-        ...

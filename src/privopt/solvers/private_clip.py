@@ -1,5 +1,7 @@
 """A private clip: the length of gradients is asked for with a small part of the budget, then a method runs with it.
 
+`clip="auto"` in a solver that `minimize` or `plan` is given means this front end around it.
+
 Source: ours; the choice is that of a quantile by the exponential mechanism (Smith 2011).
 """
 
@@ -21,11 +23,10 @@ from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.gradient import ClippedGradient
 from privopt.queries.norm_counts import NormCounts
 from privopt.result import Outcome
 from privopt.solvers.base import Defaults, Solver
-from privopt.solvers.fields import declared, derived, number
+from privopt.solvers.fields import asks_for_clip, declared, derived, number
 from privopt.solvers.gradient_descent import GradientDescent
 
 
@@ -99,9 +100,9 @@ class PrivateClip(Solver):
     def configure(self, instance: Instance) -> Self:
         """Split the budget, calibrate both parts together, and plan as if the guessed clip were chosen."""
         if self.is_set("noise_multiplier"):
-            return self.filled(instance)
+            return self._planned(instance)
         if not instance.is_private:
-            return self.with_(noise_multiplier=0.0).filled(instance)
+            return self.with_(noise_multiplier=0.0)._planned(instance)
         split = self.with_(
             noise_multiplier=1.0,
             remainder=planning.remainder(self, instance),
@@ -110,7 +111,13 @@ class PrivateClip(Solver):
         factor = calibrate(
             lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
         )
-        return split.scaled(factor).filled(instance)
+        return split.scaled(factor)._planned(instance)
+
+    def _planned(self, instance: Instance) -> Self:
+        """The filled front end, refused if what would run cannot be paid for by a filter."""
+        solver = self.filled(instance)
+        solver.check_applicable(instance.problem, instance.public)
+        return solver
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Methods that clip gradients and leave the clip open, with Gaussian releases on all units."""
@@ -119,12 +126,8 @@ class PrivateClip(Solver):
             return f"{inner.title} has no clip that could be chosen"
         if inner.is_set("clip"):
             return "the inner solver's clip is given: leave it open"
-        if (
-            self.is_set("planned")
-            and not self.planned.adaptive
-            and not _is_gaussian(self.planned.event(public))
-        ):
-            return f"{inner.title} releases on samples or parts of the units: give its clip"
+        if self.is_set("planned") and not _is_gaussian(self.planned.event(public)):
+            return f"{inner.title} releases on samples or parts of the units, or without Gaussian noise: give its clip"
         return inner.obstacle(problem, public)
 
     def configured_inner(self, problem: Problem, public: Public, clip: float) -> Solver:
@@ -156,16 +159,21 @@ class PrivateClip(Solver):
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Choose the clip, then run the inner solver under a filter that holds the rest of the budget."""
         lengths = jnp.asarray(planning.lengths(self.longest))
-        gradients = ClippedGradient(loss=problem.loss, at=start, clip=float(lengths[0]))
         curator.announce("lengths of gradients")
-        index = int(
-            curator.release(NormCounts(of=gradients, lengths=lengths, share=self.quantile), self.choice)
-        )
+        counts = NormCounts(loss=problem.loss, at=start, lengths=lengths, share=self.quantile)
+        index = int(curator.release(counts, self.choice))
         clip = float(lengths[index])
         inner = self.configured_inner(problem, curator.public, clip)
         outcome = inner.run(curator.filtered(inner.title, Gaussian(self.remainder)), problem, start)
         found = Finding(clip, f"clip: about {self.quantile:.0%} of the gradients were no longer at the start")
         return outcome._replace(findings={"clip": found, **outcome.findings})
+
+
+def with_private_clip(solver: Solver) -> Solver:
+    """The solver; one whose clip is "auto" in a `PrivateClip`."""
+    if asks_for_clip("clip", getattr(solver, "clip", None)):
+        return PrivateClip(inner=solver.with_(clip=None))
+    return solver
 
 
 def _is_gaussian(event: Event) -> bool:
