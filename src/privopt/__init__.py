@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from privopt import certify
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.fair import FairClassifier
@@ -141,6 +142,7 @@ __all__ = [
     "WorstGroupDescent",
     "WorstGroupTwoStage",
     "__version__",
+    "certify",
     "clip_from",
     "constraints",
     "double_precision",
@@ -154,6 +156,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "certify": "privopt",
     "clip_from": "privopt.planning.public_clip",
     "select_stationary": "privopt.solvers.stationary_selection",
     "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
@@ -234,7 +237,7 @@ def __getattr__(name: str) -> Any:
 
         value: Any = metadata.version("privopt")
     elif name in _HOME:
-        is_module = _HOME[name] == "privopt.problems"
+        is_module = _HOME[name] in ("privopt", "privopt.problems")
         value = (
             importlib.import_module(f"{_HOME[name]}.{name}")
             if is_module
