@@ -51,6 +51,7 @@ from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.smoothed_difference import LuneDifference, TranslatedDifference
+from privopt.queries.smoothed_gradient import JitteredGradient
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
@@ -140,6 +141,8 @@ EVERY_QUERY: dict[str, Query] = {
     "difference, own loss": ClippedGradientDifference(
         loss=OWN, at=AT, anchor=BEFORE, slope_clip=0.1, gradient_clip=0.5
     ),
+    "gradient at random points": JitteredGradient(loss=SQUARED, at=AT, smoothing=0.7, clip=0.4),
+    "gradient at random points, own loss": JitteredGradient(loss=OWN, at=FAR, smoothing=1e3, clip=3e-16),
     "difference by lunes": LuneDifference(loss=SQUARED, at=AT, anchor=BEFORE, smoothing=0.7, clip=0.4),
     "difference by lunes, softmax": LuneDifference(
         loss=SOFTMAX, at=WIDE, anchor=WIDE_BEFORE, smoothing=50.0, clip=3e-16
