@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
-from privopt.mechanisms.prefix_sum import PrefixSum, square_root_toeplitz
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import square_root_toeplitz
 from privopt.planning.descent_defaults import default_clip
 from privopt.problems.problem import Problem
 from privopt.public import Public

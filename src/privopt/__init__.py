@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from privopt import certify
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.fair import FairClassifier
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from privopt.solvers.kl_spider import KLSpider
     from privopt.solvers.mirror_descent import MirrorDescent
     from privopt.solvers.newton import DoubleNoiseNewton
+    from privopt.solvers.o2nc import O2NC
     from privopt.solvers.objective_perturbation import ObjectivePerturbation
     from privopt.solvers.output_perturbation import OutputPerturbation
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KL",
+    "O2NC",
     "SVRG",
     "AcceleratedMirrorDescent",
     "Account",
@@ -141,6 +144,7 @@ __all__ = [
     "WorstGroupDescent",
     "WorstGroupTwoStage",
     "__version__",
+    "certify",
     "clip_from",
     "constraints",
     "double_precision",
@@ -154,6 +158,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "certify": "privopt",
     "clip_from": "privopt.planning.public_clip",
     "select_stationary": "privopt.solvers.stationary_selection",
     "AcceleratedMirrorDescent": "privopt.solvers.accelerated_mirror_descent",
@@ -180,6 +185,7 @@ _HOME = {
     "LinearSVC": "privopt.estimators.classifiers",
     "LogisticRegression": "privopt.estimators.classifiers",
     "MirrorDescent": "privopt.solvers.mirror_descent",
+    "O2NC": "privopt.solvers.o2nc",
     "ObjectivePerturbation": "privopt.solvers.objective_perturbation",
     "OutputPerturbation": "privopt.solvers.output_perturbation",
     "PoissonRegressor": "privopt.estimators.regressors",
@@ -234,7 +240,7 @@ def __getattr__(name: str) -> Any:
 
         value: Any = metadata.version("privopt")
     elif name in _HOME:
-        is_module = _HOME[name] == "privopt.problems"
+        is_module = _HOME[name] in ("privopt", "privopt.problems")
         value = (
             importlib.import_module(f"{_HOME[name]}.{name}")
             if is_module

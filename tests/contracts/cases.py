@@ -33,11 +33,13 @@ from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.mirror_descent import MirrorDescent
 from privopt.solvers.newton import DoubleNoiseNewton
+from privopt.solvers.o2nc import O2NC
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.private_clip import PrivateClip
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.snowball_sgd import SnowballSGD
@@ -99,6 +101,7 @@ _L1_BALL = Problem(losses.logistic, constraint=L1Ball(2.0))
 _NO_STEPS = {"most_steps": 0}
 _GROUPS = {"groups": 8, "phases": 2, "step_size": 0.5, "distance": 1.0}
 _ACCELERATED = {"phases": 2, "most_steps": 3, "clip": 0.4, "strength": 0.1}
+_WINDOWS = {"clip": 0.4, "distance": 1.0, "steps": 6, "window": 2}
 _ADAPTIVE = {"clip": 0.4, "step_size": 1.0, "window": 20, "most_steps": 60}
 
 _GROUPED = Problem(GroupedLoss(losses.logistic, 3, (0.5, 0.3, 0.2)))
@@ -429,6 +432,33 @@ EVERY_CASE = (
         AdaptiveGradientDescent(variant="paper", **_ADAPTIVE),
         Problem(losses.logistic),
         still=_NO_STEPS,
+    ),
+    Case("o2nc", O2NC(**_WINDOWS), _LOGISTIC, tags=frozenset({_TYPICAL})),
+    Case(
+        "o2nc, own loss, constant radius, best window",
+        O2NC(mode="guarantee", returns="best", **_WINDOWS),
+        Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case(
+        "o2nc, sampled, middles, random window",
+        O2NC(rate=0.5, places="middle", returns="random", **_WINDOWS),
+        Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case(
+        "o2nc, users, parts in turns", O2NC(blocks=4, **_WINDOWS), Problem(losses.quantile(0.5)), by_user=True
+    ),
+    Case(
+        "private clip, o2nc, own loss",
+        PrivateClip(inner=O2NC(steps=4, window=2)),
+        Problem(losses.RecordLoss(own_loss)),
+        still=None,
+    ),
+    Case(
+        "private clip, adaptive gradient descent, users",
+        PrivateClip(inner=AdaptiveGradientDescent(window=20, most_steps=20)),
+        _LOGISTIC,
+        still=None,
+        by_user=True,
     ),
     Case("kl spider", KLSpider(**_PHASES), Problem(losses.logistic, growth=_KL), still=_NO_PHASES),
     Case(

@@ -22,6 +22,7 @@ from privopt.problems.saddle import BilinearGame, SaddleProblem
 from privopt.problems.vertices import CrossPolytopeVertices, ListedVertices, SimplexVertices
 from privopt.problems.workload import Workload
 from privopt.proofs.one_pass import GrowingBatches
+from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.bias_reduced_gradient import BiasReducedGradient
 from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
@@ -40,6 +41,7 @@ from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanD
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.norm_counts import NormCounts
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
@@ -49,6 +51,8 @@ from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
+from privopt.queries.smoothed_difference import LuneDifference, TranslatedDifference
+from privopt.queries.smoothed_gradient import JitteredGradient
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
@@ -142,6 +146,19 @@ EVERY_QUERY: dict[str, Query] = {
     "difference, own loss": ClippedGradientDifference(
         loss=OWN, at=AT, anchor=BEFORE, slope_clip=0.1, gradient_clip=0.5
     ),
+    "gradient at random points": JitteredGradient(loss=SQUARED, at=AT, smoothing=0.7, clip=0.4),
+    "gradient at random points, own loss": JitteredGradient(loss=OWN, at=FAR, smoothing=1e3, clip=3e-16),
+    "difference by lunes": LuneDifference(loss=SQUARED, at=AT, anchor=BEFORE, smoothing=0.7, clip=0.4),
+    "difference by lunes, softmax": LuneDifference(
+        loss=SOFTMAX, at=WIDE, anchor=WIDE_BEFORE, smoothing=50.0, clip=3e-16
+    ),
+    "difference by lunes, own loss": LuneDifference(loss=OWN, at=FAR, anchor=AT, smoothing=0.2, clip=0.4),
+    "difference by translation": TranslatedDifference(
+        loss=SQUARED, at=AT, anchor=BEFORE, smoothing=0.7, clip=0.4, slope_clip=0.3, draws=2
+    ),
+    "difference by translation, own loss": TranslatedDifference(
+        loss=OWN, at=FAR, anchor=BEFORE, smoothing=1e3, clip=0.4, slope_clip=1e-17
+    ),
     "mixture": MixedGradient(loss=SQUARED, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
     "mixture, no kernel": MixedGradient(
         loss=PLAIN, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6
@@ -150,11 +167,18 @@ EVERY_QUERY: dict[str, Query] = {
         loss=SOFTMAX, at=WIDE, previous=WIDE_BEFORE, clip=0.4, change_clip=0.1, gain=0.6
     ),
     "mixture, own loss": MixedGradient(loss=OWN, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
+    "counts of norms": NormCounts(loss=SQUARED, at=AT, lengths=np.array([1e3, 2.0, 0.5, 0.1]), share=0.3),
+    "counts of norms, own loss": NormCounts(loss=OWN, at=FAR, lengths=np.array([1e6, 1e-3]), share=0.8),
     "norms of gradients": GradientNorms(loss=SQUARED, points=np.stack([AT, BEFORE, FAR]), clip=0.4),
     "norms of gradients, softmax": GradientNorms(
         loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4
     ),
     "norms of gradients, own loss": GradientNorms(loss=OWN, points=np.stack([AT, BEFORE]), clip=0.4),
+    "average of gradients": AveragedGradient(loss=SQUARED, points=np.stack([AT, BEFORE, FAR]), clip=0.4),
+    "average of gradients, softmax": AveragedGradient(
+        loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4
+    ),
+    "average of gradients, own loss": AveragedGradient(loss=OWN, points=np.stack([AT, BEFORE]), clip=3e-16),
     "vertex scores": VertexScores(loss=SQUARED, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, no kernel": VertexScores(loss=PLAIN, at=AT, clip=0.2, offset=0.1 * AT),
     "vertex scores, softmax": VertexScores(loss=SOFTMAX, at=WIDE, clip=0.2, offset=0.1 * WIDE),

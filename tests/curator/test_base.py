@@ -18,7 +18,8 @@ from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.prefix_sum import PrefixSum, independent
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import independent
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient, GradientNorm
@@ -120,7 +121,7 @@ def test_a_stream_takes_no_unit_more_often_than_it_was_charged_for():
     curator = open_curator()
     stream = curator.stream("sums", STREAM, (D,))
     stream.ask("add", query())
-    with pytest.raises(ValueError, match="more often than the stream"):
+    with pytest.raises(ValueError, match="than the stream was charged for"):
         stream.ask("add", query())
 
 

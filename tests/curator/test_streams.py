@@ -1,5 +1,6 @@
 """Streams: what may be asked of them, and that no two share a state or a turn."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -24,8 +25,11 @@ from privopt.ledger.events import GaussianEvent
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.base import HiddenState, Request, StreamMechanism
+from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.prefix_sum import PrefixSum, independent
+from privopt.mechanisms.participation import Participation, unit_sensitivity
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import banded, independent
 from privopt.mechanisms.vertex_sampler import VertexSampler
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -146,7 +150,7 @@ def test_a_request_is_refused_before_anything_is_read_or_entered(unread, monkeyp
     ):
         with pytest.raises(ValueError, match=match):
             stream.ask(name, fed, **arguments)
-    assert curator._streams[stream._key].entered == []
+    assert len(curator._streams[stream._key].entered) == 0
     sampler = VertexSampler.weighted_average(
         step_weights=[1.0], inverse_temperatures=[1.0, 1.0], draws=1, half_range=1.0, sensitivities=0.1
     )
@@ -245,7 +249,7 @@ def test_an_item_of_a_sensitivity_that_no_noise_fits_is_refused_before_it_is_rea
     stream = curator.stream("sums", SUMS, (D,))
     with pytest.raises(ValueError, match="the sensitivity"):
         stream.ask("add", Wrong(loss=unread.loss, at=unread.at, clip=0.5))
-    assert curator._streams[stream._key].entered == []
+    assert len(curator._streams[stream._key].entered) == 0
 
 
 def test_a_program_over_streams_replays():
@@ -256,3 +260,66 @@ def test_a_program_over_streams_replays():
     curator = new_curator()
     found = program(curator)
     assert np.array_equal(program(Replay(curator.transcript, curator.public)), found)
+
+
+TWICE = PrefixSum(
+    strategy=unit_sensitivity(banded(6, 3), Participation(separation=3, most=2)),
+    noise_multiplier=20.0,
+    participation=Participation(separation=3, most=2),
+)
+
+
+def test_blocks_are_fed_again_as_often_and_as_far_apart_as_was_declared():
+    curator = new_curator()
+    stream = curator.stream("sums", TWICE, (D,))
+    first, second, third = curator.blocks(3)
+    for block in (first, second, third, first):
+        stream.ask("add", gradient(), on=block)
+    with pytest.raises(ValueError, match="than the stream was charged for"):
+        stream.ask("add", gradient(), on=third)  # two items after its last
+    with pytest.raises(ValueError, match="than the stream was charged for"):
+        stream.ask("add", gradient(), on=first)
+    with pytest.raises(ValueError, match="than the stream was charged for"):
+        stream.ask("add", gradient())  # everybody
+    stream.ask("add", gradient(), on=second)
+    stream.ask("add", gradient(), on=third)
+    with pytest.raises(ValueError, match="than the stream was charged for"):
+        stream.ask("add", gradient(), on=first)  # a third time
+
+
+def test_blocks_of_another_cut_may_hold_any_unit():
+    """Shuffled epochs: the last block of one may share units with the first of the next."""
+    curator = new_curator()
+    twice = PrefixSum(
+        strategy=unit_sensitivity(banded(6, 3), Participation(most=2)),
+        noise_multiplier=20.0,
+        participation=Participation(most=2),
+    )
+    for mechanism, admitted in ((TWICE, 3), (twice, 6)):
+        stream, items = curator.stream("sums", mechanism, (D,)), 0
+        with contextlib.suppress(ValueError):
+            for block in [block for _ in range(3) for block in curator.blocks(3)]:
+                stream.ask("add", gradient(), on=block)
+                items += 1
+        assert items == admitted
+
+
+@pytest.mark.parametrize("where", ["data", "rehearsal"])
+def test_the_transcript_states_the_noise_of_every_answer(where):
+    curator = new_curator() if where == "data" else DryRun(new_curator().public)
+    stream = curator.stream("sums", TWICE, (D,))
+    blocks = curator.blocks([10, 14, 16])
+    for block in (*blocks, *blocks):
+        stream.ask("add", gradient(), on=block)
+    answers = [release for release in curator.transcript if release.name == "PrefixSum.add"]
+    sensitivities = [float(release.sensitivity[0]) for release in answers]
+    assert len(set(sensitivities)) == 3
+    stated = [float(release.scale[0]) for release in answers]
+    np.testing.assert_allclose(stated, 20.0 * prefix_noise(TWICE.strategy, sensitivities), rtol=1e-12)
+
+
+def test_without_noise_every_answer_is_stated_to_have_none():
+    curator = DryRun(new_curator().public)
+    silent = PrefixSum(strategy=independent(1), noise_multiplier=0.0)
+    curator.stream("silent", silent, (D,)).ask("add", gradient())
+    assert float(curator.transcript[-1].scale[0]) == 0.0

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from privopt.data.blocks import Block, block_assignment, share_units
+from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import FixedSize
@@ -38,18 +38,6 @@ def test_units_that_may_be_added_join_a_block_independently_with_its_share(sizes
 def test_blocks_that_cannot_be_are_refused(sizes):
     with pytest.raises(ValueError, match="got"):
         block_assignment(FIXED, sizes, np.random.default_rng(0), private_count=FIXED.n)
-
-
-def test_parts_share_units_unless_they_lie_in_different_blocks_of_one_cut():
-    left, right = Block(1, 0, 2), Block(1, 1, 2)
-    other = Block(2, 0, 2)
-    assert not share_units((left,), (right,))
-    assert not share_units((left, other), (right, Block(3, 1, 2)))
-    assert not share_units((left, other), (left, Block(2, 1, 2)))
-    assert share_units((), (left,))
-    assert share_units((left,), (left, other))
-    assert share_units((left,), (left,))
-    assert share_units((left,), (other,))  # two cuts of the same units
 
 
 def test_a_fixed_sample_of_everybody_is_everybody_also_in_a_block_that_drew_more_than_its_size():

@@ -18,6 +18,12 @@ SCALAR_LOSSES = [
     losses.quantile(0.3),
     losses.quantile(0.3, smoothing=0.2),
     losses.poisson(2.0, 5.0),
+    losses.ramp(0.0),
+    losses.ramp(0.5),
+    losses.capped(0.7, width=0.0),
+    losses.capped(0.7, width=0.3),
+    losses.capped(0.7, "squared", width=0.0),
+    losses.capped(0.7, "squared", width=0.3),
 ]
 
 
@@ -36,8 +42,8 @@ def test_the_exponential_is_right_to_1e_13() -> None:
     assert 1e300 < formulas.exponential(1e9) < np.inf
 
 
-@pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=lambda loss: loss.name)
-def test_a_formula_equals_the_losses_slope(loss: losses.ScalarLoss) -> None:
+@pytest.mark.parametrize("loss", SCALAR_LOSSES, ids=str)
+def test_a_formula_equals_the_losses_slope(loss: losses.GLMLoss) -> None:
     predictions = np.concatenate([np.linspace(-3, 3, 61), [-1e3, 1e3, -40.0, 40.0, 1e-9]])
     facts = loss.facts
     assert facts.kernel_code in formulas.FORMULAS

@@ -12,18 +12,26 @@ from scipy import stats
 from tests.support.scale_checks import LEVEL, WRONG_SCALES, coordinate_p_values
 
 from privopt.ledger.events import GaussianEvent, NonPrivateEvent
+from privopt.mechanisms.correlated_noise import prefix_map, prefix_noise
 from privopt.mechanisms.noise import NoiseSource
-from privopt.mechanisms.prefix_sum import (
-    PrefixSum,
+from privopt.mechanisms.participation import Participation, unit_sensitivity
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import (
+    Banded,
+    Strategy,
+    banded,
+    binary_tree,
     block_diagonal,
     dense_optimum,
     independent,
-    prefix_noise,
     square_root_toeplitz,
 )
 
-STRATEGIES = {
+STRATEGIES: dict[str, Strategy] = {
     "independent": independent(7),
+    "tree": binary_tree(7),
+    "bands": banded(7, 3),
+    "banded blocks": block_diagonal(independent(1), banded(6, 4)),
     "square root": square_root_toeplitz(7),
     "blocks": block_diagonal(independent(1), square_root_toeplitz(6)),
     "optimum": dense_optimum(np.ones(7)),
@@ -32,86 +40,17 @@ STRATEGIES = {
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=STRATEGIES.keys())
 
 
-def rms(errors: NDArray[np.float64]) -> float:
-    return math.sqrt(np.mean(errors**2))
-
-
-@pytest.mark.parametrize(
-    ("items", "largest", "root_mean_square"),
-    [
-        (2, 1.2030, 1.1441),
-        (4, 1.4163800019, 1.3109294505),
-        (8, 1.6352022730, 1.4944136531),
-        (16, 1.8566841539, 1.6894036820),
-    ],
-)
-def test_the_dense_optimum_has_its_reference_errors(
-    items: int, largest: float, root_mean_square: float
-) -> None:
-    """nonsmooth reference, sections 3 and 14."""
-    errors = prefix_noise(dense_optimum(np.ones(items)))
-    tolerance = 1e-4 if items == 2 else 2e-10
-    assert errors.max() == pytest.approx(largest, abs=tolerance)
-    assert rms(errors) == pytest.approx(root_mean_square, abs=tolerance)
-
-
-@pytest.mark.parametrize(
-    ("items", "largest"), [(8, 1.718379259109), (64, 2.388848108295), (256, 2.831049931861)]
-)
-def test_the_square_root_has_its_reference_errors(items: int, largest: float) -> None:
-    assert prefix_noise(square_root_toeplitz(items)).max() == pytest.approx(largest, abs=1e-11)
-
-
-def test_the_square_root_squares_to_the_prefix_sums() -> None:
-    root = square_root_toeplitz(9)
-    root = root / root[0, 0]
-    assert np.allclose(root @ root, np.tril(np.ones((9, 9))), atol=1e-12)
-
-
-def test_a_block_strategy_has_its_reference_errors() -> None:
-    strategy = block_diagonal(independent(1), square_root_toeplitz(7))
-    errors = prefix_noise(strategy, [0.02, *[0.005] * 7]) / 0.5
-    expected = (
-        "0.0400000000 .0420410519 .0425360148 .0428119168 .0430024739 .0431478004 .0432651570 .0433635236"
-    )
-    assert np.allclose(errors, [float(x) for x in expected.split()], atol=1e-10)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "expected"),
-    [
-        (dense_optimum([1.0, *[0.25] * 31]), 1.0600),
-        (block_diagonal(independent(1), dense_optimum(np.ones(31))), 1.1021),
-        (block_diagonal(independent(1), square_root_toeplitz(31)), 1.1148),
-        (independent(32), 1.4031),
-    ],
-)
-def test_weighted_streams_have_their_reference_errors(strategy: NDArray[np.float64], expected: float) -> None:
-    assert rms(prefix_noise(strategy, [1.0, *[0.25] * 31])) == pytest.approx(expected, abs=5e-5)
-
-
-def test_the_dense_optimum_cannot_be_improved() -> None:
-    weights = np.array([1.0, 0.3, 0.3, 0.5, 0.1])
-    optimum = dense_optimum(weights)
-    best = rms(prefix_noise(optimum, weights))
-    generator = np.random.default_rng(60)
-    for _ in range(200):
-        other = np.tril(optimum + 0.02 * generator.normal(size=optimum.shape))
-        other /= np.linalg.norm(other, axis=0)
-        assert rms(prefix_noise(other, weights)) >= best
-    assert np.array_equal(dense_optimum(7 * weights), optimum)  # only ratios count
-
-
 class GivenNoise(NoiseSource):
-    """Hands out this array in place of standard normals."""
+    """Hands out the rows of this array in place of standard normals."""
 
     def __init__(self, draws: NDArray[np.float64]) -> None:
         super().__init__(seed=0)
-        self.draws = draws
+        self.rows = iter(draws)
 
     def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        assert shape == self.draws.shape
-        return self.draws
+        row = next(self.rows)
+        assert shape == row.shape
+        return row
 
 
 def released_prefixes(
@@ -123,7 +62,7 @@ def released_prefixes(
 
 
 @every_strategy
-def test_a_unit_in_one_item_is_hidden_as_by_one_gaussian_release(strategy: NDArray[np.float64]) -> None:
+def test_a_unit_in_one_item_is_hidden_as_by_one_gaussian_release(strategy: Strategy) -> None:
     """The distance of two neighbours' releases, in the metric of the noise that is really added, is at most mu."""
     multiplier, sensitivities = 2.5, np.array([0.02, 0.5, 0.5, 0.1, 1.0, 0.3, 2.0])
     mechanism = PrefixSum(strategy=strategy, noise_multiplier=multiplier)
@@ -134,11 +73,12 @@ def test_a_unit_in_one_item_is_hidden_as_by_one_gaussian_release(strategy: NDArr
         moved = np.where(np.arange(7) >= j, sensitivities[j], 0.0)
         distance = math.sqrt(moved @ np.linalg.solve(covariance, moved))
         assert distance <= (1 + 1e-9) / multiplier
-        assert distance == pytest.approx(np.linalg.norm(strategy[:, j]) / multiplier, rel=1e-9)
+        matrix = strategy.dense() if isinstance(strategy, Banded) else strategy
+        assert distance == pytest.approx(np.linalg.norm(matrix[:, j]) / multiplier, rel=1e-9)
 
 
 @every_strategy
-def test_the_noise_of_every_prefix_has_its_scale(strategy: NDArray[np.float64]) -> None:
+def test_the_noise_of_every_prefix_has_its_scale(strategy: Strategy) -> None:
     sensitivities = [0.02, 0.5, 0.5, 0.1, 1.0, 0.3, 2.0]
     errors = prefix_noise(strategy, sensitivities)
     items = np.arange(7.0)[:, None] * np.ones(4000)
@@ -149,6 +89,56 @@ def test_the_noise_of_every_prefix_has_its_scale(strategy: NDArray[np.float64]) 
         )
         p_values = coordinate_p_values((added / (1.3 * errors[:, None])).T, stats.norm.cdf)
         assert p_values.min() > LEVEL if accepted else p_values.max() < LEVEL
+
+
+@pytest.mark.parametrize("strategy", [banded(8, 4), square_root_toeplitz(8), dense_optimum(np.ones(8))])
+def test_a_unit_in_several_items_is_hidden_as_by_one_gaussian_release(strategy: Strategy) -> None:
+    """Whatever items of two neighbours differ, in directions of their own, the releases are at most mu apart."""
+    admitted, multiplier, sensitivities = Participation(separation=4, most=2), 1.7, np.linspace(0.3, 1.4, 8)
+    mechanism = PrefixSum(
+        strategy=unit_sensitivity(strategy, admitted), noise_multiplier=multiplier, participation=admitted
+    )
+    noise_map = released_prefixes(mechanism, GivenNoise(np.eye(8)), np.zeros((8, 8)), sensitivities)
+    covariance = noise_map @ noise_map.T
+    generator, distances = np.random.default_rng(68), []
+    for pair in [(j, i) for j in range(8) for i in range(j + 4, 8)]:
+        for spread in (0.0, 0.2, 3.0):
+            directions = np.array([1.0, 0.0, 0.0]) + spread * generator.normal(size=(2, 3))
+            directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+            moved = np.zeros((8, 3))
+            moved[list(pair)] = directions * sensitivities[list(pair), None]
+            moved = np.cumsum(moved, axis=0)
+            distances.append(math.sqrt(np.sum(moved * np.linalg.solve(covariance, moved))))
+    assert max(distances) <= (1 + 1e-9) / multiplier
+    assert max(distances) == pytest.approx(1 / multiplier, rel=1e-9)  # a worst unit reaches it
+
+
+@pytest.mark.parametrize("period", [1, 3, 8])
+def test_noise_at_the_end_of_every_period_has_its_scale_and_covariance(period: int) -> None:
+    """At t = k S; independent of the period before, where each has noise of its own."""
+    strategy = block_diagonal(*[banded(period, period)] * 2)
+    ends = np.array([period - 1, 2 * period - 1])
+    exact = prefix_map(strategy)[ends]
+    covariance = exact @ exact.T
+    assert covariance[0, 1] == pytest.approx(covariance[0, 0], rel=1e-12)  # what period 1 left is still there
+    mechanism = PrefixSum(strategy=strategy, noise_multiplier=1.0)
+    drawn = released_prefixes(
+        mechanism, NoiseSource(seed=69), np.zeros((2 * period, 20_000)), np.ones(2 * period)
+    )[ends]
+    measured = drawn @ drawn.T / drawn.shape[1]
+    assert np.allclose(measured, covariance, atol=5 * math.sqrt(2 / 20_000) * covariance.max())
+    assert drawn.std(axis=1).min() > 0.5
+
+
+def test_banded_noise_is_drawn_item_by_item_in_the_memory_of_its_bands() -> None:
+    mechanism = PrefixSum(strategy=banded(1000, 3), noise_multiplier=1.0)
+    noise = NoiseSource(seed=70)
+    state = mechanism.open(noise, (5,))
+    assert state.private_rows._earlier.shape == (2, 5)  # pyright: ignore[reportPrivateUsage]
+    mechanism.add(state, noise, np.zeros(5), 1.0)
+    ahead = NoiseSource(seed=70)
+    ahead.normal((5,))
+    assert np.array_equal(noise.normal((5,)), ahead.normal((5,)))
 
 
 def test_noise_off_releases_the_exact_sums() -> None:
@@ -223,11 +213,26 @@ def test_a_released_prefix_is_the_callers_own() -> None:
         (np.array([[1.0, 0.0], [math.nan, 1.0]]), "finite"),
         (np.tril(np.ones((2, 2))), "norm at most 1"),
         (1.002 * np.eye(2), "norm at most 1"),
+        (Banded(np.array([[1.0, 0.0]])), "diagonal"),
+        (Banded(np.array([[1.0, 1.0], [0.1, 0.0]])), "norm at most 1"),
     ],
 )
 def test_a_strategy_that_privacy_does_not_hold_for_is_refused(strategy: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PrefixSum(strategy=strategy, noise_multiplier=1.0)
+
+
+def test_a_strategy_of_too_large_a_sensitivity_for_its_participation_is_refused() -> None:
+    twice = Participation(separation=3, most=2)
+    with pytest.raises(ValueError, match="sensitivity must be at most 1 under Participation"):
+        PrefixSum(strategy=banded(6, 3), noise_multiplier=1.0, participation=twice)
+    mechanism = PrefixSum(
+        strategy=unit_sensitivity(banded(6, 3), twice), noise_multiplier=1.0, participation=twice
+    )
+    assert mechanism.admits(frozenset({0, 3}))
+    assert not mechanism.admits(frozenset({0, 2}))
+    assert not mechanism.admits(frozenset({0, 3, 6}))
+    assert "participation=Participation(separation=3, most=2)" in repr(mechanism)
 
 
 def test_a_strategy_cannot_be_changed_afterwards() -> None:
@@ -240,13 +245,7 @@ def test_a_strategy_cannot_be_changed_afterwards() -> None:
     assert repr(mechanism) == "PrefixSum(items=3, noise_multiplier=1.0)"
 
 
-def test_wrong_arguments_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1 item"):
-        independent(0)
-    with pytest.raises(ValueError, match="512"):
-        dense_optimum(np.ones(513))
-    with pytest.raises(ValueError, match="positive and finite"):
-        dense_optimum([1.0, 0.0])
+def test_a_negative_noise_multiplier_is_refused() -> None:
     with pytest.raises(ValueError, match="noise_multiplier"):
         PrefixSum(strategy=independent(2), noise_multiplier=-1.0)
 
@@ -257,13 +256,3 @@ def test_the_hidden_state_stays_hidden(duplicate: Any) -> None:
     assert repr(state) == "<private>"
     with pytest.raises(TypeError, match="cannot be pickled or copied"):
         duplicate(state)
-
-
-@pytest.mark.audit
-@pytest.mark.parametrize(
-    ("items", "largest", "root_mean_square"), [(128, 2.5256, 2.3110), (512, 2.9715, 2.7394)]
-)
-def test_the_dense_optimum_of_long_streams(items: int, largest: float, root_mean_square: float) -> None:
-    errors = prefix_noise(dense_optimum(np.ones(items)))
-    assert errors.max() == pytest.approx(largest, abs=1e-4)
-    assert rms(errors) == pytest.approx(root_mean_square, abs=1e-4)

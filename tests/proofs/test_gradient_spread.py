@@ -7,6 +7,7 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import expit
 
+from privopt.engine import formulas
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.proofs.gradient_spread import DIAMETERS, PREDICTION_BOUNDS, diameter_bound, norm_bound
@@ -122,10 +123,46 @@ def test_the_bounds_can_be_traced():
 
 @pytest.mark.parametrize(
     ("loss", "norm"),
-    [(losses.huber(0.7), 0.7), (losses.softmax(3), np.sqrt(2.0)), (losses.squared, np.inf)],
+    [
+        (losses.huber(0.7), 0.7),
+        (losses.softmax(3), np.sqrt(2.0)),
+        (losses.squared, np.inf),
+        (losses.ramp(0.3), 0.5),
+        (losses.capped(0.7, width=0.2), 1.0),
+        (losses.capped(0.7, "squared", width=0.2), 0.5),
+        (losses.capped(0.7, "quantile", level=0.2), 0.8),
+    ],
     ids=lambda value: getattr(value, "name", ""),
 )
 def test_other_losses_have_their_largest_slope(loss, norm):
     with double_precision():
         assert float(norm_bound(loss, jnp.asarray(0.0))) == pytest.approx(norm)
         assert float(diameter_bound(loss, jnp.asarray(0.0))) == pytest.approx(2.0 * norm)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *(losses.ramp(width) for width in (0.0, 0.3, 1.0)),
+        *(losses.capped(0.7, width=width) for width in (0.0, 0.35)),
+        *(losses.capped(0.7, "squared", width=width) for width in (0.0, 0.1, 0.35)),
+        *(losses.capped(0.7, "quantile", level=level, width=0.2) for level in (0.1, 0.8)),
+    ],
+    ids=str,
+)
+def test_no_slope_of_a_bounded_loss_exceeds_its_bound_whatever_the_target(loss):
+    # To the last bit, on both paths: what a sensitivity takes from the formula holds for hostile targets too.
+    edges = [0.0, 0.35, 0.7, 1.0, 1.05, 1.3, 2.0, 1e-300, 1e-9, 1e9, 1e300]
+    around = [np.nextafter(x, side) for x in edges for side in (-np.inf, np.inf)]
+    values = np.concatenate([edges, around, np.linspace(0.0, 3.0, 301)])
+    values = np.concatenate([values, -values])
+    predictions, targets = (each.ravel() for each in np.meshgrid(values, values))
+    with double_precision():
+        assert np.max(np.abs(loss.slope(jnp.asarray(predictions), jnp.asarray(targets)))) <= loss.lipschitz
+        assert loss.lipschitz == float(norm_bound(loss, jnp.asarray(2.0)))
+    if loss.kernel_code is not None:
+        found = np.empty(len(predictions))
+        formulas.slopes(
+            loss.kernel_code, *loss.kernel_parameters, predictions, targets, len(predictions), found
+        )
+        assert np.max(np.abs(found)) <= loss.lipschitz

@@ -22,6 +22,7 @@ from privopt.problems import losses
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.workload import Workload
 from privopt.public import Public
+from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import MeanQuery, RecordSum, UnitSum, clip_to_ball, query, static
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
@@ -309,6 +310,7 @@ ROW = np.full(D, 0.1)
 BELOW: dict[type[MeanQuery], Any] = {
     ClippedGradient: ClippedGradient(**LOGISTIC),
     GradientNorm: GradientNorm(**LOGISTIC),
+    AveragedGradient: AveragedGradient(loss=losses.logistic, points=np.zeros((2, D)), clip=3.0),
     GradientNorms: GradientNorms(loss=losses.logistic, points=np.zeros((2, D)), clip=3.0),
     MixedGradient: MixedGradient(**LOGISTIC, previous=np.ones(D), change_clip=1.0, gain=0.2),
     SecondMoment: SecondMoment(row_bound=1.0),

@@ -30,7 +30,8 @@ from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
-from privopt.mechanisms.prefix_sum import PrefixSum, block_diagonal, independent, square_root_toeplitz
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import block_diagonal, independent, square_root_toeplitz
 from privopt.public import Public
 from privopt.queries.base import RecordSum, clip_to_ball, query
 from privopt.result import Result, Status

@@ -88,7 +88,7 @@ def test_with_formula_noise_on_every_prefix_the_outputs_have_their_reference_val
     on_items = on_sums - np.where((t - 1) % 4 == 0, 0.0, np.roll(on_sums, 1, axis=0))
     scales = SOLVER.noise_multiplier * SOLVER.sensitivities(units.public)
     draws = SOLVER.stream().strategy @ (on_items / scales[:, None])
-    noise = FormulaNoise(lambda k, shape: draws.reshape(shape))
+    noise = FormulaNoise(lambda k, shape: draws[k])
     result = solve(SOLVER.solve, units, plan=SOLVER.event(units.public), noise=noise)
     close(
         result.params,
@@ -122,7 +122,7 @@ def test_released_sums_carry_noise_of_the_reference_scale():
     np.testing.assert_allclose(solver.sensitivities(units.public), [0.02] + [0.005] * 7)
     variances = np.zeros(8)
     for columns in np.split(np.eye(8, 9), 3, axis=1):
-        noise = FormulaNoise(lambda k, shape, columns=columns: columns)
+        noise = FormulaNoise(lambda k, shape, columns=columns: columns[k])
         result = solve(solver.solve, units, plan=solver.event(units.public), noise=noise)
         sums = [release.released[0] for release in result.transcript if release.name == "PrefixSum.add"]
         variances += np.sum(np.square(sums), axis=1)

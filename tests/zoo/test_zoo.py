@@ -75,6 +75,7 @@ ZOO = {
         (zoo.least_squares(6, rank=3), around_the_minimiser, 100),
         (zoo.leaky_link(5), around_the_minimiser, 100),
         (zoo.separable_logistic(5), rightly_classified, 100),
+        (zoo.max_linear(5), lambda p: cube(p, 1.0), 8),
         (zoo.ball_logistic(5), lambda p: ball(p, 4.0), 200),
     ]
 }
@@ -331,3 +332,22 @@ def test_the_tiled_curator_gives_the_run_of_a_curator_on_the_repeated_records(re
     curated = solver.solve(curator, problem.problem, jnp.asarray(problem.start))
     np.testing.assert_allclose(tiled.params, curated.params, rtol=0, atol=1e-9)
     assert excess == pytest.approx(problem.excess(curated.params), rel=1e-6)
+
+
+def test_phase_retrieval_has_two_minimisers_a_bound_on_gradients_and_no_smoothness():
+    problem = zoo.phase_retrieval(4)
+    features, targets = (jnp.asarray(part) for part in problem.records(200))
+    assert problem.excess(problem.minimiser) < 1e-15
+    assert problem.excess(-problem.minimiser) < 1e-15
+    assert np.linalg.norm(problem.start - problem.minimiser) == pytest.approx(0.5)
+    gradients = jax.jit(jax.vmap(problem.problem.record_gradient, (None, 0, 0)))
+    for point in ball(problem, 2.0):
+        found = gradients(jnp.asarray(point), features, targets)
+        assert float(jnp.max(jnp.linalg.norm(found, axis=1))) <= problem.lipschitz
+        np.testing.assert_allclose(jnp.mean(found, axis=0), problem.gradient(point), atol=1e-12)
+        mean = problem.problem.objective(jnp.asarray(point), features, targets)
+        assert float(mean) == pytest.approx(problem.objective(point), abs=1e-14)
+    middle = problem.objective(np.zeros(4))  # between two minima: not convex
+    assert middle > 0.5 * (problem.excess(problem.minimiser) + problem.excess(-problem.minimiser)) + 0.1
+    with pytest.raises(ValueError, match="apart must be below 1"):
+        zoo.phase_retrieval(4, apart=1.0)

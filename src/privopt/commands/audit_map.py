@@ -46,7 +46,7 @@ from privopt.solvers.registry import SOLVERS
 CORE = ("data", "queries", "engine", "mechanisms", "ledger", "curator", "proofs")
 RANK = {room: place for place, room in enumerate((*CORE, "problems"))}  # in the order in which data travel
 # Of `problems`: read where a statement of `proofs` is about them.
-FORMULAS = ("glm.py", "losses.py", "cornered_losses.py")
+FORMULAS = ("glm.py", "losses.py", "cornered_losses.py", "bounded_losses.py")
 SOURCE = Path(privopt.__file__).parent
 RECORDS, WIDTH, RECORDS_OF_A_USER = 400, 3, 2
 PROBLEMS = (

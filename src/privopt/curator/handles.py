@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from privopt.data.blocks import Lineage
+from privopt.curator.entries import Entered
 from privopt.data.groups import check_groups
-from privopt.mechanisms.base import HiddenState, StreamMechanism
+from privopt.mechanisms.base import AnswerScales, HiddenState, StreamMechanism
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query
@@ -194,18 +194,19 @@ class OpenStream(HiddenState):
 
     Attributes:
         state: the mechanism's; None at a curator without data.
-        entered: the lineage of each item that was fed in, in order.
+        entered: the parts of the data that were fed in, in order.
+        scales: the noise scales of its answers; None if they have none.
         sample: of tested samples, which sample it is at.
     Privacy:
         A forked child has a copy of the state, the noise included. What both released from it would share that noise,
         so only the process that opened the stream is answered.
     """
 
-    __slots__ = ("_process", "_turn", "entered", "sample", "state")
+    __slots__ = ("_process", "_turn", "entered", "sample", "scales", "state")
 
-    def __init__(self, state: HiddenState | None) -> None:
-        self.state = state
-        self.entered: list[Lineage] = []
+    def __init__(self, state: HiddenState | None, scales: AnswerScales | None = None) -> None:
+        self.state, self.scales = state, scales
+        self.entered = Entered()
         self.sample = SampleTurn()
         self._turn, self._process = threading.Lock(), os.getpid()
 

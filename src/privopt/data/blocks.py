@@ -21,14 +21,6 @@ class Block:
 Lineage = tuple[Block, ...]  # the block, the block of that block, ...; () is everybody
 
 
-def share_units(left: Lineage, right: Lineage) -> bool:
-    """Whether a unit may be in both parts of the data: not if they lie in different blocks of one cut."""
-    for one, other in zip(left, right, strict=False):
-        if one != other:
-            return one.cut != other.cut
-    return True
-
-
 def block_sizes(public: Public, sizes: int | Sequence[int]) -> list[int]:
     """The public size of each block, from the number of blocks of equal size or from the sizes themselves.
 

@@ -23,7 +23,7 @@ FAST = {"reassoc", "contract", "arcp", "nsz"}
 EXACT = {"contract"}
 
 _SCALAR = [int(code) for code in KernelCode if code is not KernelCode.SOFTMAX]
-_LOGISTIC, _SQUARED, _HUBER, _HINGE, _QUANTILE, _POISSON = _SCALAR
+_LOGISTIC, _SQUARED, _HUBER, _HINGE, _QUANTILE, _POISSON, _RAMP, _CAPPED_ABSOLUTE, _CAPPED_SQUARED = _SCALAR
 FORMULAS = frozenset(_SCALAR)  # the codes that `slopes` knows
 
 LARGEST = float(np.finfo(np.float64).max)
@@ -100,6 +100,14 @@ def exponential(x: float) -> float:
     return polynomial * _from_bits((_bits(shifted) << 52) + _ONE_BITS)
 
 
+@compiled(FAST, inline=True)
+def step(x: float, halfwidth: float) -> float:
+    """From 0 to 1 around 0, linear over +- halfwidth; 1/2 at a corner."""
+    if halfwidth > 0.0:
+        return min(max((x + halfwidth) / (2.0 * halfwidth), 0.0), 1.0)
+    return 1.0 if x > 0.0 else (0.5 if x == 0.0 else 0.0)
+
+
 @compiled(FAST)
 def slopes(code: int, p0: float, p1: float, t: Any, y: Any, m: int, s: Any) -> None:
     """The formula table: s[:m] = phi'(t, y) of the loss with this `KernelCode`."""
@@ -119,14 +127,28 @@ def slopes(code: int, p0: float, p1: float, t: Any, y: Any, m: int, s: Any) -> N
             s[r] = -label * min(max((1.0 + p0 - label * t[r]) / (2.0 * p0), 0.0), 1.0)
     elif code == _QUANTILE:
         for r in range(m):
-            excess = t[r] - y[r]
-            if p1 > 0.0:
-                s[r] = min(max((excess + p1) / (2.0 * p1), 0.0), 1.0) - p0
-            else:
-                s[r] = (1.0 if excess > 0.0 else (0.5 if excess == 0.0 else 0.0)) - p0
+            s[r] = step(t[r] - y[r], p1) - p0
     elif code == _POISSON:
         for r in range(m):
             s[r] = exponential(min(t[r], p0)) - min(max(y[r], 0.0), p1)
+    elif code == _RAMP:
+        for r in range(m):
+            label = min(max(y[r], -1.0), 1.0)
+            margin = label * t[r]
+            s[r] = -0.5 * label * (step(1.0 - margin, p0) - step(-1.0 - margin, p0))
+    elif code == _CAPPED_ABSOLUTE:
+        for r in range(m):
+            x = t[r] - y[r]
+            s[r] = min(max(2.0 * step(x, p1) - step(x + p0, p1) - step(x - p0, p1), -1.0), 1.0)
+    elif code == _CAPPED_SQUARED:
+        for r in range(m):
+            x = t[r] - y[r]
+            ahead, behind = min(max(x + p1, -p0), p0), min(max(x - p1, -p0), p0)
+            if p1 > 0.0:
+                s[r] = (ahead - behind) * ((ahead + behind) / (4.0 * p1))
+            else:
+                s[r] = x * (step(x + p0, 0.0) - step(x - p0, 0.0))
+            s[r] = min(max(s[r], p1 - p0), p0 - p1)
     else:
         for r in range(m):
             s[r] = math.nan

@@ -51,7 +51,7 @@ def chunk_length(query: MeanQuery, public: Public, *, sampled: bool) -> int:
     width_of = of_any_number(public)
     key = (structure, tuple(jnp.shape(leaf) for leaf in leaves), width_of)
     if key not in _widths:
-        _widths[key] = int(np.prod(jax.eval_shape(partial(_one_contribution, public=width_of), query).shape))
+        _widths[key] = _held_of_a_record(query, width_of)
     width = _widths[key]
     # Features twice (float32 and float64), then each record's contribution and its derivative's intermediates.
     return block_length(
@@ -65,6 +65,15 @@ def values_length(query: ValueSum, public: Public, *, sampled: bool) -> int:
     return block_length(
         8 * public.records_per_unit * (2 * public.d + 6 * points) + 8 * size, public, sampled=sampled
     )
+
+
+def _held_of_a_record(query: MeanQuery, public: Public) -> int:
+    """How many numbers a record's contribution has, before the clip or after, whichever are more."""
+    shapes = [jax.eval_shape(partial(_one_contribution, public=public), query).shape]
+    if isinstance(query, RecordSum):
+        row = jnp.zeros(public.d, jnp.float64)
+        shapes.append(jax.eval_shape(query.record_contribution, row, jnp.zeros((), jnp.float64)).shape)
+    return max(int(np.prod(shape)) for shape in shapes)
 
 
 def of_any_number(public: Public) -> Public:

@@ -28,6 +28,7 @@ from privopt.engine.value_sums import prediction_sum, supports_predictions
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.public import Public
+from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
 from privopt.queries.gradient_and_count import GradientAndCount
 from privopt.queries.gradient_norms import GradientNorms
@@ -94,6 +95,8 @@ class InProcessEngine:
             if type(query) is GradientNorms:  # a subclass may compute something else
                 groups = [with_typed_leaves(group) for group in query.groups(public)]
                 return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
+            if type(query) is AveragedGradient:
+                return self._average_of_groups(query, private_draw)
             if isinstance(query, GradientAndCount) and supports_gradient_and_count(self.units, query):
                 return gradient_and_count_sum(self.units, query, private_draw, self._threads)
             if isinstance(query, GroupLosses | GroupLossScores) and supports_groups(self.units, query):
@@ -105,6 +108,16 @@ class InProcessEngine:
             if type(query) is TotalWeight:
                 return self._total_weight(private_draw)
             return self._summed(query, private_draw)
+
+    def _average_of_groups(
+        self, query: AveragedGradient, private_draw: NDArray[np.int64] | None
+    ) -> NDArray[np.float64]:
+        """The sum by groups of points; each is off by a share of what `rounding_bound` allows."""
+        groups = query.groups(self.units.public)
+        private_sums = [
+            share * self._summed(with_typed_leaves(group), private_draw) for share, group in groups
+        ]
+        return np.asarray(np.sum(private_sums, axis=0))
 
     def _total_weight(self, private_draw: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """The sum of the weights of the units that have records: pairwise, so well within the rounding bound."""

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, NoReturn, SupportsFloat, SupportsIndex
+from typing import Any, ClassVar, NoReturn, Protocol, SupportsFloat, SupportsIndex
 
 import jax
 import jax.numpy as jnp
@@ -100,6 +100,31 @@ class Request:
     arguments: frozenset[str] = frozenset()
 
 
+class AnswerScales(Protocol):
+    """The noise scales of a stream's answers, one after the other."""
+
+    def next(self, sensitivity: float) -> float:
+        """That of the answer to an item of this sensitivity."""
+        ...
+
+
+class Entry(Protocol):
+    """What is public about the item that is about to enter a stream: which earlier ones may hold the same units.
+
+    Attributes:
+        items: the number of the new item and those of all items that may share a unit with it.
+        most: in how many items, the new one included, a unit of it may be at most.
+        gap: how far the new item is from the last one that may share a unit with it; None if none may.
+    """
+
+    @property
+    def items(self) -> frozenset[int]: ...
+    @property
+    def most(self) -> int: ...
+    @property
+    def gap(self) -> int | None: ...
+
+
 class StreamMechanism(abc.ABC):
     """A frozen value that opens a hidden state, charged once for its whole declared schedule.
 
@@ -136,6 +161,17 @@ class StreamMechanism(abc.ABC):
     @abc.abstractmethod
     def admits(self, items: frozenset[int]) -> bool:
         """Whether the price covers a unit that is in all of these items (0 is the first that was fed in)."""
+
+    def covers(self, entry: Entry) -> bool:
+        """Whether the price covers every unit of an item that is about to enter, as it covered all earlier items.
+
+        All items of a unit are among those that may share a unit with its last one, so to admit these is enough.
+        """
+        return self.admits(entry.items)
+
+    def scales(self) -> "AnswerScales | None":
+        """The noise scales of its answers, from the sensitivities of the items as they come; None if they have none."""
+        return None
 
 
 def check_multiplier(noise_multiplier: float) -> None:

@@ -165,6 +165,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         meaning=meaning,
         indicators=_indicators(solver, instance),
         notices=large_delta(instance),
+        for_convex=False,
     )
     if not instance.has_own_loss:
         return found

@@ -184,7 +184,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         return Forecast(excess=0.0, meaning="the noise is off", notices=(NOISE_IS_OFF,))
     known = facts(solver, instance)
     excess, meaning = _predicted_excess(solver, instance, known)
-    found = Forecast(excess=excess, meaning=meaning, notices=large_delta(instance))
+    found = Forecast(excess=excess, meaning=meaning, notices=large_delta(instance), for_convex=False)
     work = known.curvature * known.horizon
     if work < LEAST_WORK:
         found = found.noting(
@@ -207,7 +207,7 @@ def _predicted_excess(solver: Any, instance: Instance, known: SpiderFacts) -> tu
     growths: list[tuple[KL, str]] = []
     if solver.growth is not None and solver.growth.kappa <= 2.0:  # above, nothing is smooth
         growths.append((solver.growth, "a prediction, not a bound, from the known growth"))
-    if isinstance(instance.problem.loss, GLMLoss):
+    if isinstance(instance.problem.loss, GLMLoss) and instance.problem.loss.convex:
         near = KL(gamma=known.distance, kappa=1.0, gap=known.gap)  # convex: excess <= |gradient| distance
         growths.append((near, f"an upper estimate for an optimum within {known.distance:.3g} of the start"))
         if known.strong > 0:

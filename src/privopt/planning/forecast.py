@@ -17,6 +17,7 @@ class Forecast:
         indicators: by name, public numbers that say what can be hoped of this solver.
         notices: sentences that a user should read.
         measure: what `excess` is: that of an objective, or the "duality gap" of a game.
+        for_convex: whether `excess` and `bound` are those of convex losses, and say nothing of others.
     """
 
     excess: float | None = None
@@ -25,6 +26,7 @@ class Forecast:
     indicators: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
     notices: tuple[str, ...] = ()
     measure: str = "excess"
+    for_convex: bool = True
 
     def noting(self, *notices: str) -> "Forecast":
         """The same with further notices."""

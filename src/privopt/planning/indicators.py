@@ -34,7 +34,7 @@ def common_indicators(instance: Instance) -> Mapping[str, Finding]:
         ),
     }
     growth, ridge = instance.growth, instance.ridge
-    if growth is None and ridge > 0:
+    if growth is None and ridge > 0 and instance.problem.loss.convex is not False:
         growth = KL.of_strong_convexity(ridge)
     if growth is not None:
         left = growth.excess_at(math.sqrt(parameters) * noise)

@@ -100,7 +100,11 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         f"worst case of the inner steps keeps it above {_floor(solver, instance):.3g}"
     )
     return Forecast(
-        excess=excess, meaning=meaning, bound=_bound(solver, instance, gap, worst), notices=notices
+        excess=excess,
+        meaning=meaning,
+        bound=_bound(solver, instance, gap, worst),
+        notices=notices,
+        for_convex=False,
     )
 
 

@@ -104,7 +104,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         probability = 1.0 - solver.failure if made.factor else 1.0
         bound = Bound(goal, probability, condition(solver.growth, instance.problem))
     notices = _notices(solver, instance, made, gap, goal)
-    return Forecast(bound=bound, indicators=start, notices=notices)
+    return Forecast(bound=bound, indicators=start, notices=notices, for_convex=False)
 
 
 def _paper_notices(solver: Any, instance: Instance, made: PhasePlanner, gap: float) -> tuple[str, ...]:

@@ -95,4 +95,4 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         meaning = "no formula without a KL condition of kappa up to 2 and a bound on the excess of the start"
     else:
         meaning = "expected under the KL condition, while no gradient is clipped and eta <= 2 / L"
-    return replace(plain, excess=excess, meaning=meaning)
+    return replace(plain, excess=excess, meaning=meaning, for_convex=False)

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +70,7 @@ class BlackBox:
     outputs = 1
     lipschitz = float("inf")
     curvature = float("inf")
+    convex: ClassVar[bool | None] = None
     monotone = False
     kernel_code = None
     kernel_parameters = (0.0, 0.0)

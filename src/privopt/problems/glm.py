@@ -1,10 +1,10 @@
 """What a loss of one record is: generalised linear losses, and losses of the user's own, known whole or by values.
 
-A *generalised linear* loss is `phi(prediction, target)` with `prediction = features @ params`, convex in
-the prediction. Its record gradient is `phi' * features`, so clipping it is a scalar operation, and the
-clipped gradient is the gradient of the *Huberised* loss: `phi` where `|phi'| <= cap`, continued linearly
-outside, still convex and with no larger curvature. Proofs that need a bounded gradient of a convex loss
-rest on that, hence on the formulas of `losses.py` only, never on data.
+A *generalised linear* loss is `phi(prediction, target)` with `prediction = features @ params`. Its record
+gradient is `phi' * features`, so clipping it is a scalar operation. Most are convex in the prediction (`convex`
+says which); then the clipped gradient is the gradient of the *Huberised* loss: `phi` where `|phi'| <= cap`,
+continued linearly outside, still convex and with no larger curvature. Proofs that need a bounded gradient of
+a convex loss rest on that, hence on the formulas of `losses.py` only, never on data.
 
 Source:
     Convexity of the Huberised loss: `phi'` is non-decreasing and clipping keeps it so; the interval where
@@ -24,8 +24,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.problems.black_box import BlackBox
+from privopt.problems.pieces import Pieces, Values
 
-Values: TypeAlias = Float[Array, "..."]  # elementwise over any leading shape
+__all__ = ["GLMLoss", "KernelCode", "Loss", "LossFacts", "RecordLoss", "ScalarLoss", "Values"]
 
 
 class KernelCode(enum.IntEnum):
@@ -39,6 +40,10 @@ class KernelCode(enum.IntEnum):
         p1 > 0, else `1 if x > 0 else 0.5 if x == 0 else 0`.
     POISSON: `exp(min(t, p0)) - clip(y, 0, p1)`, p0 the largest log-rate, p1 the largest count.
     SOFTMAX: K outputs, `softmax(t) - onehot(y)`, y the class's code 0..K-1 as a float (any other: no class).
+    RAMP: `-y (step(1 - y t) - step(-1 - y t)) / 2`, y moved into [-1, 1], step as for QUANTILE with p0 for p1.
+    CAPPED_ABSOLUTE: `2 step(r) - step(r + p0) - step(r - p0)`, r = t - y, p0 the cap, p1 the width of the steps.
+    CAPPED_SQUARED: `(c(r + p1)^2 - c(r - p1)^2) / (4 p1)`, `c(x) = clip(x, -p0, p0)`; for p1 = 0, `r (step(r + p0) -
+        step(r - p0))`.
     """
 
     LOGISTIC = 0
@@ -48,6 +53,9 @@ class KernelCode(enum.IntEnum):
     QUANTILE = 4
     POISSON = 5
     SOFTMAX = 6
+    RAMP = 7
+    CAPPED_ABSOLUTE = 8
+    CAPPED_SQUARED = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +65,9 @@ class LossFacts:
     Attributes:
         name: the loss's name in reports.
         lipschitz: supremum of `|phi'|` (l2 norm for softmax); infinite if unbounded.
-        curvature: supremum of `phi''` (largest eigenvalue for softmax); infinite for a loss that is not
+        curvature: supremum of `|phi''|` (largest eigenvalue for softmax); infinite for a loss that is not
         smooth.
+        convex: whether phi is convex in the prediction; what rests on convexity refuses a loss that is not.
         monotone: whether the target alone fixes the sign of `phi'` (objective perturbation is then cheaper).
         value_at_zero: an upper bound on the loss at prediction 0 over all targets; None if there is none.
         outputs: predictions per record.
@@ -69,6 +78,7 @@ class LossFacts:
     name: str
     lipschitz: float = math.inf
     curvature: float = math.inf
+    convex: bool = True
     monotone: bool = False
     value_at_zero: float | None = None
     outputs: int = 1
@@ -77,7 +87,7 @@ class LossFacts:
 
 
 class GLMLoss(abc.ABC):
-    """A convex function `phi(prediction, target)` of a linear prediction.
+    """A function `phi(prediction, target)` of a linear prediction, convex in it unless `convex` says otherwise.
 
     Predictions have the targets' shape, with one last axis of length `outputs` more when `outputs > 1`.
     The constants of `LossFacts` are attributes of the loss.
@@ -114,6 +124,11 @@ class GLMLoss(abc.ABC):
         return self._constants.curvature
 
     @property
+    def convex(self) -> bool:
+        """See `LossFacts`."""
+        return self._constants.convex
+
+    @property
     def monotone(self) -> bool:
         """See `LossFacts`."""
         return self._constants.monotone
@@ -133,6 +148,11 @@ class GLMLoss(abc.ABC):
     def kernel_parameters(self) -> tuple[float, float]:
         """See `LossFacts`."""
         return self._constants.kernel_parameters
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """The loss as pieces of straight or bent slope, where its slope is piecewise linear and that is known."""
+        return None
 
     @property
     def balances(self) -> bool:
@@ -162,7 +182,7 @@ class GLMLoss(abc.ABC):
 
 
 class ScalarLoss(GLMLoss):
-    """A generalised linear loss with one output, and its Huberised version."""
+    """A convex generalised linear loss with one output, and its Huberised version."""
 
     @abc.abstractmethod
     def second_derivative(self, prediction: Values, target: Values) -> Values:
@@ -212,6 +232,7 @@ class RecordLoss:
         name: the loss's name in reports.
         lipschitz: a bound on the gradient's norm, infinite if not known.
         curvature: a bound on the Hessian's norm, infinite if not known.
+        convex: whether the loss is convex in the parameters; None if that is not known, which no solver refuses.
         monotone, value_at_zero, outputs, kernel_code, kernel_parameters: as in `LossFacts`.
     """
 
@@ -219,6 +240,7 @@ class RecordLoss:
     name: str = "custom"
     lipschitz: float = math.inf
     curvature: float = math.inf
+    convex: bool | None = None
     monotone: bool = False
     value_at_zero: float | None = None
     outputs: int = 1

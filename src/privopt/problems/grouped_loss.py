@@ -77,6 +77,7 @@ class GroupedLoss(GLMLoss):
             name=f"{of_base.name} by group",
             lipschitz=of_base.lipschitz,
             curvature=of_base.curvature,
+            convex=of_base.convex,
             value_at_zero=of_base.value_at_zero,
         )
 

@@ -1,7 +1,8 @@
 """The registry of losses: `losses.logistic`, `losses.squared`, `losses.huber(c)`, `losses.softmax(K)`, ...
 
-Each formula is elementwise over any leading shape, pure, convex in the prediction and stable for huge
-predictions. Its constants (`facts`) hold for every prediction and every target of the declared domain.
+Each formula is elementwise over any leading shape, pure, stable for huge predictions, and convex in the
+prediction but for those of `bounded_losses`. Its constants (`facts`) hold for every prediction and every
+target of the declared domain.
 """
 
 import math
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
+from privopt.problems.bounded_losses import Capped, Ramp, capped
 from privopt.problems.cornered_losses import (
     Absolute,
     Hinge,
@@ -20,9 +22,12 @@ from privopt.problems.cornered_losses import (
     where_margin_at_least,
 )
 from privopt.problems.glm import GLMLoss, KernelCode, Loss, LossFacts, RecordLoss, ScalarLoss, Values
+from privopt.problems.pieces import Pieces, step
+from privopt.problems.smoothing import smoothed
 
 __all__ = [
     "Absolute",
+    "Capped",
     "GLMLoss",
     "Hinge",
     "Huber",
@@ -32,17 +37,21 @@ __all__ = [
     "LossFacts",
     "Poisson",
     "Quantile",
+    "Ramp",
     "RecordLoss",
     "ScalarLoss",
     "SmoothedHinge",
     "Softmax",
     "Squared",
     "absolute",
+    "capped",
     "hinge",
     "huber",
     "logistic",
     "poisson",
     "quantile",
+    "ramp",
+    "smoothed",
     "smoothed_hinge",
     "softmax",
     "squared",
@@ -143,6 +152,11 @@ class Huber(ScalarLoss):
             kernel_parameters=(self.threshold, 0.0),
         )
 
+    @property
+    def pieces(self) -> Pieces:
+        rise = step(0.0, 2.0 * self.threshold, self.threshold)
+        return Pieces.of_steps("residual", rise, first=-self.threshold, at_zero=0.0)
+
     def value(self, prediction: Values, target: Values) -> Values:
         residual = prediction - target
         near = jnp.clip(residual, -self.threshold, self.threshold)
@@ -191,6 +205,12 @@ class SmoothedHinge(ScalarLoss):
             kernel_code=KernelCode.SMOOTHED_HINGE,
             kernel_parameters=(self.width, 0.0),
         )
+
+    @property
+    def pieces(self) -> Pieces:
+        at_zero = self._constants.value_at_zero
+        assert at_zero is not None
+        return Pieces.of_steps("margin", step(1.0, 1.0, self.width), first=-1.0, at_zero=at_zero)
 
     def value(self, prediction: Values, target: Values) -> Values:
         return smoothed_ramp(1.0 - as_label(target) * prediction, self.width)
@@ -243,6 +263,11 @@ class Quantile(ScalarLoss):
             kernel_code=KernelCode.QUANTILE,
             kernel_parameters=(self.level, self.smoothing),
         )
+
+    @property
+    def pieces(self) -> Pieces:
+        rise = step(0.0, 1.0, self.smoothing)
+        return Pieces.of_steps("residual", rise, first=-self.level, at_zero=0.25 * self.smoothing)
 
     def value(self, prediction: Values, target: Values) -> Values:
         excess = prediction - target
@@ -376,6 +401,7 @@ absolute = Absolute
 quantile = Quantile
 poisson = Poisson
 softmax = Softmax
+ramp = Ramp
 
 
 def _require_positive(name: str, number: float, meaning: str) -> None:

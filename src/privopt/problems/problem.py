@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from privopt.problems.black_box import BlackBox, CallsOfPoints, quiet_calls
 from privopt.problems.constraints import Box, Constraint, L1Ball, L2Ball, Product, Unconstrained
-from privopt.problems.glm import GLMLoss, Loss, RecordLoss, ScalarLoss
+from privopt.problems.glm import GLMLoss, Loss, RecordLoss
 from privopt.problems.growth import KL
 from privopt.problems.layout import PytreeLayout, RaveledFunction
 from privopt.problems.regularisers import GroupLasso, NoRegulariser, Regulariser, SeparableRegulariser, Step
@@ -77,6 +77,7 @@ class Problem:
         name: str = "custom",
         lipschitz: float = math.inf,
         curvature: float = math.inf,
+        convex: bool | None = None,
         growth: KL | None = None,
     ) -> "Problem":
         """A problem whose loss takes its parameters as a pytree, like a neural network's.
@@ -89,10 +90,12 @@ class Problem:
             name: the loss's name in reports.
             lipschitz: bound on a record's gradient norm, utility only.
             curvature: bound on a record's Hessian norm, utility only.
+            convex: whether the loss is convex in the parameters, if that is known, utility only.
             growth: the KL condition of the objective, if it is known, utility only.
         """
         layout = PytreeLayout.of(template)
-        loss = RecordLoss(RaveledFunction(value, layout), name=name, lipschitz=lipschitz, curvature=curvature)
+        function = RaveledFunction(value, layout)
+        loss = RecordLoss(function, name=name, lipschitz=lipschitz, curvature=curvature, convex=convex)
         return cls(loss, regulariser or NoRegulariser(), constraint or Unconstrained(), layout, growth)
 
     @classmethod
@@ -164,7 +167,7 @@ class Problem:
         if not isinstance(self.loss, GLMLoss):
             return self.loss.gradient(params, features, target)
         slope = self.loss.slope(features @ params, target)
-        return features * slope if isinstance(self.loss, ScalarLoss) else jnp.outer(features, slope)
+        return features * slope if self.loss.outputs == 1 else jnp.outer(features, slope)
 
     def objective(
         self,

@@ -76,6 +76,7 @@ def randomly_smoothed(loss: Loss, radius: float, *, row_bound: float = 1.0, seed
         name=f"randomly smoothed {loss.name}",
         lipschitz=lipschitz,
         curvature=loss.curvature * (row_bound**2 if linear else 1.0),
+        convex=loss.convex,
         outputs=loss.outputs,
     )
 

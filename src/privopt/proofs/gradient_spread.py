@@ -44,7 +44,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from privopt.problems.glm import GLMLoss, Loss
-from privopt.problems.losses import Huber, Logistic, Poisson, Quantile, SmoothedHinge, Softmax
+from privopt.problems.losses import Capped, Huber, Logistic, Poisson, Quantile, Ramp, SmoothedHinge, Softmax
 
 # Straight lines between these points lie above D (the points are raised where D is concave), by less than 0.1 %.
 PREDICTION_BOUNDS = np.array([2.0 * math.sinh(k / 14.0) for k in range(56)])
@@ -62,7 +62,7 @@ DIAMETERS = np.array(
 
 # Their slopes keep within `lipschitz` for every finite target, on every path that computes them, by the formulas of
 # `problems.losses`. A user's own loss, a subclass of these included, makes claims instead.
-OF_BOUNDED_SLOPE = (Logistic, Huber, SmoothedHinge, Quantile, Poisson, Softmax)
+OF_BOUNDED_SLOPE = (Logistic, Huber, SmoothedHinge, Quantile, Poisson, Softmax, Ramp, Capped)
 
 
 def is_bounded(loss: Loss) -> bool:
@@ -79,9 +79,9 @@ def norm_bound(loss: GLMLoss, prediction_bound: Any) -> Any:
             array in a compiled loop, else a number, which is answered by a number.
     Privacy:
         For all rows of norm at most R and all targets. It is `lipschitz`; a smaller one pays for the logistic loss
-        only. Huber and quantile reach their largest slope at every point for some target, and so does the hinge unless
-        all margins are small; softmax is shorter near 0, sqrt(1 - 1/K) in place of sqrt(2), but not below the clips it
-        is used with.
+        only. Huber, quantile and the capped losses reach their largest slope at every point for some target, the ramp
+        for a row across w, and the hinge unless all margins are small; softmax is shorter near 0, sqrt(1 - 1/K) in
+        place of sqrt(2), but not below the clips it is used with.
     """
     if isinstance(loss, Logistic):
         return logistic_norm(prediction_bound)

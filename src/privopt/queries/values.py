@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, Loss
-from privopt.queries.base import RecordSum, Scalar
+from privopt.queries.base import Query, RecordSum, Scalar
 
 
 class ValueSum(RecordSum):
@@ -47,6 +47,11 @@ class ValueSum(RecordSum):
     def on_host(self) -> bool:
         """Whether the loss is called on the host."""
         return isinstance(self.loss, BlackBox) and self.loss.host
+
+
+def called_on_host(query: Query) -> bool:
+    """Whether a query calls a loss on the host."""
+    return isinstance(query, ValueSum) and query.on_host
 
 
 def values_at(

@@ -69,6 +69,7 @@ class AcceleratedMirrorDescent(StepwiseSolver):
     """
 
     name: ClassVar[str] = "accelerated-mirror-descent"
+    for_convex: ClassVar[str] = "its steps and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     step_smoothness: float = derived(above=0)

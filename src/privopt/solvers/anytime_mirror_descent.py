@@ -55,6 +55,7 @@ class AnytimeMirrorDescent(VertexSolver):
     """
 
     name: ClassVar[str] = "anytime-mirror-descent"
+    for_convex: ClassVar[str] = "its averages and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     smooth: Literal["first order", "second order"] = choice("second order")

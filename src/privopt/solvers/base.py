@@ -28,7 +28,7 @@ from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Result
-from privopt.solvers.fields import derived
+from privopt.solvers.fields import asks_for_clip, derived
 from privopt.solvers.program import Defaults, Program
 
 __all__ = ["Defaults", "Solver"]
@@ -50,19 +50,28 @@ class Solver(Program[Problem]):
 
     preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
     by_values: ClassVar[bool] = False  # whether it can do with a loss's values, without its derivatives
+    for_convex: ClassVar[str] = (
+        ""  # what of it rests on a convex loss, a subject in the plural; empty where nothing does
+    )
 
     @property
     def weighs_groups(self) -> bool:
         """Whether it minimises the worst group's loss where the loss is one of groups; else it minimises a mean."""
         return False
 
-    def obstacle(self, problem: Problem, public: Public) -> str | None:
-        """Why this solver does not solve the problem: `applicable`, or what all solvers have in common.
+    @property
+    def rests_on_convexity(self) -> str:
+        """`for_convex`; of a front end what its inner solver says."""
+        return self.for_convex
 
-        One that minimises a mean would not weight groups, and one that differentiates cannot use a black box.
-        """
+    def obstacle(self, problem: Problem, public: Public) -> str | None:
+        """Why it does not solve the problem: `applicable`, groups it would not weight, a loss that is not convex."""
         if isinstance(problem.loss, BlackBox) and not self.by_values:
             return "it needs derivatives, and the loss is a black box, known by its values only"
+        if asks_for_clip("clip", getattr(self, "clip", None)):
+            return 'its clip is "auto", which `minimize` and `plan` expand: here use PrivateClip(inner=...) around it'
+        if problem.loss.convex is False and self.rests_on_convexity:
+            return f"{self.rests_on_convexity} rest on a convex loss, and the {problem.loss.name} loss is not convex"
         if isinstance(problem.loss, GroupedLoss) and not self.weighs_groups:
             return "it minimises the mean over all records and does not weight groups against each other"
         return self.applicable(problem, public)
@@ -133,6 +142,15 @@ class Solver(Program[Problem]):
             lambda z: replace(self, noise_multiplier=z).event(task.public), task.budget, task.public.relation
         )
         return replace(self, noise_multiplier=float(multiplier))
+
+    def foreseen(self, instance: Instance) -> Forecast:
+        """`forecast`, without what holds for convex losses only where the loss is known not to be one."""
+        found = self.forecast(instance)
+        says_nothing = found.excess is None and found.bound is None
+        if instance.problem.loss.convex is not False or not found.for_convex or says_nothing:
+            return found
+        meaning = f"no formula where the loss is not convex, as the {instance.problem.loss.name} loss"
+        return replace(found, excess=None, bound=None, meaning=meaning)
 
     def plan(self, instance: Instance) -> Plan:
         """The plan of this solver, configured first where needed."""

@@ -80,6 +80,11 @@ class CurvatureProbe(Solver):
         """Noise and number of releases follow what was released."""
         return True
 
+    @property
+    def rests_on_convexity(self) -> str:
+        """As the inner solver."""
+        return self.inner.rests_on_convexity
+
     def event(self, public: Public) -> Event:
         """The probe, and one release that pays for the rest."""
         del public

@@ -119,7 +119,12 @@ class GradientDescent(StepwiseSolver):
         """
         clip = default_clip(instance) if clip is None else clip
         facts = planning.objective_facts(instance, clip=clip, smoothness=smoothness, gap=gap)
-        constant = instance.ridge if constant is None else constant
+        if constant is None:
+            if instance.problem.loss.convex is False:
+                raise ValueError(
+                    f"the {instance.problem.loss.name} loss is not convex: a ridge says nothing, give `constant`."
+                )
+            constant = instance.ridge
         return cls(clip=clip, shares=shares, **planning.for_pl(facts, constant))
 
     @classmethod

@@ -73,6 +73,7 @@ class KLProximalPoint(Solver):
     """
 
     name: ClassVar[str] = "kl-proximal-point"
+    for_convex: ClassVar[str] = "its subproblems"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     outer_steps: int = number(12, at_least=0)
@@ -114,6 +115,11 @@ class KLProximalPoint(Solver):
                 "scheduled or adaptive gradient descent, or the variance-reduced solvers for smooth losses"
             )
         return None
+
+    @property
+    def rests_on_convexity(self) -> str:
+        """Nothing where `weak_convexity` is given."""
+        return "" if self.weak_convexity > 0.0 else self.for_convex
 
     @property
     def convexity(self) -> float:

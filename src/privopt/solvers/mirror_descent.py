@@ -56,6 +56,7 @@ class MirrorDescent(StepwiseSolver):
     """
 
     name: ClassVar[str] = "mirror-descent"
+    for_convex: ClassVar[str] = "its average and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     step_size: float = derived(above=0)

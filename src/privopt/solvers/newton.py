@@ -65,6 +65,7 @@ class DoubleNoiseNewton(Solver):
     """
 
     name: ClassVar[str] = "newton"
+    for_convex: ClassVar[str] = "its models of the objective"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     steps: int = derived(at_least=0)

@@ -55,6 +55,7 @@ class ObjectivePerturbation(Solver):
     """
 
     name: ClassVar[str] = "objective-perturbation"
+    for_convex: ClassVar[str] = "its privacy and its bound"
     preconditions: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 

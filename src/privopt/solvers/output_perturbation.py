@@ -47,6 +47,7 @@ class OutputPerturbation(Solver):
     """
 
     name: ClassVar[str] = "output-perturbation"
+    for_convex: ClassVar[str] = "its privacy and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     form: Literal["steps", "minimiser"] = choice("steps")

@@ -102,6 +102,7 @@ class PhasedAcceleratedERM(Solver):
     """
 
     name: ClassVar[str] = "phased-accelerated-erm"
+    for_convex: ClassVar[str] = "its accelerated stages and their bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     aggregator: Literal["clip", "adaptive", "stable"] = choice("adaptive")

@@ -120,6 +120,7 @@ class PhasedGroupSGD(Solver):
     """
 
     name: ClassVar[str] = "phased-group-sgd"
+    for_convex: ClassVar[str] = "its phases and their bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     mode: Literal["clip", "stable", "stable-auto", "paper"] = choice("clip")

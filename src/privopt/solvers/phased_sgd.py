@@ -43,6 +43,7 @@ class PhasedSGD(Solver):
     """
 
     name: ClassVar[str] = "phased-sgd"
+    for_convex: ClassVar[str] = "its privacy and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     phases: int = derived(at_least=0)

@@ -84,6 +84,10 @@ class Program(abc.ABC, Generic[P]):
         del instance
         return Forecast()
 
+    def foreseen(self, instance: Any) -> Forecast:
+        """`forecast`, without what does not hold for this problem."""
+        return self.forecast(instance)
+
     def applicable(self, problem: P, public: Public) -> str | None:
         """Why this program cannot solve the problem, or None if it can."""
         del problem, public
@@ -141,7 +145,7 @@ class Program(abc.ABC, Generic[P]):
         """The plan of this program, configured first where needed."""
         program = self.configure(instance)
         public = instance.public
-        forecast = program.forecast(instance)
+        forecast = program.foreseen(instance)
         return Plan(
             solver=self.title,
             settings=settings(program),

@@ -57,6 +57,11 @@ class RandomizedSmoothing(Solver):
         """As the inner solver."""
         return self.inner.adaptive
 
+    @property
+    def rests_on_convexity(self) -> str:
+        """As the inner solver."""
+        return self.inner.rests_on_convexity
+
     def event(self, public: Public) -> Event:
         """What the inner solver releases."""
         return self.inner.event(public)

@@ -27,11 +27,13 @@ from privopt.solvers.kl_proximal_point import KLProximalPoint
 from privopt.solvers.kl_spider import KLSpider
 from privopt.solvers.mirror_descent import MirrorDescent
 from privopt.solvers.newton import DoubleNoiseNewton
+from privopt.solvers.o2nc import O2NC
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.private_clip import PrivateClip, with_private_clip
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.snowball_sgd import SnowballSGD
@@ -72,6 +74,8 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "kl-spider": KLSpider,
     "kl-proximal-point": KLProximalPoint,
     "dp-spider": DPSpider,
+    "o2nc": O2NC,
+    "private-clip": partial(PrivateClip, inner=O2NC()),
     "phased-sgd": PhasedSGD,
     "snowball-sgd": SnowballSGD,
     "strongly-convex-stages": StronglyConvexStages,
@@ -112,7 +116,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
     if solver == "auto":
         choice = automatic(instance)
     else:
-        choice = Choice(SOLVERS[solver]() if isinstance(solver, str) else solver)
+        choice = Choice(with_private_clip(SOLVERS[solver]() if isinstance(solver, str) else solver))
     choice.solver.check_applicable(instance.problem, instance.public)
     return choice
 
@@ -160,11 +164,11 @@ def automatic(instance: Instance) -> Choice:
     if public.by_user:
         return _for_users(instance)
     for solver, reason in _wanted(problem):
-        if solver.applicable(problem, public) is None:
+        if solver.obstacle(problem, public) is None:
             return Choice(solver, reason)
     if not problem.regulariser.is_smooth and problem.regulariser.strong_convexity > 0:
         reduced = SVRG()
-        if reduced.applicable(problem, public) is None and _is_stable(reduced, instance):
+        if reduced.obstacle(problem, public) is None and _is_stable(reduced, instance):
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
@@ -174,7 +178,7 @@ def automatic(instance: Instance) -> Choice:
             "for user-written losses it was the most accurate on the whole with nothing given, in the fewest passes",
         )
     probed = CurvatureProbe(inner=GradientDescent())
-    if problem.regulariser.is_smooth and probed.applicable(problem, public) is None:
+    if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
 
@@ -192,9 +196,9 @@ def _for_groups(instance: Instance) -> Choice:
     """The default for the worst of several groups."""
     problem, public = instance.problem, instance.public
     two_stages, whitened = WorstGroupTwoStage(), Whitening(inner=WorstGroupDescent())
-    if public.d > MANY_COLUMNS and two_stages.applicable(problem, public) is None:
+    if public.d > MANY_COLUMNS and two_stages.obstacle(problem, public) is None:
         return Choice(two_stages, "in many columns noise is kept to a few that are selected first")
-    if whitened.applicable(problem, public) is None:
+    if whitened.obstacle(problem, public) is None:
         return Choice(whitened, "rare groups need steps in directions that few records say much about")
     return Choice(WorstGroupDescent(), "it weights groups against each other by their noisy losses")
 
@@ -205,19 +209,19 @@ def _for_users(instance: Instance) -> Choice:
     # Frank-Wolfe's noise is log(2p) times that of an entry, descent's sqrt(p) times, at a clip that m records shorten.
     choosing = FrankWolfe()
     few = public.typical_records * math.log(2 * instance.parameters) ** 2 < instance.parameters
-    if _has_l1_ball(problem.constraint) and few and choosing.applicable(problem, public) is None:
+    if _has_l1_ball(problem.constraint) and few and choosing.obstacle(problem, public) is None:
         return Choice(choosing, "on an l1 ball its noise grows with the logarithm of the number of features")
     averaging = UserFederatedAveraging()
-    if user_federated_averaging.wins(instance) and averaging.applicable(problem, public) is None:
+    if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
         return Choice(averaging, "there are few users, and each has many records to learn from")
     whitened = Whitening(inner=UserGradientDescent())
-    if whitened.applicable(problem, public) is None:
+    if whitened.obstacle(problem, public) is None:
         return Choice(
             whitened,
             "it clips users at the spread of their averages, in coordinates where features look alike",
         )
     probed = CurvatureProbe(inner=UserGradientDescent())
-    if problem.regulariser.is_smooth and probed.applicable(problem, public) is None:
+    if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(
             probed,
             "it clips users at the spread of their averages, and a released curvature buys longer steps",

@@ -43,6 +43,7 @@ class SnowballSGD(Solver):
     """
 
     name: ClassVar[str] = "snowball-sgd"
+    for_convex: ClassVar[str] = "its privacy and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     clip: float = derived(above=0)

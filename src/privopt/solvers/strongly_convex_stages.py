@@ -53,6 +53,7 @@ class StronglyConvexStages(Solver):
     """
 
     name: ClassVar[str] = "strongly-convex-stages"
+    for_convex: ClassVar[str] = "the radii of its stages"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     inner: Solver = field(default_factory=GradientDescent)

@@ -76,6 +76,7 @@ class SVRG(Solver):
     """
 
     name: ClassVar[str] = "svrg"
+    for_convex: ClassVar[str] = "its epochs and its bound"
     preconditions: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 

@@ -69,6 +69,7 @@ class VertexAnytime(VertexSolver):
     """
 
     name: ClassVar[str] = "vertex-anytime"
+    for_convex: ClassVar[str] = "its averages and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     single_pass: bool = False

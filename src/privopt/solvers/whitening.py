@@ -72,6 +72,11 @@ class Whitening(Solver):
         return self.inner.adaptive
 
     @property
+    def rests_on_convexity(self) -> str:
+        """As the inner solver."""
+        return self.inner.rests_on_convexity
+
+    @property
     def weighs_groups(self) -> bool:
         """As the inner solver."""
         return self.inner.weighs_groups

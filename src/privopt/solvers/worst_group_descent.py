@@ -76,6 +76,7 @@ class WorstGroupDescent(Solver):
     """
 
     name: ClassVar[str] = "worst-group-descent"
+    for_convex: ClassVar[str] = "the weights of its groups"
     preconditions: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 

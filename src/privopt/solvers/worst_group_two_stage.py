@@ -57,6 +57,7 @@ class WorstGroupTwoStage(Solver):
     """
 
     name: ClassVar[str] = "worst-group-two-stage"
+    for_convex: ClassVar[str] = "the weights of its groups"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     inner: WorstGroupDescent = field(default_factory=WorstGroupDescent)

@@ -1,10 +1,13 @@
 """Test problems whose growth, constants and minimum are known: `zoo.power(p=4.0)`, `zoo.sine()`, ...
 
 They are for studying solvers: whether a bound holds, how the excess falls with the number of units, what a wrong
-constant does. See `ZooProblem` for what each of them knows about itself.
+constant does. See `ZooProblem` for what each of them knows about itself. `zoo.inventory()` is a black box: a policy
+whose cost only a simulator knows.
 """
 
 from privopt.zoo.factorisations import factorisation
+from privopt.zoo.inventory import Inventory, inventory
+from privopt.zoo.kinks import max_linear, phase_retrieval
 from privopt.zoo.linear_models import ball_logistic, leaky_link, least_squares, separable_logistic
 from privopt.zoo.powers import power
 from privopt.zoo.problem import ZooProblem
@@ -13,11 +16,15 @@ from privopt.zoo.tangent_kernel import tangent_kernel_floor, tangent_kernel_grow
 from privopt.zoo.valleys import valley
 
 __all__ = [
+    "Inventory",
     "ZooProblem",
     "ball_logistic",
     "factorisation",
+    "inventory",
     "leaky_link",
     "least_squares",
+    "max_linear",
+    "phase_retrieval",
     "power",
     "separable_logistic",
     "sine",

@@ -275,11 +275,11 @@ def _table_problem(
         objective=objective,
         gradient=gradient,
         excess_of=objective if excess is None else excess,
-        records_of=_repeated_records(features, targets),
+        records_of=repeated_records(features, targets),
     )
 
 
-def _repeated_records(features: Vector, targets: Vector) -> Records:
+def repeated_records(features: Vector, targets: Vector) -> Records:
     """The same records over and over, so that the mean loss is that of one round."""
 
     def records(n: int, seed: int) -> tuple[Vector, Vector]:

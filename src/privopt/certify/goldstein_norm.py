@@ -1,0 +1,240 @@
+"""An upper bound on the Goldstein norm of a function at a point, by an explicit convex combination of gradients.
+
+The Goldstein norm of F at x with radius r is the length of the shortest vector in the convex hull of all gradients of F
+in the ball of radius r around x. A shortest vector of the hull of some of them is no shorter, so every set of points
+gives an upper bound; this one looks for points that make it small.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
+
+from privopt.certify.mean_loss import gradient_of_problem
+from privopt.certify.min_norm import wolfe_min_norm
+from privopt.precision import double_precision
+from privopt.problems.problem import Problem
+
+Gradient = Callable[[NDArray[np.float64]], ArrayLike]
+_Batch = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+NO_DIRECTION = 1e-9  # of the longest gradient: a shorter combination is rounding, and points nowhere
+_INSIDE = 1.0 - 1e-9  # of the radius: points are within the ball after rounding
+_PATIENCE = 12  # rounds without progress
+_PROGRESS = 1e-3  # relative
+
+
+@dataclass(frozen=True)
+class GoldsteinNorm:
+    """An upper bound on the Goldstein norm at a point. Not private: it was computed from the data without noise.
+
+    Attributes:
+        norm: the bound, `|weights @ gradients|`; of values, an estimate of it.
+        radius: r of the ball.
+        points: where gradients were taken, (k, ...), all within the ball.
+        weights: of the convex combination, (k,), none negative, of sum 1.
+        gradients: at the points, (k, ...).
+        decrease: F(x) - F(x - r v / |v|), v the shortest combination: what a step of length r against it gains. None
+            if no values of F were to be had, or if v is 0 up to rounding.
+        estimated: whether gradients were estimated from values, so that `norm` is no strict bound.
+    """
+
+    norm: float
+    radius: float
+    points: Float[NDArray[np.float64], "k ..."] = field(repr=False)
+    weights: Float[NDArray[np.float64], " k"] = field(repr=False)
+    gradients: Float[NDArray[np.float64], "k ..."] = field(repr=False)
+    decrease: float | None = None
+    estimated: bool = False
+
+    def __str__(self) -> str:
+        kind = "about, from values alone," if self.estimated else "at most"
+        gain = "" if self.decrease is None else f" A step of that length gains {self.decrease:.3g}."
+        return (
+            f"Goldstein norm {kind} {self.norm:.3g} within radius {self.radius:.3g}: no single direction improves the "
+            f"function faster everywhere in that ball.{gain} Not private: computed from the data without noise."
+        )
+
+    def __repr__(self) -> str:
+        kind = "estimate" if self.estimated else "upper bound"
+        return f"GoldsteinNorm({self.norm:.6g}, {kind} at radius {self.radius:.6g}; NOT PRIVATE)"
+
+
+def goldstein(
+    function: Gradient | Problem,
+    x: ArrayLike,
+    *,
+    radius: float,
+    X: ArrayLike | None = None,
+    y: ArrayLike | None = None,
+    value: Callable[[NDArray[np.float64]], Any] | None = None,
+    seed: int = 0,
+    rounds: int = 60,
+    tolerance: float = 0.0,
+) -> GoldsteinNorm:
+    """Bound how fast a function can still be improved around a point: for its owner, without any privacy.
+
+    It never reports less than the true norm, but for rounding, and may report more: by up to 2 % where it is a good
+    part of the longest gradient, by more where it is nearly 0. No lower bound can be had from finitely many gradients.
+    Gradients are taken at random points and never at `x` itself, which often is a kink, where automatic differentiation
+    may return what is no limit of gradients.
+
+    Args:
+        function: the gradient of F, a point to an array of its shape, differentiable almost everywhere; or a problem,
+            whose F is the mean loss over the records of `X` and `y` plus the penalty.
+        x: the point, an array of any shape.
+        radius: of the ball, positive.
+        X: records of a problem, (n, d), as the loss takes them: nothing is shortened or scaled here.
+        y: their targets, (n,).
+        value: F itself, for `decrease`; known for a problem.
+        seed: of the random points.
+        rounds: at most so many rounds of 12 gradients.
+        tolerance: stop when the bound is no larger.
+    Returns:
+        The bound and the combination that proves it.
+    Privacy:
+        None: do not publish it. A private certificate is in the findings of a run.
+    Raises:
+        ValueError: the radius is not positive, or lost beside the size of x in float64; records are missing; a gradient
+            has another shape or is not finite.
+    Source:
+        Goldstein 1977; the search in the manner of Lin, Zheng, Jordan 2022 is ours.
+    """
+    with double_precision():
+        at = np.asarray(x, np.float64)
+        batch, value = _as_batch(function, at, X, y, value)
+        found = search(batch, at.ravel(), radius=radius, seed=seed, rounds=rounds, tolerance=tolerance)
+        points, weights, gradients = found
+        shortest = weights @ gradients
+        norm = float(np.linalg.norm(shortest))
+        decrease = None
+        if value is not None and norm > 0:
+            moved = at - (radius * shortest / norm).reshape(at.shape)
+            decrease = float(np.asarray(value(at))) - float(np.asarray(value(moved)))
+    shape = (len(points), *at.shape)
+    return GoldsteinNorm(norm, radius, points.reshape(shape), weights, gradients.reshape(shape), decrease)
+
+
+def search(
+    gradients: _Batch, at: NDArray[np.float64], *, radius: float, seed: int, rounds: int, tolerance: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Points of the ball, weights and gradients, of a convex combination of gradients that is short.
+
+    Args:
+        gradients: of rows of points, (k, p) to (k, p).
+        at: the centre, (p,).
+        radius: of the ball.
+        seed: of the random points.
+        rounds: at most so many.
+        tolerance: stop when the combination is no longer.
+    """
+    _check_radius(radius, at)
+    rng = np.random.default_rng(seed)
+    size = at.size
+    shift = np.concatenate(
+        [
+            1e-6 * _in_ball(rng, 1, size),
+            _in_ball(rng, size + 1, size),
+            _on_sphere(rng, size + 1, size),
+        ]
+    )
+    points = at + radius * _INSIDE * shift
+    slopes = _checked(gradients(points), points)
+    shortest, weights = wolfe_min_norm(slopes)
+    lengths = [float(np.linalg.norm(shortest))]
+    for _ in range(rounds):
+        stuck = len(lengths) > _PATIENCE and lengths[-1] > (1.0 - _PROGRESS) * lengths[-1 - _PATIENCE]
+        if lengths[-1] <= tolerance or stuck:
+            break
+        fresh = at + radius * _candidates(rng, shortest / lengths[-1])
+        kept = weights > 0
+        points = np.concatenate([points[kept], fresh])
+        slopes = np.concatenate([slopes[kept], _checked(gradients(fresh), fresh)])
+        shortest, weights = wolfe_min_norm(slopes)
+        lengths.append(float(np.linalg.norm(shortest)))
+    kept = weights > 0
+    points, slopes, weights = points[kept], slopes[kept], weights[kept] / weights[kept].sum()
+    assert np.all(np.linalg.norm(points - at, axis=1) <= radius)
+    return points, weights, slopes
+
+
+def _candidates(rng: np.random.Generator, uphill: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Points of the unit ball where the gradient may differ from those met: down the line, and on the sphere below."""
+    size = uphill.size
+    steps = np.concatenate([[1.0], rng.uniform(size=5)])
+    down = -(1.0 - 2e-7) * steps[:, None] * uphill + 1e-7 * _in_ball(rng, 6, size)
+    if size == 1:
+        return down
+    across = rng.normal(size=(6, size))
+    across -= (across @ uphill)[:, None] * uphill
+    across /= np.maximum(np.linalg.norm(across, axis=1), 1e-300)[:, None]
+    # Heights uniform in (0, 1): points of a narrow cap around the line, or of the uniform half sphere, miss by more.
+    height = rng.uniform(size=(6, 1))
+    return np.concatenate([down, _INSIDE * (-height * uphill + np.sqrt(1.0 - height**2) * across)])
+
+
+def _on_sphere(rng: np.random.Generator, count: int, size: int) -> NDArray[np.float64]:
+    drawn = rng.normal(size=(count, size))
+    return drawn / np.maximum(np.linalg.norm(drawn, axis=1), 1e-300)[:, None]
+
+
+def _in_ball(rng: np.random.Generator, count: int, size: int) -> NDArray[np.float64]:
+    return rng.uniform(size=(count, 1)) ** (1.0 / size) * _on_sphere(rng, count, size)
+
+
+def _check_radius(radius: float, at: NDArray[np.float64]) -> None:
+    if not (np.isfinite(radius) and radius > 0):
+        raise ValueError(
+            f"radius must be positive and finite, got {radius!r}: at radius 0 the norm is that of limits of gradients, "
+            "which no gradient at another point shows."
+        )
+    if not np.all(np.isfinite(at)) or at.size == 0:
+        raise ValueError("x must hold numbers, all finite: it is the centre of the ball.")
+    size = float(np.max(np.abs(at)))
+    if radius < 1e-6 * size:
+        raise ValueError(
+            f"radius {radius:.3g} is lost beside the size of x, {size:.3g}, in double precision: take a radius of at "
+            "least a millionth of it."
+        )
+
+
+def _checked(slopes: Any, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    rows = np.asarray(slopes, np.float64)
+    if rows.shape != points.shape or not np.all(np.isfinite(rows)):
+        raise ValueError(
+            "the gradient at a point of the ball has another shape than x or is not finite: give a function that is "
+            "differentiable almost everywhere within the radius."
+        )
+    return rows
+
+
+def _as_batch(
+    function: Gradient | Problem,
+    at: NDArray[np.float64],
+    X: ArrayLike | None,
+    y: ArrayLike | None,
+    value: Callable[[NDArray[np.float64]], Any] | None,
+) -> tuple[_Batch, Callable[[NDArray[np.float64]], Any] | None]:
+    """The gradients of rows of flat points, and F."""
+    if isinstance(function, Problem):
+        if X is None or y is None:
+            raise ValueError(
+                "a problem is certified on records: give X, of shape (n, d), and y, of shape (n,)."
+            )
+        gradients, objective = gradient_of_problem(function, X, y, at.shape)
+        return gradients, objective if value is None else value
+    if X is not None or y is not None:
+        raise ValueError("X and y go with a problem; a gradient is a function of the point alone.")
+
+    def one_by_one(points: NDArray[np.float64]) -> NDArray[np.float64]:
+        rows = [np.ravel(np.asarray(function(point.reshape(at.shape)), np.float64)) for point in points]
+        if any(row.size != at.size for row in rows):
+            raise ValueError(
+                f"the gradient must have as many entries as x, {at.size}, got {rows[0].size}: it maps a point to an "
+                "array of its shape."
+            )
+        return np.stack(rows)
+
+    return one_by_one, value

@@ -1,0 +1,83 @@
+"""The correlated noise of a stream, row by row: C^{-1} Z as the items come, and what of it remains in the prefix sums.
+
+Row t of C x = z says `x_t = (z_t - sum_{j < t} C_tj x_j) / C_tt`. Only as many earlier rows are kept as C has bands, so
+a banded strategy needs memory for its bands, whatever the number of items.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from privopt.mechanisms.strategies import Matrix, Strategy, bands_of, row_of
+
+
+class SolvedRows:
+    """The rows of C^{-1} Z, one after the other.
+
+    Args:
+        strategy: C.
+        size: entries of a row of Z.
+    """
+
+    __slots__ = ("_earlier", "_strategy", "count")
+
+    def __init__(self, strategy: Strategy, size: int) -> None:
+        self._strategy = strategy
+        self._earlier = np.zeros((bands_of(strategy) - 1, size))  # row j stands at j modulo how many are kept
+        self.count = 0
+
+    def next(self, independent_row: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Row t of C^{-1} Z for row t of Z, (size,)."""
+        kept, coefficients = len(self._earlier), row_of(self._strategy, self.count)
+        weights = np.zeros(kept)
+        places = (self.count - np.arange(1, len(coefficients))) % max(kept, 1)
+        weights[places] = coefficients[1:]
+        row = (independent_row - weights @ self._earlier) / coefficients[0]
+        if kept:
+            self._earlier[self.count % kept] = row
+        self.count += 1
+        return row
+
+
+class PrefixScales:
+    """The standard deviation of the noise on each released prefix, as the sensitivities of the items become known.
+
+    Args:
+        strategy: C.
+        noise_multiplier: 1 / mu.
+    """
+
+    __slots__ = ("_multiplier", "_rows", "_total")
+
+    def __init__(self, strategy: Strategy, noise_multiplier: float) -> None:
+        self._rows, self._multiplier = SolvedRows(strategy, len(strategy)), noise_multiplier
+        self._total = np.zeros(len(strategy))  # of row t of A diag(s) C^{-1}
+
+    def next(self, sensitivity: float) -> float:
+        """That of the prefix which ends with an item of this sensitivity."""
+        if self._multiplier == 0.0:
+            return 0.0
+        unit = np.zeros(len(self._total))
+        unit[self._rows.count] = 1.0
+        self._total += sensitivity * self._rows.next(unit)
+        return self._multiplier * float(np.linalg.norm(self._total))
+
+
+def prefix_noise(strategy: Strategy, sensitivities: ArrayLike = 1.0) -> NDArray[np.float64]:
+    """The standard deviation of the noise on every prefix, for noise multiplier 1.
+
+    Args:
+        strategy: the matrix C.
+        sensitivities: of the items, or one for all.
+    """
+    items = len(strategy)
+    weights = np.broadcast_to(np.asarray(sensitivities, dtype=np.float64), (items,))
+    scales = PrefixScales(strategy, 1.0)
+    return np.array([scales.next(float(weight)) for weight in weights])
+
+
+def prefix_map(strategy: Strategy, sensitivities: ArrayLike = 1.0) -> Matrix:
+    """B with B Z / mu the noise of all prefixes: A diag(s) C^{-1}."""
+    items = len(strategy)
+    weights = np.broadcast_to(np.asarray(sensitivities, dtype=np.float64), (items,))
+    rows = SolvedRows(strategy, items)
+    return np.cumsum(weights[:, None] * np.stack([rows.next(unit) for unit in np.eye(items)]), axis=0)

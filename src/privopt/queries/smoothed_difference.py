@@ -1,0 +1,169 @@
+"""Clipped mean differences of gradients of the loss averaged over a ball, at two public points.
+
+With h the loss of one record and h_r its average over the ball of radius r, `grad h_r(at) - grad h_r(anchor)` is no
+longer than `2 L p`, p the share of one ball that lies outside of the other: the sensitivity shrinks with the distance.
+The two queries estimate it from points that each unit draws for itself; a unit's draws serve all its records.
+
+Source:
+    Kornowski, Liu, Talwar 2024, Algorithm 5, where the difference at one common random shift is bounded in expectation
+    and with high probability only. Clips and the sampling of lunes are ours.
+"""
+
+from dataclasses import field
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import betainc
+from jaxtyping import Array, Float
+
+from privopt.problems.ball import ball_point, lune_points
+from privopt.problems.losses import Loss
+from privopt.public import Public
+from privopt.queries.base import Scalar, clip_to_ball, query, static
+from privopt.queries.gradient import record_gradient
+from privopt.queries.lots import Lots, LotSum, no_lots, split_lot
+
+
+@query
+class LuneDifference(LotSum):
+    """Mean over units of `p (grad f(u) - grad f(v))`, u and v in the balls' differences, each gradient clipped.
+
+    One pair (u, v) a unit: u uniform in the ball around `at` outside of the one around `anchor`, v its mirror image,
+    see `problems.ball.lune_points`. The mean over draws is the difference of the smoothed gradients, but for the clip.
+
+    Attributes:
+        loss: a generalised-linear or user-written loss.
+        at: public point.
+        anchor: public point of the same shape.
+        smoothing: radius of the balls, parameter units.
+        clip: C, of each record's gradient; infinite only when privacy is switched off.
+    Privacy:
+        Points and radius of the balls are public, so p is. Each record contributes p times a difference of two vectors
+        of norm at most C: at most `2 C p` for any lots, and the same holds for a user's average. The radius is enforced
+        all the same; l2 sensitivity factor * radius / N, see `MeanQuery` and `LotSum`. Equal points give radius 0 and
+        the value 0 exactly.
+    """
+
+    loss: Loss = static()
+    at: Float[Array, " *shape"]
+    anchor: Float[Array, " *shape"]
+    smoothing: Scalar
+    clip: Scalar
+    lots: Lots = no_lots()
+
+    def radius(self) -> Scalar:
+        """2 C p."""
+        return smoothed_move(self.at, self.anchor, self.smoothing, self.clip)
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """The shape of the parameters."""
+        del public
+        return tuple(jnp.shape(self.at))
+
+    def record_contribution_of_lot(
+        self, private_features: Float[Array, " d"], private_target: Scalar, lot: Array
+    ) -> Array:
+        """p times the difference of one record's clipped gradients at the pair that its unit drew."""
+        at, anchor = jnp.ravel(jnp.asarray(self.at, float)), jnp.ravel(jnp.asarray(self.anchor, float))
+        pair = lune_points(lot, at, anchor, self.smoothing)
+        private_slopes = [
+            clip_to_ball(
+                _gradient_at(self.loss, point, jnp.shape(self.at), private_features, private_target),
+                self.clip,
+            )
+            for point in pair
+        ]
+        share = moved_ball_share(self.at, self.anchor, self.smoothing)
+        return share * (private_slopes[0] - private_slopes[1])
+
+
+@query
+class TranslatedDifference(LotSum):
+    """Mean over units of `grad f(at + b) - grad f(anchor + b)`, averaged over the unit's draws b, clipped by distance.
+
+    The same random shifts serve both points, so that a nearly smooth loss gives a small difference. Where gradients
+    jump, few draws that do meet the jump carry the whole difference, and the clip makes the mean too short.
+
+    Attributes:
+        loss: a generalised-linear or user-written loss.
+        at: public point.
+        anchor: public point of the same shape.
+        smoothing: radius of the ball of shifts, parameter units.
+        clip: C, of each record's gradient.
+        slope_clip: H, gradient units per parameter unit.
+        draws: m, shifts of one unit.
+    Privacy:
+        A unit's average is clipped to `min(H |at - anchor|, 2 C)`, a public number, for any lots; l2 sensitivity
+        factor * radius / N, see `MeanQuery` and `LotSum`. Equal points give radius 0 and the value 0 exactly.
+    """
+
+    loss: Loss = static()
+    at: Float[Array, " *shape"]
+    anchor: Float[Array, " *shape"]
+    smoothing: Scalar
+    clip: Scalar
+    slope_clip: Scalar
+    draws: int = field(default=4, metadata={"static": True})
+    lots: Lots = no_lots()
+
+    def radius(self) -> Scalar:
+        """min(H * distance, 2 C)."""
+        return jnp.minimum(by_distance(self.at, self.anchor, self.slope_clip), 2.0 * self.clip)
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """The shape of the parameters."""
+        del public
+        return tuple(jnp.shape(self.at))
+
+    def record_contribution_of_lot(
+        self, private_features: Float[Array, " d"], private_target: Scalar, lot: Array
+    ) -> Array:
+        """The mean over its unit's shifts of the difference of one record's clipped gradients."""
+        shape = jnp.shape(self.at)
+        at, anchor = jnp.ravel(jnp.asarray(self.at, float)), jnp.ravel(jnp.asarray(self.anchor, float))
+
+        def private_difference(key: Array) -> Array:
+            shift = self.smoothing * ball_point(key, at.shape[0])
+            private_slopes = [
+                clip_to_ball(
+                    _gradient_at(self.loss, centre + shift, shape, private_features, private_target),
+                    self.clip,
+                )
+                for centre in (at, anchor)
+            ]
+            return private_slopes[0] - private_slopes[1]
+
+        return jnp.mean(jax.vmap(private_difference)(split_lot(lot, self.draws)), axis=0)
+
+
+def moved_ball_share(at: Array, anchor: Array, radius: Scalar) -> Array:
+    """p: the share of the ball around one point outside of that around the other, as `ball.moved_share`; pure JAX."""
+    half = jnp.minimum(1.0, _distance(at, anchor) / (2.0 * radius))
+    return betainc(0.5, (jnp.size(at) + 1) / 2, half * half)
+
+
+def smoothed_move(at: Array, anchor: Array, radius: Scalar, clip: Scalar) -> Array:
+    """2 C p, how far a smoothed gradient can move where gradients are no longer than C; 0 at equal points."""
+    share = moved_ball_share(at, anchor, radius)
+    return jnp.where(share > 0, 2.0 * clip * jnp.where(share > 0, share, 1.0), 0.0)
+
+
+def by_distance(at: Array, anchor: Array, slope: Scalar) -> Array:
+    """`slope` times the distance; 0 at equal points, whatever the slope."""
+    distance = _distance(at, anchor)
+    return jnp.where(distance > 0, slope * jnp.where(distance > 0, distance, 1.0), 0.0)
+
+
+def _distance(at: Array, anchor: Array) -> Array:
+    apart = jnp.asarray(at, float) - jnp.asarray(anchor, float)
+    return jnp.sqrt(jnp.sum(apart * apart))
+
+
+def _gradient_at(
+    loss: Loss,
+    point: Float[Array, " p"],
+    shape: tuple[int, ...],
+    private_features: Float[Array, " d"],
+    private_target: Scalar,
+) -> Array:
+    return record_gradient(loss, jnp.reshape(point, shape), private_features, private_target)

@@ -1,0 +1,309 @@
+"""Online-to-non-convex descent (O2NC): near-stationary points of losses that need be neither smooth nor convex.
+
+Minimises F(x) + r(x), F = (1/n) sum_i f(x, xi_i), r smooth. Noise of the steps is averaged over windows of points that
+lie within a small ball, so that the mean of the released gradients shows how flat F is near their mean.
+Source: Kornowski, Liu, Talwar 2024, Algorithm 2, with the plain oracle on all units in place of theirs.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from privopt.curator.base import Curator
+from privopt.curator.loops import ReleaseCall
+from privopt.ledger.events import Event, NoEvent, Parallel, repeat, sequence
+from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
+from privopt.mechanisms.additive import Gaussian
+from privopt.planning import o2nc as planning
+from privopt.planning.forecast import Forecast
+from privopt.planning.goldstein_certificate import (
+    Certified,
+    certificate_picture,
+    free_findings,
+    released_findings,
+)
+from privopt.planning.instance import Instance
+from privopt.planning.online_to_nonconvex import Places, places_of, step_length, whole_blocks
+from privopt.planning.picture import Picture
+from privopt.planning.plan import Finding
+from privopt.problems.ball import ball_point
+from privopt.problems.constraints import Unconstrained
+from privopt.problems.problem import Problem
+from privopt.proofs.gradient_spread import is_bounded
+from privopt.public import Public
+from privopt.queries.averaged_gradient import AveragedGradient
+from privopt.queries.gradient import ClippedGradient
+from privopt.result import Outcome, ending
+from privopt.solvers.base import Defaults
+from privopt.solvers.fields import choice, derived, number, optional
+from privopt.solvers.online_to_nonconvex import (
+    ConversionState,
+    flattest_block,
+    mean_of_points,
+    moved,
+    opened,
+    schedule,
+)
+from privopt.solvers.stepwise import StepwiseSolver
+
+START_JITTER = 1e-3  # of the first step's longest length
+
+
+@dataclass(frozen=True, kw_only=True)
+class O2NC(StepwiseSolver):
+    """Online-to-non-convex descent on private gradients.
+
+    Attributes:
+        steps: T, rounded down to whole windows; 0 returns the start and spends nothing.
+        window: M, over how many steps gradients and points are averaged; at most T.
+        mode: "practical": the radius falls from a quarter of the distance; "guarantee": it is constant, as the bound
+            supposes.
+        distance: R, a guess of how far a good point is from the start; sets the radii of the practical mode.
+        radius: a of the guarantee mode: the points of a window lie this close to their mean.
+        clip: C, the largest norm of one unit's gradient.
+        typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
+        step_size: eta, the same at every step; default the schedule of `planning.o2nc`.
+        places: where on each step the gradient is taken: "uniform" (anywhere, by public chance) or in its "middle".
+        returns: "tail" (mean of the last tenth of the points), "last" (of the last window), "random" (of a uniformly
+            random window) or "best" (of the window whose released gradients have the shortest mean).
+        rate: q, each step on a secret Poisson sample of so large a part of the units; default everybody.
+        blocks: each step on the next of so many disjoint random parts of the units, in turns; 1 is everybody.
+        certificate_share: part of the budget, about, for a release of the mean gradient at the points of the result,
+            which certifies it; 0 leaves the certificate that the steps' own releases give.
+    Guarantee:
+        T Gaussian releases, of sensitivity factor * C / n or what the loss allows at the point if that is less (see
+        `ClippedGradient`), with fixed multipliers: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the
+        curator's relation, for any data, loss and parameters. Samples are priced by numerical accounting; of disjoint
+        parts the one that is used most often is charged. The places on the steps and where the start is moved to are
+        public random numbers; certificates are arithmetic on releases, the released one is one more of them.
+    Differs from the paper:
+        all units at every step, no differences of gradients: less noise, and a better bound by d^(1/4); radius
+        D (M + 1) / 2 in place of D M; see docs/algorithms/o2nc.md for the errata.
+    Source:
+        Kornowski, Liu, Talwar 2024, Algorithm 2.
+    """
+
+    name: ClassVar[str] = "o2nc"
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    window: int = derived(at_least=1)
+    mode: Literal["practical", "guarantee"] = choice("practical")
+    distance: float = derived(above=0)
+    radius: float = derived(above=0)
+    clip: float = derived(above=0)
+    typical: float = derived(above=0)
+    step_size: float | None = optional(above=0)
+    places: Places = choice("uniform")
+    returns: planning.Returns = derived()
+    rate: float | None = optional(above=0, at_most=1)
+    blocks: int = number(1, at_least=1)
+    certificate_share: float = derived(at_least=0, below=1)
+
+    def check(self) -> None:
+        """Samples or parts, not both."""
+        if self.rate is not None and self.blocks > 1:
+            raise ValueError(
+                f"rate={self.rate!r} draws secret samples and blocks={self.blocks!r} takes parts in turns: give one "
+                "of them."
+            )
+
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
+
+    def applicable(self, problem: Problem, public: Public) -> str | None:
+        """Smooth penalties and no constraint set."""
+        if not isinstance(problem.constraint, Unconstrained):
+            return "its points move in balls around each other and cannot be kept in a set: leave the set out"
+        if not problem.regulariser.is_smooth:
+            return "it adds the penalty's gradient, and the penalty has none: use a ridge or no penalty"
+        if self.blocks > 1 and public.n < 2 * self.blocks:
+            return f"{self.blocks} parts of n = {public.n} units have less than two units each: use fewer"
+        return None
+
+    @property
+    def rounds(self) -> int:
+        """T in whole windows."""
+        return planning.rounds(self)
+
+    @property
+    def certificate_noise(self) -> Gaussian:
+        """Of the release that certifies the result."""
+        turns = (
+            self.rounds * (self.rate or 1.0) ** 2 / self.blocks
+        )  # steps on everybody that cost about as much
+        odds = (1.0 - self.certificate_share) / self.certificate_share
+        return Gaussian(self.noise_multiplier * math.sqrt(odds / turns))
+
+    def sampling(self) -> Sampling:
+        """Who takes part in a step."""
+        return EveryUnit() if self.rate is None or self.rate >= 1.0 else Poisson(self.rate)
+
+    def step_event(self, public: Public) -> Event:
+        """A Gaussian release, on a sample if there is one."""
+        return self.sampling().event(super().step_event(public))
+
+    def event(self, public: Public) -> Event:
+        """One release a step, of disjoint parts each in its turn, and the certificate's."""
+        once, total = self.step_event(public), self.rounds
+        if not total:
+            return NoEvent()
+        steps = repeat(once, total)
+        if self.blocks > 1:
+            turns = [len(range(part, total, self.blocks)) for part in range(self.blocks)]
+            steps = Parallel(tuple(repeat(once, times) if times else NoEvent() for times in turns))
+        return sequence((steps, self.certificate_noise.event())) if self.certificate_share else steps
+
+    def releases(self) -> int:
+        """One a step, and the certificate."""
+        return self.rounds + (1 if self.rounds and self.certificate_share else 0)
+
+    def passes(self) -> float:
+        """A sample or a part a step, else a pass; the certificate's points share one."""
+        steps = self.rounds * (self.rate or 1.0) / self.blocks
+        return steps + (1.0 if self.rounds and self.certificate_share else 0.0)
+
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
+        """Algorithm 2, then what its releases, or one more, show of how flat the objective is."""
+        total = self.rounds
+        if not total:
+            return Outcome(start, ending(jnp.asarray(True)))
+        start, places, chosen = self._public_numbers(curator, start)
+        longest, step_sizes = planning.schedule(
+            self, parameters=start.size, stddev=planning.deviation(self, curator.public)
+        )
+        window = whole_blocks(self.steps, self.window)[1]
+        first, count = planning.kept(self, chosen)
+        state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
+        if isinstance(self.sampling(), EveryUnit):
+            state, seen = self._descend(curator, problem, state)
+        else:
+            state, seen = self._descend_on_samples(curator, problem, state), Seen()
+        if self.returns == "best":
+            first, count = window * int(flattest_block(state)), window
+            state = state._replace(points=state.points[first : first + count])
+        params = mean_of_points(state) if bool(state.finite) else state.at
+        certified = self._certified(curator.public, problem, params, state.points)
+        findings, pictures = seen.shown(certified, slice(first, first + count), window, self.returns)
+        if self.certificate_share:
+            penalty = jnp.mean(jax.vmap(problem.regulariser.gradient)(state.points), axis=0)
+            query = AveragedGradient(loss=problem.loss, points=state.points, clip=self.clip)
+            released = curator.release(query, self.certificate_noise)
+            scale = curator.transcript[-1].scale
+            if scale is not None:
+                findings = {**findings, **released_findings(certified, released + penalty, float(scale[0]))}
+        return Outcome(params, ending(state.finite), findings, pictures)
+
+    def _descend(
+        self, curator: Curator, problem: Problem, state: ConversionState
+    ) -> tuple[ConversionState, "Seen"]:
+        """All the steps, on everybody or on disjoint parts in turns, and what they released."""
+        noise, seen = Gaussian(self.noise_multiplier), Seen()
+        curators = curator.blocks(self.blocks) if self.blocks > 1 else [curator]
+        for turn in range(self.rounds):
+            query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip)
+            gradient = curators[turn % self.blocks].release(query, noise)
+            state, slope = _step(state, gradient, problem)
+            seen.add(slope, curator.transcript[-1].scale)
+        return state, seen
+
+    def _descend_on_samples(
+        self, curator: Curator, problem: Problem, state: ConversionState
+    ) -> ConversionState:
+        """All the steps, as one priced loop."""
+        step = SampledStep(noise=Gaussian(self.noise_multiplier), sampling=self.sampling())
+        first = SampledState(state, problem, jnp.asarray(self.clip, jnp.float64))
+        return curator.iterate(step, first, self.rounds).conversion
+
+    def _certified(self, public: Public, problem: Problem, params: Array, points: Array) -> Certified:
+        """What a certificate of this run is about."""
+        return Certified(
+            point=params,
+            points=points,
+            clip=self.clip,
+            every_unit=self.blocks == 1,
+            never_clipped=problem.gradient_bound(public) <= self.clip,
+            unit=public.unit,
+            moving=is_bounded(problem.loss) or None,
+        )
+
+    def _public_numbers(self, curator: Curator, start: Array) -> tuple[Array, NDArray[np.float64], int]:
+        """The start, moved off a kink that it may sit on; s_1, ..., s_T; the number of a random window."""
+        total, window = whole_blocks(self.steps, self.window)
+        chosen = 0
+        if self.returns == "random":
+            generator = np.random.default_rng(curator.public_seed("random window"))
+            chosen = int(generator.integers(total // window))
+        if self.places == "middle":
+            return start, places_of("middle", total), chosen
+        seed = curator.public_seed("places on the steps")
+        point = ball_point(jax.random.key(seed), start.size).reshape(start.shape)
+        first = step_length(float(planning.radii(self)[0]), window)
+        return start + START_JITTER * first * point, places_of("uniform", total, seed), chosen
+
+
+class Seen:
+    """What the steps released, for the certificate that is free."""
+
+    def __init__(self) -> None:
+        self._slopes: list[NDArray[np.float64]] = []
+        self._scales: list[float] = []
+
+    def add(self, slope: Array, scale: NDArray[np.float64] | None) -> None:
+        """One released gradient, that of the penalty added, and the standard deviation of its noise."""
+        self._slopes.append(np.asarray(slope, np.float64).ravel())
+        self._scales.append(0.0 if scale is None else float(scale[0]))
+
+    def shown(
+        self, of: Certified, used: slice, window: int, returns: planning.Returns
+    ) -> tuple[Mapping[str, Finding], tuple[Picture, ...]]:
+        """The free certificate and its picture; nothing of a run on samples, without noise, or of a chosen window.
+
+        Args:
+            of: what is certified.
+            used: the steps whose points make the result.
+            window: M.
+            returns: how those steps were found: one that was chosen by its releases is not certified by them.
+        """
+        if not any(self._scales):
+            return {}, ()
+        picture = certificate_picture(self._slopes, self._scales, window=window, moving=of.moving)
+        if returns == "best":
+            return {}, (picture,)
+        slopes = np.stack(self._slopes[used])
+        return free_findings(of, slopes, np.asarray(self._scales[used])), (picture,)
+
+
+class SampledState(NamedTuple):
+    """Where the descent stands, and what one compiled loop serves for any value of."""
+
+    conversion: ConversionState  # a function of released values
+    problem: Problem
+    clip: Float[Array, ""]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampledStep:
+    """One step, hashable by value so that equal configurations share one compiled loop."""
+
+    noise: Gaussian
+    sampling: Sampling
+
+    def __call__(self, state: SampledState, release: ReleaseCall) -> SampledState:
+        """g = released mean over the sampled units, then a step along it."""
+        query = ClippedGradient(loss=state.problem.loss, at=state.conversion.at, clip=state.clip)
+        gradient = release(query, self.noise, self.sampling)
+        return state._replace(conversion=_step(state.conversion, gradient, state.problem)[0])
+
+
+@jax.jit
+def _step(state: ConversionState, gradient: Array, problem: Problem) -> tuple[ConversionState, Array]:
+    """One step along a released gradient of the mean loss, and the objective's gradient that it stands for."""
+    slope = gradient + problem.regulariser.gradient(state.at)
+    return moved(state, slope), slope
