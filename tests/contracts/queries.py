@@ -40,6 +40,7 @@ from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanD
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.norm_counts import NormCounts
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
@@ -50,6 +51,7 @@ from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
 from privopt.queries.smoothed_difference import LuneDifference, TranslatedDifference
+from privopt.queries.smoothed_gradient import JitteredGradient
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
@@ -139,6 +141,8 @@ EVERY_QUERY: dict[str, Query] = {
     "difference, own loss": ClippedGradientDifference(
         loss=OWN, at=AT, anchor=BEFORE, slope_clip=0.1, gradient_clip=0.5
     ),
+    "gradient at random points": JitteredGradient(loss=SQUARED, at=AT, smoothing=0.7, clip=0.4),
+    "gradient at random points, own loss": JitteredGradient(loss=OWN, at=FAR, smoothing=1e3, clip=3e-16),
     "difference by lunes": LuneDifference(loss=SQUARED, at=AT, anchor=BEFORE, smoothing=0.7, clip=0.4),
     "difference by lunes, softmax": LuneDifference(
         loss=SOFTMAX, at=WIDE, anchor=WIDE_BEFORE, smoothing=50.0, clip=3e-16
@@ -158,6 +162,8 @@ EVERY_QUERY: dict[str, Query] = {
         loss=SOFTMAX, at=WIDE, previous=WIDE_BEFORE, clip=0.4, change_clip=0.1, gain=0.6
     ),
     "mixture, own loss": MixedGradient(loss=OWN, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
+    "counts of norms": NormCounts(loss=SQUARED, at=AT, lengths=np.array([1e3, 2.0, 0.5, 0.1]), share=0.3),
+    "counts of norms, own loss": NormCounts(loss=OWN, at=FAR, lengths=np.array([1e6, 1e-3]), share=0.8),
     "norms of gradients": GradientNorms(loss=SQUARED, points=np.stack([AT, BEFORE, FAR]), clip=0.4),
     "norms of gradients, softmax": GradientNorms(
         loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4

@@ -23,6 +23,7 @@ from privopt.queries.smoothed_difference import (
     TranslatedDifference,
     moved_ball_share,
 )
+from privopt.queries.smoothed_gradient import JitteredGradient
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +128,14 @@ def test_at_equal_points_it_is_exactly_nothing(kind):
     )
     assert float(query.radius()) == 0.0
     np.testing.assert_array_equal(released_from(alike(MANY), query), np.zeros(3))
+
+
+def test_gradients_at_random_points_are_right_on_average():
+    query = JitteredGradient(loss=KINK, at=AT, smoothing=0.25, clip=2.0)
+    position = (-0.15 - ROW @ AT) / 0.25
+    expected = (1.0 - 2.0 * float(first_coordinate_cdf(position, 3))) * ROW
+    assert 0.1 < np.linalg.norm(expected) < 0.9
+    assert np.linalg.norm(released_from(alike(MANY), query) - expected) <= 4.0 / np.sqrt(MANY)
 
 
 def along(params, features, target):

@@ -23,7 +23,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-Values: TypeAlias = Float[Array, "..."]  # elementwise over any leading shape
+from privopt.problems.pieces import Pieces, Values
+
+__all__ = ["GLMLoss", "KernelCode", "Loss", "LossFacts", "RecordLoss", "ScalarLoss", "Values"]
 
 
 class KernelCode(enum.IntEnum):
@@ -145,6 +147,11 @@ class GLMLoss(abc.ABC):
     def kernel_parameters(self) -> tuple[float, float]:
         """See `LossFacts`."""
         return self._constants.kernel_parameters
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """The loss as pieces of straight or bent slope, where its slope is piecewise linear and that is known."""
+        return None
 
     @property
     def balances(self) -> bool:

@@ -3,10 +3,16 @@
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 from jaxtyping import Array, Float
 
+from privopt.curator.base import Curator
 from privopt.planning.gradient_changes import Estimate
 from privopt.queries.base import MeanQuery
+from privopt.queries.gradient import ClippedGradient
+from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.smoothed_difference import LuneDifference, TranslatedDifference
+from privopt.queries.smoothed_gradient import JitteredGradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +37,49 @@ class Estimates:
     draws: int
     key: Array | None = None
 
+    @classmethod
+    def of(cls, solver: Any, loss: Any, curator: Curator) -> "Estimates":
+        """Those of a configured solver; the curator draws what is random and public."""
+        key = None
+        if solver.estimate == "values":
+            key = jax.random.key(curator.public_seed("directions"))
+        return cls(
+            kind=solver.estimate,
+            loss=loss,
+            smoothing=solver.smoothing,
+            clip=solver.clip,
+            slope_clip=solver.slope_clip,
+            draws=solver.draws,
+            key=key,
+        )
+
     def gradient(self, at: Float[Array, " *shape"], turn: int) -> MeanQuery:
-        """The query of step `turn` for a gradient."""
+        """The query of step `turn` for the gradient."""
+        match self.kind:
+            case "plain":
+                return ClippedGradient(loss=self.loss, at=at, clip=self.clip)
+            case "lune" | "translate":
+                return JitteredGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
+            case _:
+                raise NotImplementedError(turn)
 
     def change(self, at: Float[Array, " *shape"], before: Float[Array, " *shape"], turn: int) -> MeanQuery:
-        """The query of step `turn` for the change of the gradient."""
+        """The query of step `turn` for how the gradient changes from `before` to `at`."""
+        places = {"loss": self.loss, "at": at, "anchor": before}
+        match self.kind:
+            case "plain":
+                return ClippedGradientDifference(
+                    **places, slope_clip=self.slope_clip, gradient_clip=self.clip
+                )
+            case "lune":
+                return LuneDifference(**places, smoothing=self.smoothing, clip=self.clip)
+            case "translate":
+                return TranslatedDifference(
+                    **places,
+                    smoothing=self.smoothing,
+                    clip=self.clip,
+                    slope_clip=self.slope_clip,
+                    draws=self.draws,
+                )
+            case _:
+                raise NotImplementedError(turn)
