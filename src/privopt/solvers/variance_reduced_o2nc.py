@@ -1,7 +1,7 @@
 """Variance-reduced O2NC on all units: a released gradient every few steps, and released changes of it between.
 
-Minimises F(x) + r(x), F = (1/n) sum_i f(x, xi_i), r smooth. It is here to reproduce a paper and to compare with: averaged
-over a window, its noise is never below that of plain O2NC, which averages fresh gradients of the whole budget.
+Minimises F(x) + r(x), F = (1/n) sum_i f(x, xi_i), r smooth. It is here to reproduce a paper and to compare with: over a
+window its noise is never below that of plain O2NC, which averages fresh gradients of the whole budget.
 
 Source: Kornowski, Liu, Talwar 2024, Algorithms 2 and 4, and the first-order analogue that they leave out.
 """
@@ -56,7 +56,7 @@ class VarianceReducedO2NC(StepwiseSolver):
         distance: R, a guess of how far a good point is from the start; sets the radii of the practical mode.
         radius: a of the guarantee mode: the points of a window lie this close to their mean.
         clip: C, the largest norm of one unit's gradient.
-        slope_clip: H, of one unit's change of gradient over the distance; "exact" and "lune" need none.
+        slope_clip: H, of one unit's change of gradient over the distance; "lune" has none.
         draws: m, random shifts of one unit ("translate").
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
         step_size: eta, the same at every step; default the schedule of `planning.variance_reduced_o2nc`.
