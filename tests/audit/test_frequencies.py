@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from tests.support.attack import worst_pair
 
-from privopt.curator import loops
+from privopt.curator import loops, scan
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
@@ -119,8 +119,8 @@ def draws(how, sampling, times, n=25):
             drawn[t, engine.draw(sampling, noise.units_generator)] = True
         return drawn
     slot = loops.Slot("gradient", ClippedGradient, Gaussian(1.0), sampling, (2,))
-    capacity = loops._capacity(sampling, n, times)
-    (indices,), _, _ = loops.SecretDraws(noise, engine).block([slot], times, [capacity])
+    capacity = scan._capacity(sampling, n, times)
+    (indices,), _, _ = scan.SecretDraws(noise, engine, {}).stretch([slot], times, times, [capacity])
     for t in range(times):
         inside = indices[t][indices[t] < n]
         assert len(np.unique(inside)) == len(inside)

@@ -39,6 +39,7 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.private_clip import PrivateClip
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.snowball_sgd import SnowballSGD
@@ -445,6 +446,19 @@ EVERY_CASE = (
     ),
     Case(
         "o2nc, users, parts in turns", O2NC(blocks=4, **_WINDOWS), Problem(losses.quantile(0.5)), by_user=True
+    ),
+    Case(
+        "private clip, o2nc, own loss",
+        PrivateClip(inner=O2NC(steps=4, window=2)),
+        Problem(losses.RecordLoss(own_loss)),
+        still=None,
+    ),
+    Case(
+        "private clip, adaptive gradient descent, users",
+        PrivateClip(inner=AdaptiveGradientDescent(window=20, most_steps=20)),
+        _LOGISTIC,
+        still=None,
+        by_user=True,
     ),
     Case("kl spider", KLSpider(**_PHASES), Problem(losses.logistic, growth=_KL), still=_NO_PHASES),
     Case(

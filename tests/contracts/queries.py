@@ -40,6 +40,7 @@ from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanD
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
+from privopt.queries.norm_counts import NormCounts
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
@@ -169,6 +170,8 @@ EVERY_QUERY: dict[str, Query] = {
         loss=SOFTMAX, at=WIDE, previous=WIDE_BEFORE, clip=0.4, change_clip=0.1, gain=0.6
     ),
     "mixture, own loss": MixedGradient(loss=OWN, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
+    "counts of norms": NormCounts(loss=SQUARED, at=AT, lengths=np.array([1e3, 2.0, 0.5, 0.1]), share=0.3),
+    "counts of norms, own loss": NormCounts(loss=OWN, at=FAR, lengths=np.array([1e6, 1e-3]), share=0.8),
     "norms of gradients": GradientNorms(loss=SQUARED, points=np.stack([AT, BEFORE, FAR]), clip=0.4),
     "norms of gradients, softmax": GradientNorms(
         loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4

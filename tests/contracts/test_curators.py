@@ -85,7 +85,7 @@ def test_a_compiled_loop_in_several_blocks_equals_one_block(monkeypatch):
     sampling = Poisson(0.3)
     plan = {"plan": Repeated(sampling.event(NOISE.event()), 11)}
     whole = open_curator(**plan).iterate(Descent(sampling), jnp.zeros(D), 11)
-    monkeypatch.setattr("privopt.curator.loops.BLOCK_BYTES", 1000)
+    monkeypatch.setattr("privopt.curator.scan.STRETCH_BYTES", 1000)
     parts = open_curator(**plan)
     assert np.array_equal(parts.iterate(Descent(sampling), jnp.zeros(D), 11), whole)
     again = Replay(parts.transcript, parts.public).iterate(Descent(sampling), jnp.zeros(D), 11)

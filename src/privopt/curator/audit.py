@@ -1,7 +1,7 @@
 """Evaluates every query of a run on a neighbouring data set as well, and records how far it moved."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
+from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.local import LocalCurator
 from privopt.data.blocks import block_assignment
@@ -188,9 +189,14 @@ class Audit(Curator):
         return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
-        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        return self._iterate_eagerly(step, state, times, slots)
+        return self._iterate_eagerly(step, state, times, slots, feeds)
 
 
 def _held(side: LocalCurator, private_draw: NDArray[np.int64] | None) -> NDArray[np.int64] | None:

@@ -5,8 +5,8 @@ the answers come from is said by the subclasses in `local.py`, `replay.py` and `
 """
 
 import abc
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,18 +14,18 @@ from jaxtyping import Array
 from numpy.typing import NDArray
 
 from privopt.curator import loops
-from privopt.curator.entries import Entered
+from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, HiddenMean, OpenStream, Stream, StreamRequest, points_for
+from privopt.curator.streams import StreamKeeper
 from privopt.curator.transcript import FilterMark, PublicDraw, Release, Transcript
-from privopt.data.blocks import Block, Lineage, block_sizes
+from privopt.data.blocks import Block, block_sizes
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.additive import Gaussian, Laplace
-from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
-from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.mechanisms.base import Mechanism, checked_sensitivity
 from privopt.precision import as_jax, require_double_precision
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
@@ -34,7 +34,7 @@ from privopt.queries.safeguards import stated_sensitivity
 Observer = Callable[[str, int], None]
 
 
-class Curator(abc.ABC):
+class Curator(StreamKeeper):
     """What a solver sees. Subclasses say where the answers come from.
 
     Attributes:
@@ -42,11 +42,12 @@ class Curator(abc.ABC):
         ledger: what was charged; refuses before anything is read.
         transcript: what was released.
         lineage: which block of the units this curator answers about; empty for all of them.
+        cut_from: the curator whose units were cut into blocks of which this is one; None for any other.
         under: the outermost filter that pays for what is released here; None where each release pays for itself.
     """
 
-    lineage: Lineage = ()
     under: FilterMark | None = None
+    cut_from: "Curator | None" = None
 
     def __init__(
         self, public: Public, ledger: Payer, transcript: Transcript, observer: Observer | None = None
@@ -86,43 +87,60 @@ class Curator(abc.ABC):
         self._record(query.name, mechanism, event, sampling, [sensitivity], np.asarray(released)[None])
         return as_jax(released)
 
-    def iterate(self, step: loops.Step, state: Any, times: int) -> Any:
+    def iterate(
+        self, step: loops.Step, state: Any, times: int, *, feeds: Mapping[str, Feed] = MappingProxyType({})
+    ) -> Any:
         """Run `state = step(state, release)` `times` times, priced as a whole before the first.
 
-        `step` is pure; its only access to data is `release(query, mechanism, sampling)`. When every release in it is a
-        sampled mean over dense records, the loop is compiled into one `lax.scan`; otherwise the same step runs
-        eagerly. A step that is hashable by value (a frozen dataclass with `__call__`) compiles once for all runs.
+        `step` is pure; its only access to data is `release(query, mechanism, sampling)`, and `release(query,
+        into=name)`, which feeds a stream of prefix sums and answers with the sum. When every release in it is a sampled
+        mean over dense records, or a mean over blocks of them that feeds a stream, the loop is compiled into one
+        `lax.scan`; otherwise the same step runs eagerly. A step that is hashable by value (a frozen dataclass with
+        `__call__`) compiles once for all runs.
 
         Args:
             step: one step of the solver.
             state: a pytree of arrays, kept in shape and dtype by `step`.
             times: number of steps, at least 0. Public.
+            feeds: the open streams that the steps feed, by name; free, since they were charged when they opened.
         Returns:
             The last state.
         Raises:
             BudgetExceeded, PlanMismatch: nothing was read or spent.
-            ValueError: a mechanism's cost depends on the state; such loops use `release`.
+            ValueError: a mechanism's cost depends on the state; such loops use `release`. Or a stream was not charged
+                for the items.
         """
         require_double_precision()
         if times == 0:
             return state
-        slots = loops.declared_releases(step, state, self.public)
+        slots = loops.declared_releases(step, state, self.public, feeds, times)
         for slot in slots:
             self._require_answer(slot.kind)
-        events = [slot.sampling.event(slot.mechanism.event()) for slot in slots]
+        items = {name: times * sum(slot.feed == name for slot in slots) for name in feeds}
+        with self._feeding(feeds, items):
+            self._charge_loop([slot for slot in slots if not slot.feed], times)
+            run = self._iterate_compiled if self._compiles(slots, feeds) else self._iterate_eagerly
+            state, released, sensitivities = run(step, state, times, slots, feeds)
+            scales = self._scales_of_feeds(slots, feeds, sensitivities)
+        for slot, values, moved, stated in zip(slots, released, sensitivities, scales, strict=True):
+            mechanism = feeds[slot.feed].mechanism if slot.feed else slot.mechanism
+            self._record(slot.name, mechanism, slot.event(), slot.sampling, moved, values, stated)
+        return state
+
+    def _charge_loop(self, slots: Sequence[loops.Slot], times: int) -> None:
+        """Charge for what the steps of a loop release, all of it or nothing."""
+        events = [slot.event() for slot in slots]
         charges = [event if times == 1 else Repeated(event, times) for event in events]
         if len(charges) > 1 and not self.ledger.affords(EventSequence(tuple(charges))):
             names = ", ".join(slot.name for slot in slots)
             self.ledger.charge(names, EventSequence(tuple(charges)))  # refuses all of them or none
         for slot, charge in zip(slots, charges, strict=True):
             self.ledger.charge(slot.name, charge)
-        if not self.transcript.eager and loops.compiles(slots, self.public):
-            state, released, sensitivities = self._iterate_compiled(step, state, times, slots)
-        else:
-            state, released, sensitivities = self._iterate_eagerly(step, state, times, slots)
-        for slot, event, values, moved in zip(slots, events, released, sensitivities, strict=True):
-            self._record(slot.name, slot.mechanism, event, slot.sampling, moved, values)
-        return state
+
+    def _compiles(self, slots: list[loops.Slot], feeds: Mapping[str, Feed]) -> bool:
+        """Whether a loop is compiled: by the kind of its releases, and if it feeds from blocks of these units."""
+        own_blocks = all(block.cut_from is self for feed in feeds.values() for block in feed.on)
+        return not self.transcript.eager and own_blocks and loops.compiles(slots, self.public)
 
     def public_seed(self, name: str) -> int:
         """A public random number of 63 bits, such as the key of random directions, recorded for replay and audit.
@@ -142,74 +160,6 @@ class Curator(abc.ABC):
     def affords(self, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> bool:
         """Whether a release by `mechanism` would be granted now."""
         return self.ledger.affords(sampling.event(mechanism.event()))
-
-    def stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...] = ()) -> Stream:
-        """Open a mechanism with hidden state; its whole declared schedule is charged now.
-
-        Args:
-            name: what the transcript calls it.
-            mechanism: opens the state; its `requests` are asked through the handle.
-            shape: shape of one item.
-        Raises:
-            BudgetExceeded, PlanMismatch: nothing was read or spent.
-        """
-        event = mechanism.event()
-        self.ledger.charge(name, event)
-        key = self.transcript.next_stream()
-        self._streams[key] = OpenStream(self._open_stream(name, mechanism, shape), mechanism.scales())
-        self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
-        return Stream(self, mechanism, key)
-
-    def ask_stream(self, request: StreamRequest) -> Any:
-        """Feed or draw from an open stream; see `Stream.ask`. Free: the stream was charged when it opened."""
-        request.require_declared()
-        stream, mechanism, query, source = (
-            self._streams[request.key],
-            request.mechanism,
-            request.query,
-            request.source,
-        )
-        with stream:
-            loops.require_sample(stream, request)
-            if query is not None:
-                loops.require_fit(query, mechanism, EveryUnit(), source.public)
-                source._require_answer(type(query))
-                sensitivity = source._sensitivity(query, EveryUnit())
-                noisy = mechanism.event() != NonPrivateEvent()
-                request = replace(request, sensitivity=checked_sensitivity(sensitivity, noisy=noisy))
-                self._require_entry(stream.entered, mechanism, source)
-            released = self._answer_stream(request, stream.state)
-            scale = None
-            if query is not None:  # what was refused above has entered nothing
-                stream.entered.add(source.lineage)
-                scale = None if stream.scales is None else stream.scales.next(request.sensitivity)
-            if isinstance(mechanism, TestedSamples):
-                stream.sample.note(request.name, released)
-        if released is not None:
-            values = np.asarray(released)[None]
-            scales = None if scale is None else [scale]
-            self._record(
-                request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values, scales
-            )
-        return released
-
-    def _require_entry(self, entered: Entered, mechanism: StreamMechanism, source: "Curator") -> None:
-        """Refuse an item that would put a unit into more items than the stream was charged for.
-
-        Privacy:
-            `Entered` tells which items one unit may be in, from how the parts of the data were cut.
-        """
-        if source.transcript is not self.transcript or source.lineage[: len(self.lineage)] != self.lineage:
-            raise ValueError(
-                "a stream is fed from the curator that opened it, or from a block of its units: no other curator's "
-                "units have paid for it."
-            )
-        if not mechanism.covers(entered.participants(source.lineage)):
-            raise ValueError(
-                f"item {len(entered)} of {mechanism!r} would hold units of earlier items, more often or closer "
-                "together than the stream was charged for: feed it from disjoint blocks (`blocks`), or declare the "
-                "participation."
-            )
 
     @abc.abstractmethod
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
@@ -308,7 +258,7 @@ class Curator(abc.ABC):
         curators = self._disjoint_units(public_sizes, ledgers)
         for index, curator in enumerate(curators):
             curator.lineage = (*self.lineage, Block(cut, index, len(curators)))
-            curator.under = self.under
+            curator.under, curator.cut_from = self.under, self
         return curators
 
     def view(self, row_map: Array | NDArray[np.float64], row_bound: float) -> "Curator":
@@ -344,33 +294,45 @@ class Curator(abc.ABC):
     def _draw_public_seed(self, name: str) -> int: ...
 
     @abc.abstractmethod
-    def _open_stream(
-        self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]
-    ) -> HiddenState | None:
-        """The hidden state of a stream that was paid for; None where there is none to keep."""
-
-    @abc.abstractmethod
-    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
-        """What the mechanism answers from this hidden state."""
-
-    @abc.abstractmethod
     def _iterate_compiled(
-        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]: ...
 
     def _iterate_eagerly(
-        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
         released: list[list[Any]] = [[] for _ in slots]
         sensitivities: list[list[float]] = [[] for _ in slots]
-        for _ in range(times):
+        for t in range(times):
             position = 0
 
-            def release(query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
+            def release(
+                query: Query,
+                mechanism: Mechanism | None = None,
+                sampling: Sampling = EveryUnit(),
+                *,
+                into: str = "",
+                t: int = t,
+            ) -> Array:
                 nonlocal position
-                loops.require_priced(slots, position, query, mechanism, sampling)
-                sensitivity = self._sensitivity(query, sampling)
-                answer = self._answer_in_loop(position, query, mechanism, sampling, sensitivity)
+                loops.require_priced(slots, position, query, mechanism, sampling, into)
+                if into:
+                    request = feeds[into].request(query, slots[position].item(t))
+                    answer, sensitivity = self._feed_in_loop(position, request)
+                else:
+                    assert mechanism is not None
+                    sensitivity = self._sensitivity(query, sampling)
+                    answer = self._answer_in_loop(position, query, mechanism, sampling, sensitivity)
                 released[position].append(np.asarray(answer))
                 sensitivities[position].append(float(sensitivity))
                 position += 1
@@ -390,6 +352,12 @@ class Curator(abc.ABC):
         """The answer to the release call number `slot` of an eager loop's step."""
         del slot
         return self._answer(query, mechanism, sampling, sensitivity)
+
+    def _feed_in_loop(self, slot: int, request: StreamRequest) -> tuple[Any, float]:
+        """The prefix sum that the release call number `slot` of a step is answered with, and the item's sensitivity."""
+        del slot
+        request = request.source.priced_for_stream(request)
+        return self._answer_stream(request, self._streams[request.key].state), request.sensitivity
 
     def _sensitivity(self, query: Query, sampling: Sampling) -> Scalar:
         """The query's sensitivity plus what float64 rounding of the sum can add on both data sets."""
@@ -419,7 +387,7 @@ class Curator(abc.ABC):
         sampling: Sampling,
         sensitivities: Any,
         released: NDArray[Any],
-        scales: Sequence[float] | None = None,
+        scales: Sequence[float] | NDArray[np.float64] | None = None,
     ) -> None:
         sensitivity = np.asarray(sensitivities, np.float64).reshape(-1)
         scale = None if scales is None else np.asarray(scales, np.float64)

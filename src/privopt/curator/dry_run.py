@@ -1,6 +1,6 @@
 """Answers zeros: which releases a solver asks for, from public quantities only."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from privopt.curator import loops
 from privopt.curator.base import Curator
 from privopt.curator.dataless import Dataless
+from privopt.curator.feeds import Feed
 from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.ledger.payer import Payer
@@ -69,6 +70,11 @@ class DryRun(Dataless):
         return ask(state, self._rehearsal, zeros, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
-        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        return self._iterate_eagerly(step, state, times, slots)
+        return self._iterate_eagerly(step, state, times, slots, feeds)

@@ -7,7 +7,7 @@ transcript, `dry_run.DryRun` with zeros (the price), `audit.Audit` from two neig
 Every request is priced first and looked at second: see `base.Curator`.
 """
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,8 +16,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator import loops
+from privopt.curator import loops, scan
 from privopt.curator.base import Curator, Observer
+from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
@@ -29,6 +30,7 @@ from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.prefix_sum import PrefixSumState
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.public import Public
 from privopt.queries.base import (
@@ -90,6 +92,7 @@ class LocalCurator(Curator):
         super().__init__(public, ledger, transcript, observer)
         self.private_engine = private_engine
         transcript.eager = not private_engine.compiles
+        self.private_places = np.zeros(0, np.int64)  # of a block: the positions of its units where it was cut
         self._private_held: dict[Held, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
         # A mean is gone with its handle: a run may hold one a step.
         self._private_means: MutableMapping[HiddenMean, NDArray[np.float64]] = WeakKeyDictionary()
@@ -171,7 +174,9 @@ class LocalCurator(Curator):
 
     def some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
         """A curator of the units at some positions, `size` of them as far as anybody may know."""
-        return self._child(self.private_engine.subset(private_positions, size), ledger)
+        curator = self._child(self.private_engine.subset(private_positions, size), ledger)
+        curator.private_places = private_positions
+        return curator
 
     def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
         """A curator of the same units with mapped rows, see `Units.mapped`."""
@@ -270,18 +275,36 @@ class LocalCurator(Curator):
         return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
-        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        return loops.run(
+        open_feeds = {name: self._open_feed(feed) for name, feed in feeds.items()}
+        state, released, sensitivities = scan.run(
             step,
             state,
             times,
             slots,
+            feeds,
             public=self.public,
             private_arrays=self.private_engine.traced_arrays(),
-            draws=loops.SecretDraws(self._noise, self.private_engine),
+            draws=scan.SecretDraws(self._noise, self.private_engine, open_feeds),
             observe=self._observe,
         )
+        for name, feed in open_feeds.items():
+            last = max((k for k, slot in enumerate(slots) if slot.feed == name), default=None)
+            if last is not None:
+                feed.state.prefix = np.array(released[last][-1], np.float64)
+        return state, released, sensitivities
+
+    def _open_feed(self, feed: Feed) -> scan.OpenFeed:
+        """What a compiled loop needs of a stream that it feeds from blocks of these units."""
+        state = self._streams[feed.stream.key].state
+        assert isinstance(state, PrefixSumState)
+        return scan.OpenFeed(feed.mechanism, state, tuple(block.private_places for block in feed.on))
 
 
 def _shaped(query: Query, private_value: Any, public: Public) -> Any:

@@ -1,30 +1,19 @@
-"""Compiled loops: many cheap releases inside one `lax.scan`, priced as a whole before the first.
+"""What a loop releases, learned from its step before anything is read, and what may be released at all."""
 
-`Curator.iterate` splits a loop into blocks. The noise and the sampled units of a block are drawn on the host, from the
-curator's secret streams, and enter the scan as inputs: no key ever enters a compiled loop. The compiled program also
-accepts recorded releases in place of computed ones, so that a replay runs the very same program and its result is
-bit-identical.
-"""
-
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array
-from numpy.typing import NDArray
-from scipy import stats
 
+from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, OpenStream, StreamRequest
-from privopt.engine.compiled_loops import traced_sum
-from privopt.engine.protocol import Engine
-from privopt.engine.rounding import rounding_bound
-from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling, expected_units
+from privopt.ledger.events import Event, NoEvent
+from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.mechanisms.base import Mechanism, StreamMechanism
-from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.mechanisms.pass_noise import PassNoise
 from privopt.mechanisms.tested_samples import TestedSamples
@@ -42,7 +31,7 @@ from privopt.queries.base import (
 from privopt.queries.effects import require_pure
 from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample
 
-BLOCK_BYTES = 32 * 2**20  # secret draws held at a time
+_MOST_SIZES = 16  # of blocks that one call of a compiled step is computed on
 
 SAMPLE_IS_ANOTHERS = (
     "these points are a secret sample drawn for the tests of a stream, whose price covers what that stream releases of "
@@ -55,13 +44,36 @@ Step = Callable[[Any, ReleaseCall], Any]
 
 @dataclass(frozen=True)
 class Slot:
-    """One release call inside a step: everything about it that does not change from step to step."""
+    """One release call inside a step: everything about it that does not change from step to step.
+
+    Attributes:
+        name: what the transcript calls it.
+        kind: of the query.
+        mechanism: what noises it; of an item of a stream, what adds a row of the stream's noise.
+        sampling: who takes part; of an item, everybody in its block.
+        shape: of the answer.
+        feed: the stream that it feeds; empty where it feeds none.
+        first, calls: it enters items `first`, `first + calls`, ... of the loop.
+        publics: what is public about the blocks that it is computed on, each different description once.
+    """
 
     name: str
     kind: type[Query]
     mechanism: Mechanism
     sampling: Sampling
     shape: tuple[int, ...]
+    feed: str = ""
+    first: int = 0
+    calls: int = 1
+    publics: tuple[Public, ...] = ()
+
+    def event(self) -> Event:
+        """What one call costs: nothing where it feeds a stream, which was charged when it opened."""
+        return NoEvent() if self.feed else self.sampling.event(self.mechanism.event())
+
+    def item(self, step: int) -> int:
+        """Which item of the loop it enters."""
+        return self.first + self.calls * step
 
 
 def require_sample(stream: OpenStream, request: StreamRequest) -> None:
@@ -135,7 +147,12 @@ def require_fit(
 
 
 def require_priced(
-    slots: Sequence[Slot], position: int, query: Query, mechanism: Mechanism, sampling: Sampling
+    slots: Sequence[Slot],
+    position: int,
+    query: Query,
+    mechanism: Mechanism | None,
+    sampling: Sampling,
+    into: str = "",
 ) -> None:
     """Refuse a release call of a step other than the one that was priced at this position.
 
@@ -143,9 +160,12 @@ def require_priced(
         ValueError: the step is not the same at every call, so it is not a function of its state.
     """
     slot = slots[position] if position < len(slots) else None
-    if slot is None or (
-        (type(query), sampling, sampling.event(mechanism.event()))
-        != (slot.kind, slot.sampling, slot.sampling.event(slot.mechanism.event()))
+    price = NoEvent() if mechanism is None else sampling.event(mechanism.event())
+    if slot is None or (type(query), sampling, price, into) != (
+        slot.kind,
+        slot.sampling,
+        slot.event(),
+        slot.feed,
     ):
         raise ValueError(
             f"release call {position} of the step is not the one that was priced: a step must make the same calls each "
@@ -153,32 +173,29 @@ def require_priced(
         )
 
 
-def declared_releases(step: Step, state: Any, public: Public) -> list[Slot]:
+def declared_releases(
+    step: Step, state: Any, public: Public, feeds: Mapping[str, Feed] = MappingProxyType({}), times: int = 1
+) -> list[Slot]:
     """Trace a step abstractly, on no data, to learn what it releases.
 
     Raises:
-        ValueError: a mechanism's parameters are traced values, so its cost is not known beforehand.
+        ValueError: a mechanism's parameters are traced values, so its cost is not known beforehand; or the step feeds a
+            stream that there is not.
     """
     slots: list[Slot] = []
 
-    def release(query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
-        try:
-            hash(mechanism)
-        except TypeError:
-            raise ValueError(
-                f"the cost of {mechanism!r} depends on the state: a loop is priced before it runs. "
-                "Use `release` in an ordinary loop, under a privacy filter."
-            ) from None
-        if isinstance(query, ArgminQuery):
-            raise ValueError(
-                f"{query.name} is a minimisation, whose mechanism is made for one objective: use `release`, not a loop."
-            )
-        if isinstance(query, PassQuery):
-            raise ValueError(f"{query.name} is a whole pass over the records: use `release`, not a loop.")
-        require_fit(query, mechanism, sampling, public)
-        shape = query.shape(public)
-        slots.append(Slot(query.name, type(query), mechanism, sampling, shape))
-        return jnp.zeros(shape, jnp.float64)
+    def release(
+        query: Query,
+        mechanism: Mechanism | None = None,
+        sampling: Sampling = EveryUnit(),
+        *,
+        into: str = "",
+    ) -> Array:
+        if into or mechanism is None:
+            slots.append(_fed_slot(query, mechanism, sampling, into, feeds))
+        else:
+            slots.append(_priced_slot(query, mechanism, sampling, public))
+        return jnp.zeros(slots[-1].shape, jnp.float64)
 
     try:
         jax.eval_shape(lambda s: step(s, release), state)
@@ -187,11 +204,59 @@ def declared_releases(step: Step, state: Any, public: Public) -> list[Slot]:
             "the step needs a number that is known only while it runs, such as a noise multiplier that depends on the "
             "state: a loop is priced before it runs. Use `release` in an ordinary loop, under a privacy filter."
         ) from traced
-    return slots
+    return [_in_turn(slots, k, feeds, times) if slot.feed else slot for k, slot in enumerate(slots)]
+
+
+def _priced_slot(query: Query, mechanism: Mechanism, sampling: Sampling, public: Public) -> Slot:
+    """The call that releases a query for its price."""
+    try:
+        hash(mechanism)
+    except TypeError:
+        raise ValueError(
+            f"the cost of {mechanism!r} depends on the state: a loop is priced before it runs. "
+            "Use `release` in an ordinary loop, under a privacy filter."
+        ) from None
+    if isinstance(query, ArgminQuery):
+        raise ValueError(
+            f"{query.name} is a minimisation, whose mechanism is made for one objective: use `release`, not a loop."
+        )
+    if isinstance(query, PassQuery):
+        raise ValueError(f"{query.name} is a whole pass over the records: use `release`, not a loop.")
+    require_fit(query, mechanism, sampling, public)
+    return Slot(query.name, type(query), mechanism, sampling, query.shape(public))
+
+
+def _fed_slot(
+    query: Query, mechanism: Mechanism | None, sampling: Sampling, into: str, feeds: Mapping[str, Feed]
+) -> Slot:
+    """The call that enters a query into a stream."""
+    if into not in feeds or mechanism is not None or sampling != EveryUnit():
+        known = ", ".join(map(repr, feeds)) or "none"
+        raise ValueError(
+            f"a step calls release(query, mechanism, sampling), or release(query, into=name) with the name of a stream "
+            f"that `iterate` was given in `feeds` (here: {known}), got into={into!r}."
+        )
+    feed = feeds[into]
+    for public in dict.fromkeys(block.public for block in feed.on):
+        require_fit(query, feed.mechanism, EveryUnit(), public)
+    request = feed.request(query, 0)
+    shape = query.shape(request.source.public)
+    return Slot(request.label, type(query), feed.mechanism.of_item(), EveryUnit(), shape, feed=into)
+
+
+def _in_turn(slots: Sequence[Slot], position: int, feeds: Mapping[str, Feed], times: int) -> Slot:
+    """The call with its turn among those of a step that feed the same stream."""
+    slot = slots[position]
+    same = [k for k, other in enumerate(slots) if other.feed == slot.feed]
+    first, calls = same.index(position), len(same)
+    publics = feeds[slot.feed].turns(first=first, calls=calls, times=times).publics
+    return replace(slot, first=first, calls=calls, publics=publics)
 
 
 def compiles(slots: list[Slot], public: Public) -> bool:
-    """Whether a step runs compiled: sampled means over dense records. Anything else is faster, or only, eager.
+    """Whether a step runs compiled: sampled means, and items of streams, over dense records.
+
+    Anything else is faster, or only, eager.
 
     A sensitivity that nobody argues for is compared with the radius at every step, which needs numbers.
     """
@@ -202,165 +267,13 @@ def compiles(slots: list[Slot], public: Public) -> bool:
         and all(
             issubclass(slot.kind, RecordSum)
             and argues_its_sensitivity(slot.kind)
-            and not isinstance(slot.sampling, EveryUnit)
+            and (_blocks_fit(slot) if slot.feed else not isinstance(slot.sampling, EveryUnit))
             for slot in slots
         )
     )
 
 
-class Draws(Protocol):
-    """Where the scan inputs of a block come from."""
-
-    forced: bool
-
-    def block(self, slots: list[Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
-        """(unit indices, standard noise, recorded releases) of `length` steps, one entry a slot."""
-        ...
-
-
-class SecretDraws:
-    """Fresh units and noise from the curator's secret streams."""
-
-    forced = False
-
-    def __init__(self, noise: NoiseSource, engine: Engine) -> None:
-        self._noise = noise
-        self._engine = engine
-
-    def block(self, slots: list[Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
-        """Draw a block step by step, in the order in which an eager loop would."""
-        private_count = self._engine.private_count
-        private_indices = [np.full((length, size), private_count, np.int32) for size in capacity]
-        private_noise = [
-            np.empty((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots
-        ]
-        for t in range(length):
-            for k, slot in enumerate(slots):
-                private_units = self._engine.draw(slot.sampling, self._noise.units_generator)
-                if len(private_units) > private_indices[k].shape[1]:
-                    # Rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
-                    extra = len(private_units) - private_indices[k].shape[1]
-                    private_indices[k] = np.pad(
-                        private_indices[k], ((0, 0), (0, extra)), constant_values=private_count
-                    )
-                private_indices[k][t, : len(private_units)] = private_units
-                private_noise[k][t] = slot.mechanism.draw(self._noise, slot.shape)
-        recorded = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
-        return tuple(private_indices), tuple(private_noise), tuple(recorded)
-
-
-def run(
-    step: Step,
-    state: Any,
-    times: int,
-    slots: list[Slot],
-    *,
-    public: Public,
-    private_arrays: Any,
-    draws: Draws,
-    observe: Callable[[str, int], None],
-) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-    """Run the loop in blocks of equal length through one compiled program.
-
-    Returns:
-        (last state, released values (times, ...) a slot, sensitivities (times,) a slot).
-    """
-    # The observer sees the blocks, so their length is public; their room for units is that of those that are there.
-    step_bytes = sum(
-        4 * _capacity(slot.sampling, public.n, times)
-        + 8 * int(np.prod(slot.mechanism.noise_shape(slot.shape)))
-        + 8 * int(np.prod(slot.shape))
-        for slot in slots
-    )
-    private_count = len(private_arrays.private_features)
-    capacity = [_capacity(slot.sampling, private_count, times) for slot in slots]
-    count = -(-times * step_bytes // BLOCK_BYTES)
-    length = -(-times // count)
-    state = jax.tree.map(jnp.asarray, state)
-    released: list[list[NDArray[Any]]] = [[] for _ in slots]
-    sensitivities: list[list[NDArray[np.float64]]] = [[] for _ in slots]
-    for start in range(0, times, length):
-        steps = min(length, times - start)
-        inputs = draws.block(slots, length, capacity)
-        valid = np.arange(length) < steps
-        state, outputs = _run_block(
-            state,
-            private_arrays,
-            inputs,
-            valid,
-            np.asarray(draws.forced),
-            np.asarray(False),
-            step=step,
-            slots=tuple(slots),
-            public=public,
-        )
-        for k, (values, moved) in enumerate(outputs):
-            released[k].append(np.asarray(values)[:steps])
-            sensitivities[k].append(np.asarray(moved)[:steps])
-        observe(slots[0].name, steps)
-    return state, [np.concatenate(v) for v in released], [np.concatenate(s) for s in sensitivities]
-
-
-@partial(jax.jit, static_argnames=("step", "slots", "public"))
-def _run_block(
-    state: Any,
-    private_arrays: Any,
-    inputs: Any,
-    valid: Array,
-    forced: Array,
-    never: Array,
-    *,
-    step: Step,
-    slots: tuple[Slot, ...],
-    public: Public,
-) -> tuple[Any, Any]:
-    """Scan `step` over one block; `forced` puts the recorded releases in place of the computed ones; `never` is False.
-
-    What was priced (`slots`) is part of the compiled program, so that a step whose closure changed is traced anew.
-    """
-
-    def body(carry: Any, scanned: Any) -> tuple[Any, Any]:
-        (private_indices, private_noise, recorded), is_valid = scanned
-        outputs: list[tuple[Array, Array]] = []
-
-        def release(query: Query, mechanism: Mechanism, sampling: Sampling = EveryUnit()) -> Array:
-            k = len(outputs)
-            require_priced(slots, k, query, mechanism, sampling)
-            assert isinstance(query, MeanQuery)
-            units = expected_units(sampling, public.n)
-            private_mean = traced_sum(query, public, private_arrays, private_indices[k]) / units
-            sensitivity = (
-                query.sensitivity(public, sampling) + 2.0 * rounding_bound(query.radius(), public.n) / units
-            )
-            computed = mechanism.combine(query.finish(private_mean), sensitivity, private_noise[k])
-            released = _as_recorded(jnp.where(forced, recorded[k], computed), never)
-            outputs.append((released, jnp.asarray(sensitivity, jnp.float64)))
-            return released
-
-        advanced = step(carry, release)
-        kept = jax.tree.map(lambda new, old: jnp.where(is_valid, new, old), advanced, carry)
-        return kept, tuple(outputs)
-
-    return jax.lax.scan(body, state, (inputs, valid))
-
-
-def _as_recorded(released: Array, never: Array) -> Array:
-    """The released number to the last bit, as the transcript has it.
-
-    A compiler may merge the last multiplication of a release into the addition that follows it, and would then go on
-    with another rounding than it stores; a replay would differ in the last bit. Arithmetic on the bits, with a zero
-    that is known at run time only, keeps the two apart.
-
-    Args:
-        released: float64.
-        never: a traced False.
-    """
-    bits = jax.lax.bitcast_convert_type(released, jnp.int64) ^ never.astype(jnp.int64)
-    return jax.lax.bitcast_convert_type(bits, jnp.float64)
-
-
-def _capacity(sampling: Sampling, n: int, times: int) -> int:
-    """Units a sampled batch is padded to: exceeded with probability below 1e-12 in the whole run."""
-    if isinstance(sampling, FixedSize):
-        return min(sampling.batch, n)
-    return int(min(n, 1 + stats.binom.isf(1e-12 / times, n, sampling.rate)))
+def _blocks_fit(slot: Slot) -> bool:
+    """Whether the blocks of an item are of few sizes, and of one where a query of somebody's own may look at it."""
+    own = not slot.kind.__module__.startswith("privopt.")
+    return len(slot.publics) <= (1 if own else _MOST_SIZES)

@@ -1,15 +1,16 @@
 """Answers from a recorded transcript: what shows that a result is post-processing of its releases."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator import loops
+from privopt.curator import loops, scan
 from privopt.curator.base import Curator
 from privopt.curator.dataless import Dataless
+from privopt.curator.feeds import Feed
 from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Release, Transcript
 from privopt.engine.compiled_loops import traced_shapes
@@ -69,11 +70,19 @@ class Replay(Dataless):
         del query, mechanism, sampling, sensitivity
         return next(self._loop[slot])
 
+    def _feed_in_loop(self, slot: int, request: StreamRequest) -> tuple[Any, float]:
+        return next(self._loop[slot]), request.source.priced_for_stream(request).sensitivity
+
     def _iterate_eagerly(
-        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
         self._loop = [iter(self._next(slot.name)) for slot in slots]
-        return super()._iterate_eagerly(step, state, times, slots)
+        return super()._iterate_eagerly(step, state, times, slots, feeds)
 
     def _draw_public_seed(self, name: str) -> int:
         return int(self._next(name)[0])
@@ -89,14 +98,20 @@ class Replay(Dataless):
         return self._next(request.label)[0]
 
     def _iterate_compiled(
-        self, step: loops.Step, state: Any, times: int, slots: list[loops.Slot]
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
         recorded = [self._next(slot.name) for slot in slots]
-        return loops.run(
+        return scan.run(
             step,
             state,
             times,
             slots,
+            feeds,
             public=self.public,
             private_arrays=traced_shapes(self.public),
             draws=RecordedDraws(recorded, self.public.n),
@@ -113,8 +128,11 @@ class RecordedDraws:
     forced: bool = True
     position: int = 0
 
-    def block(self, slots: list[loops.Slot], length: int, capacity: list[int]) -> tuple[Any, Any, Any]:
-        """The next `length` recorded releases; padded with zeros past the last."""
+    def stretch(
+        self, slots: list[loops.Slot], length: int, steps: int, capacity: list[int]
+    ) -> tuple[Any, Any, Any]:
+        """The next recorded releases; padded with zeros past the last."""
+        del steps
         indices = [np.full((length, size), self.n, np.int32) for size in capacity]
         noise = [np.zeros((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots]
         values = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
@@ -123,3 +141,12 @@ class RecordedDraws:
             values[k][: len(part)] = part
         self.position += length
         return tuple(indices), tuple(noise), tuple(values)
+
+    def members(self, slot: loops.Slot, blocks: tuple[int, ...], capacity: int) -> NDArray[np.int32]:
+        """Nobody."""
+        del slot
+        return np.full((len(blocks), capacity), self.n, np.int32)
+
+    def prefix(self, slot: loops.Slot) -> NDArray[np.float64]:
+        """Not looked at: the recorded sums stand in."""
+        return np.zeros(slot.shape)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.base import (
     Entry,
     HiddenState,
@@ -23,7 +24,6 @@ from privopt.mechanisms.base import (
     check_multiplier,
     checked_sensitivity,
     host_release,
-    traced_release,
 )
 from privopt.mechanisms.correlated_noise import PrefixScales, SolvedRows
 from privopt.mechanisms.noise import Noise, Shape
@@ -114,6 +114,10 @@ class PrefixSum(StreamMechanism):
         apart = entry.gap is None or entry.gap >= self.participation.separation
         return apart and entry.most <= self.participation.most
 
+    def of_item(self) -> Gaussian:
+        """What a row of the correlated noise is added to an item by: not a release of its own, see `event`."""
+        return Gaussian(self.noise_multiplier)
+
     def scales(self) -> PrefixScales:
         """The standard deviation of the noise on every prefix, from the sensitivities of the items as they come."""
         return PrefixScales(self.strategy, self.noise_multiplier)
@@ -139,7 +143,7 @@ class PrefixSum(StreamMechanism):
         self, private_item: jax.Array, sensitivity: Sensitivity, correlated_noise: jax.Array
     ) -> jax.Array:
         """What item j adds to the released prefix, in pure JAX inside `jax.enable_x64(True)`."""
-        return traced_release(private_item, sensitivity, self.noise_multiplier, correlated_noise)
+        return self.of_item().combine(private_item, sensitivity, correlated_noise)
 
     def open(self, noise: Noise, shape: Shape) -> PrefixSumState:
         """Make room for items of this shape; the noise of an item is drawn when it enters."""

@@ -21,7 +21,7 @@ from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.public import Public
 from privopt.queries.base import RecordSum, RowForm, Scalar, clip_to_ball, query, static
 from privopt.queries.gradient import record_gradient
-from privopt.queries.lots import Lots, LotSum, no_lots
+from privopt.queries.lots import Lots, LotSum, no_lots, split_lot
 from privopt.queries.smoothed_gradient import smoothed_slopes
 
 
@@ -204,7 +204,7 @@ class TranslatedDifference(LotSum):
             ]
             return private_slopes[0] - private_slopes[1]
 
-        return jnp.mean(jax.vmap(private_difference)(jax.random.split(lot, self.draws)), axis=0)
+        return jnp.mean(jax.vmap(private_difference)(split_lot(lot, self.draws)), axis=0)
 
 
 def moved_ball_share(at: Array, anchor: Array, radius: Scalar) -> Array:

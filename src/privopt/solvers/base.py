@@ -27,7 +27,7 @@ from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.result import Outcome, Result
-from privopt.solvers.fields import derived
+from privopt.solvers.fields import asks_for_clip, derived
 from privopt.solvers.program import Defaults, Program
 
 __all__ = ["Defaults", "Solver"]
@@ -64,6 +64,8 @@ class Solver(Program[Problem]):
 
     def obstacle(self, problem: Problem, public: Public) -> str | None:
         """Why it does not solve the problem: `applicable`, groups it would not weight, a loss that is not convex."""
+        if asks_for_clip("clip", getattr(self, "clip", None)):
+            return 'its clip is "auto", which `minimize` and `plan` expand: here use PrivateClip(inner=...) around it'
         if problem.loss.convex is False and self.rests_on_convexity:
             return f"{self.rests_on_convexity} rest on a convex loss, and the {problem.loss.name} loss is not convex"
         if isinstance(problem.loss, GroupedLoss) and not self.weighs_groups:

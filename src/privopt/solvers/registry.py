@@ -32,6 +32,7 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.private_clip import PrivateClip, with_private_clip
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.snowball_sgd import SnowballSGD
@@ -73,6 +74,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "kl-proximal-point": KLProximalPoint,
     "dp-spider": DPSpider,
     "o2nc": O2NC,
+    "private-clip": partial(PrivateClip, inner=O2NC()),
     "phased-sgd": PhasedSGD,
     "snowball-sgd": SnowballSGD,
     "strongly-convex-stages": StronglyConvexStages,
@@ -113,7 +115,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
     if solver == "auto":
         choice = automatic(instance)
     else:
-        choice = Choice(SOLVERS[solver]() if isinstance(solver, str) else solver)
+        choice = Choice(with_private_clip(SOLVERS[solver]() if isinstance(solver, str) else solver))
     choice.solver.check_applicable(instance.problem, instance.public)
     return choice
 

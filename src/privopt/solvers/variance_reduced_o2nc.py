@@ -1,7 +1,7 @@
 """Variance-reduced O2NC on all units: a released gradient every few steps, and released changes of it between.
 
-Minimises F(x) + r(x), F = (1/n) sum_i f(x, xi_i), r smooth. It is here to reproduce a paper and to compare with: over a
-window its noise is never below that of plain O2NC, which averages fresh gradients of the whole budget.
+Minimises F(x) + r(x), F = (1/n) sum_i f(x, xi_i), r smooth. It is here to reproduce a paper and to compare with:
+averaged over a window, its noise is never below that of plain O2NC, which averages fresh gradients of the whole budget.
 
 Source: Kornowski, Liu, Talwar 2024, Algorithms 2 and 4, and the first-order analogue that they leave out.
 """
