@@ -50,8 +50,8 @@ from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
 from privopt.queries.second_moment import SecondMoment
-from privopt.queries.smoothed_difference import LuneDifference, TranslatedDifference
-from privopt.queries.smoothed_gradient import JitteredGradient
+from privopt.queries.smoothed_difference import LuneDifference, SmoothedDifference, TranslatedDifference
+from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
@@ -140,6 +140,14 @@ EVERY_QUERY: dict[str, Query] = {
     ),
     "difference, own loss": ClippedGradientDifference(
         loss=OWN, at=AT, anchor=BEFORE, slope_clip=0.1, gradient_clip=0.5
+    ),
+    "smoothed gradient": SmoothedGradient(loss=losses.huber(0.5), at=AT, smoothing=0.7, clip=0.4),
+    "smoothed gradient, logistic": SmoothedGradient(loss=losses.logistic, at=FAR, smoothing=1e3, clip=3e-16),
+    "smoothed difference": SmoothedDifference(
+        loss=losses.huber(0.5), at=AT, anchor=BEFORE, smoothing=0.7, clip=0.4
+    ),
+    "smoothed difference, logistic": SmoothedDifference(
+        loss=losses.logistic, at=FAR, anchor=AT, smoothing=1e3, clip=0.4, slope_clip=1e-17
     ),
     "gradient at random points": JitteredGradient(loss=SQUARED, at=AT, smoothing=0.7, clip=0.4),
     "gradient at random points, own loss": JitteredGradient(loss=OWN, at=FAR, smoothing=1e3, clip=3e-16),

@@ -72,12 +72,11 @@ def longest_change(solver: Any, parameters: int) -> float:
     window = whole_blocks(solver.steps, solver.window)[1]
     furthest = longest_move([step_length(a, window) for a in o2nc.radii(solver)], solver.places)
     clip = 1.0 if math.isinf(solver.clip) else solver.clip
-    slope = solver.slope_clip if math.isfinite(solver.slope_clip) else clip / max(furthest, 1e-300)
     length = gradient_changes.length_of_change(
         solver.estimate,
         furthest,
         clip=clip,
-        slope_clip=slope,
+        slope_clip=solver.slope_clip,
         smoothing=solver.smoothing,
         parameters=parameters,
     )

@@ -11,8 +11,8 @@ from privopt.planning.gradient_changes import Estimate
 from privopt.queries.base import MeanQuery
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
-from privopt.queries.smoothed_difference import LuneDifference, TranslatedDifference
-from privopt.queries.smoothed_gradient import JitteredGradient
+from privopt.queries.smoothed_difference import LuneDifference, SmoothedDifference, TranslatedDifference
+from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +58,8 @@ class Estimates:
         match self.kind:
             case "plain":
                 return ClippedGradient(loss=self.loss, at=at, clip=self.clip)
+            case "exact":
+                return SmoothedGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
             case "lune" | "translate":
                 return JitteredGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
             case _:
@@ -65,11 +67,15 @@ class Estimates:
 
     def change(self, at: Float[Array, " *shape"], before: Float[Array, " *shape"], turn: int) -> MeanQuery:
         """The query of step `turn` for how the gradient changes from `before` to `at`."""
-        places = {"loss": self.loss, "at": at, "anchor": before}
+        places: dict[str, Any] = {"loss": self.loss, "at": at, "anchor": before}
         match self.kind:
             case "plain":
                 return ClippedGradientDifference(
                     **places, slope_clip=self.slope_clip, gradient_clip=self.clip
+                )
+            case "exact":
+                return SmoothedDifference(
+                    **places, smoothing=self.smoothing, clip=self.clip, slope_clip=self.slope_clip
                 )
             case "lune":
                 return LuneDifference(**places, smoothing=self.smoothing, clip=self.clip)
@@ -83,3 +89,8 @@ class Estimates:
                 )
             case _:
                 raise NotImplementedError(turn)
+
+    def read(self, query: MeanQuery, released: Array) -> Float[Array, " *shape"]:
+        """The gradient, or its change, that was released."""
+        del query
+        return released

@@ -56,7 +56,7 @@ class VarianceReducedO2NC(StepwiseSolver):
         distance: R, a guess of how far a good point is from the start; sets the radii of the practical mode.
         radius: a of the guarantee mode: the points of a window lie this close to their mean.
         clip: C, the largest norm of one unit's gradient.
-        slope_clip: H, of one unit's change of gradient over the distance; "exact" and "lune" need none.
+        slope_clip: H, of one unit's change of gradient over the distance; "lune" has none.
         draws: m, random shifts of one unit ("translate").
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
         step_size: eta, the same at every step; default the schedule of `planning.variance_reduced_o2nc`.
