@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from privopt.planning.public_clip import clip_from
     from privopt.precision import double_precision
     from privopt.problems import constraints, losses, regularisers
+    from privopt.problems.black_box import BlackBox
     from privopt.problems.grouped_loss import GroupedLoss
     from privopt.problems.growth import KL
     from privopt.problems.problem import Problem
@@ -92,6 +93,7 @@ __all__ = [
     "BestResponse",
     "BiasReducedMirrorDescent",
     "BilinearGame",
+    "BlackBox",
     "BoostedSaddle",
     "Budget",
     "ContinuousSpider",
@@ -167,6 +169,7 @@ _HOME = {
     "Account": "privopt.ledger.account",
     "AdaptiveGradientDescent": "privopt.solvers.adaptive_gradient_descent",
     "BilinearGame": "privopt.problems.saddle",
+    "BlackBox": "privopt.problems.black_box",
     "Budget": "privopt.ledger.amounts",
     "ContinuousSpider": "privopt.solvers.continuous_spider",
     "CurvatureProbe": "privopt.solvers.curvature_probe",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.instance import Instance
+from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
@@ -127,6 +128,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
+        a loss of which only values are known                             the first that asks for no more
         a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
             no set, where whitening applies                               whitened descent for the worst group
             else                                                          descent for the worst group
@@ -159,6 +161,8 @@ def automatic(instance: Instance) -> Choice:
     problem, public = instance.problem, instance.public
     if isinstance(problem.loss, GroupedLoss):
         return _for_groups(instance)
+    if isinstance(problem.loss, BlackBox):
+        return _for_values(instance)
     if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     if public.by_user:
@@ -181,6 +185,15 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _for_values(instance: Instance) -> Choice:
+    """The default where nothing but values is known of the loss: the first solver that asks for no more."""
+    for kind in SOLVERS.values():
+        solver = kind()
+        if solver.by_values and solver.applicable(instance.problem, instance.public) is None:
+            return Choice(solver, "it asks for values of the loss alone, and the loss is a black box")
+    return Choice(GradientDescent())
 
 
 def _for_groups(instance: Instance) -> Choice:
