@@ -20,9 +20,11 @@ from privopt.problems import losses
 from privopt.problems.ball import first_coordinate_cdf, moved_share
 from privopt.queries.smoothed_difference import (
     LuneDifference,
+    SmoothedDifference,
     TranslatedDifference,
     moved_ball_share,
 )
+from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 
 
 @pytest.fixture(autouse=True)
@@ -127,6 +129,31 @@ def test_at_equal_points_it_is_exactly_nothing(kind):
     )
     assert float(query.radius()) == 0.0
     np.testing.assert_array_equal(released_from(alike(MANY), query), np.zeros(3))
+
+
+def test_gradients_at_random_points_are_right_on_average():
+    query = JitteredGradient(loss=KINK, at=AT, smoothing=0.25, clip=2.0)
+    position = (-0.15 - ROW @ AT) / 0.25
+    expected = (1.0 - 2.0 * float(first_coordinate_cdf(position, 3))) * ROW
+    assert 0.1 < np.linalg.norm(expected) < 0.9
+    assert np.linalg.norm(released_from(alike(MANY), query) - expected) <= 4.0 / np.sqrt(MANY)
+
+
+def test_closed_differences_are_those_of_closed_gradients():
+    """Of the absolute loss; the clip is that of the share of the ball, and one by distance if there is one."""
+    units = Units.from_arrays(
+        np.random.default_rng(0).normal(size=(50, 3)) / 2, np.full(50, 0.1), row_bound=1.5, storage="float64"
+    )
+    common = {"loss": losses.absolute(0.0), "smoothing": 0.25, "clip": 10.0}
+    gradients = [released_from(units, SmoothedGradient(at=z, **common)) for z in (AT, ANCHOR)]
+    query = SmoothedDifference(at=AT, anchor=ANCHOR, **common)
+    found = released_from(units, query)
+    np.testing.assert_allclose(found, gradients[0] - gradients[1], atol=1e-12)
+    share = moved_share(np.linalg.norm(AT - ANCHOR), 0.25, 3)
+    np.testing.assert_allclose(query.radius(), 20.0 * share, rtol=1e-10)
+    short = SmoothedDifference(at=AT, anchor=ANCHOR, slope_clip=1e-3, **common)
+    np.testing.assert_allclose(short.radius(), 5e-5, rtol=1e-10)
+    assert np.linalg.norm(released_from(units, short)) <= 5e-5
 
 
 def along(params, features, target):

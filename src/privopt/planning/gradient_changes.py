@@ -1,11 +1,11 @@
 """What a variance-reduced method asks for at a point and of the change between two, and how long that can be.
 
-    kind         at a point                              of the change from z' to z, r = |z - z'|        at most
-    plain        gradient                                difference of gradients                         min(H r, 2 C)
-    exact        gradient of the average over a ball     its difference                                  2 C p(r)
-    lune         gradient at a random point of the ball  p(r) times that at a pair of points             2 C p(r)
-    translate    likewise                                difference at m common random shifts            min(H r, 2 C)
-    values       two-point values along directions       their difference along the same directions      min(H r, 2 C)
+    kind         at a point                       of the change from z' to z, r = |z - z'|     at most
+    plain        gradient                         difference of gradients                      min(H r, 2 C)
+    exact        gradient averaged over a ball    difference of such                           min(H r, 2 C p(r))
+    lune         gradient at a point of the ball  p(r) times that at a pair of points          2 C p(r)
+    translate    likewise                         difference at m common random shifts         min(H r, 2 C)
+    values       two-point values along lines     their difference along the same lines        min(H r, 2 C)
 
 with C the clip of one unit's gradient, H one in gradient units per parameter unit, p(r) the share of a ball of the
 smoothing radius that lies outside of one moved by r. All of these lengths are clips: none is assumed of the loss.
@@ -17,13 +17,16 @@ Source:
 import math
 from typing import Any, Literal
 
+from privopt.planning import descent_defaults
 from privopt.planning.instance import Instance
 from privopt.problems.ball import moved_share
+from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
 from privopt.problems.losses import Loss, RecordLoss
 
 Estimate = Literal["plain", "exact", "lune", "translate", "values"]
 SMOOTHED_SLOPE = 0.3  # H over sqrt(p) C / smoothing: unit differences are far shorter than the worst case
+VALUE_SMOOTHING = 0.1  # in scales of a black box
 MOST_DIRECTIONS = 200  # of one value estimate
 
 
@@ -34,7 +37,8 @@ def length_of_change(
     if distance == 0.0:
         return 0.0
     if kind in ("exact", "lune"):
-        return 2.0 * clip * float(moved_share(distance, smoothing, parameters))
+        by_share = 2.0 * clip * float(moved_share(distance, smoothing, parameters))
+        return by_share if kind == "lune" else min(by_share, slope_clip * distance)
     return min(slope_clip * distance, 2.0 * clip)
 
 
@@ -47,12 +51,29 @@ def estimate(solver: Any, instance: Instance) -> Estimate:
     return "translate" if isinstance(loss, RecordLoss) else "values"
 
 
+def smoothing(solver: Any, instance: Instance, share: float) -> float:
+    """The radius of the ball: a share of the distance, and a tenth of the scales of a black box."""
+    if isinstance(instance.problem.loss, BlackBox):
+        return VALUE_SMOOTHING
+    return share * solver.distance
+
+
+def clip(solver: Any, instance: Instance) -> float:
+    """C: what descent takes; of a black box no more than its range over the ball allows along one direction."""
+    usual, loss = descent_defaults.default_clip(instance), instance.problem.loss
+    if isinstance(loss, BlackBox) and instance.is_private:
+        return min(usual, (loss.high - loss.low) / (2.0 * solver.smoothing))
+    return usual
+
+
 def slope_clip(solver: Any, instance: Instance) -> float:
-    """H: the curvature of the loss for plain gradients, 0.3 sqrt(p) C / smoothing for others.
+    """H: the curvature of the loss for plain gradients, none for closed smoothing, else 0.3 sqrt(p) C / smoothing.
 
     Raises:
         ValueError: the loss's curvature is not known.
     """
+    if solver.estimate in ("exact", "lune"):
+        return math.inf
     if solver.estimate != "plain":
         return SMOOTHED_SLOPE * math.sqrt(instance.parameters) * solver.clip / solver.smoothing
     curvature = instance.problem.loss_smoothness(instance.public)

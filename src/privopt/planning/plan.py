@@ -111,6 +111,7 @@ class Plan:
         adaptive: whether `releases` and `passes` are the most there can be, and the run may end earlier.
         reason: why "auto" chose this solver, as the end of a sentence that begins with "because".
         measure: what `predicted_excess` is: the "excess" of an objective, the "duality gap" of a game.
+        black_box: of a loss that is known by its values only, what the user declared of it, in sentences.
     """
 
     solver: str
@@ -130,6 +131,7 @@ class Plan:
     adaptive: bool = False
     reason: str = ""
     measure: str = "excess"
+    black_box: tuple[str, ...] = ()
 
     @property
     def epsilon(self) -> float:
@@ -168,6 +170,7 @@ class Plan:
                 "notices": list(self.notices),
                 "reason": self.reason,
                 "measure": self.measure,
+                "black_box": list(self.black_box),
             }
         )
 
@@ -197,6 +200,7 @@ class Plan:
             adaptive=values.get("adaptive", False),
             reason=values.get("reason", ""),
             measure=values.get("measure", "excess"),
+            black_box=tuple(values.get("black_box", ())),
         )
 
     def rows(self) -> list[tuple[str, str]]:
@@ -215,6 +219,7 @@ class Plan:
             ("predicted", self.excess_sentence),
             ("bound", "no bound" if self.bound is None else self.bound.sentence),
             *(("indicator", sentence) for sentence in self.indicator_sentences),
+            *(("declared", sentence) for sentence in self.black_box),
             *(("note", notice) for notice in self.notices),
         ]
 

@@ -23,14 +23,13 @@ from numpy.typing import NDArray
 from privopt.mechanisms.correlated_noise import prefix_noise
 from privopt.mechanisms.strategies import (
     Banded,
-    Matrix,
     Strategy,
     block_diagonal,
     dense_optimum,
     independent,
     square_root_toeplitz,
 )
-from privopt.planning import descent_defaults, gradient_changes, o2nc
+from privopt.planning import gradient_changes, o2nc
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
@@ -73,49 +72,46 @@ def longest_change(solver: Any, parameters: int) -> float:
     window = whole_blocks(solver.steps, solver.window)[1]
     furthest = longest_move([step_length(a, window) for a in o2nc.radii(solver)], solver.places)
     clip = 1.0 if math.isinf(solver.clip) else solver.clip
-    slope = solver.slope_clip if math.isfinite(solver.slope_clip) else clip / max(furthest, 1e-300)
     length = gradient_changes.length_of_change(
         solver.estimate,
         furthest,
         clip=clip,
-        slope_clip=slope,
+        slope_clip=solver.slope_clip,
         smoothing=solver.smoothing,
         parameters=parameters,
     )
     return length / clip
 
 
-def relative_sensitivities(solver: Any, n: int, parameters: int) -> NDArray[np.float64]:
-    """The sensitivities of a whole period's items over that of the first, for the longest steps."""
-    if solver.period == 1:
+def relative_sensitivities(solver: Any, n: int, parameters: int, length: int) -> NDArray[np.float64]:
+    """The sensitivities of a period's items over that of the first, for the longest steps."""
+    if length == 1:
         return np.ones(1)
     sizes = batches(solver, n)
     ratio = longest_change(solver, parameters) * sizes[0] / sizes[1]
-    return np.append(1.0, np.full(solver.period - 1, max(ratio, 1e-6)))
+    return np.append(1.0, np.full(length - 1, max(ratio, 1e-6)))
 
 
-def period_strategy(solver: Any, n: int, parameters: int) -> Matrix:
-    """C of one period: the weighted optimum, or independent first items and a square root for the others."""
-    if solver.period <= LARGEST_OPTIMUM and solver.strategy == "optimum":
-        return dense_optimum(relative_sensitivities(solver, n, parameters))
-    later = solver.period - 1
-    blocks = [independent(1)] + ([square_root_toeplitz(later, unit_columns=True)] if later else [])
-    whole = block_diagonal(*blocks)
-    return whole.dense() if isinstance(whole, Banded) else whole
+def period_strategy(solver: Any, n: int, parameters: int, length: int) -> Strategy:
+    """C of a period: the weighted optimum, or an independent first item and a square root for the others."""
+    if length <= LARGEST_OPTIMUM and solver.strategy == "optimum":
+        return dense_optimum(relative_sensitivities(solver, n, parameters, length))
+    later = [square_root_toeplitz(length - 1, unit_columns=True)] if length > 1 else []
+    return block_diagonal(independent(1), *later)
 
 
 def run_strategy(solver: Any, n: int, parameters: int) -> Strategy:
-    """C of the whole run, a period after the other; of the last period as much as there are steps."""
-    total, one = rounds(solver), period_strategy(solver, n, parameters)
+    """C of the whole run, a period after the other; the last one may be shorter."""
+    total = rounds(solver)
     lengths = [min(solver.period, total - start) for start in range(0, total, solver.period)]
-    return block_diagonal(*(as_bands(one[:length, :length], solver.period) for length in lengths))
+    return block_diagonal(*(as_bands(period_strategy(solver, n, parameters, length)) for length in lengths))
 
 
-def as_bands(matrix: Matrix, bands: int) -> Banded:
-    """A lower-triangular matrix, stored as its first diagonals."""
-    size = len(matrix)
-    rows = [np.pad(np.diagonal(matrix, -lag), (0, lag)) for lag in range(min(bands, size))]
-    return Banded(np.stack(rows))
+def as_bands(strategy: Strategy) -> Banded:
+    """A strategy, stored as its diagonals."""
+    if isinstance(strategy, Banded):
+        return strategy
+    return Banded(np.stack([np.pad(np.diagonal(strategy, -lag), (0, lag)) for lag in range(len(strategy))]))
 
 
 def noise_of_steps(solver: Any, public: Public, parameters: int) -> NDArray[np.float64]:
@@ -124,8 +120,8 @@ def noise_of_steps(solver: Any, public: Public, parameters: int) -> NDArray[np.f
     if solver.noise_multiplier == 0.0 or not total:
         return np.zeros(total)
     first = public.relation.factor * solver.clip / batches(solver, public.n)[0]
-    relative = relative_sensitivities(solver, public.n, parameters)
-    scales = prefix_noise(period_strategy(solver, public.n, parameters), relative)
+    relative = relative_sensitivities(solver, public.n, parameters, solver.period)
+    scales = prefix_noise(period_strategy(solver, public.n, parameters, solver.period), relative)
     return solver.noise_multiplier * first * np.resize(scales, total)
 
 
@@ -150,9 +146,9 @@ def steps(solver: Any, instance: Instance) -> int:
 
 
 def smoothing(solver: Any, instance: Instance) -> float:
-    """The radius of the ball over which the loss is averaged: a fraction of the distance."""
-    del instance
-    return solver.distance * (REDUCED_SMOOTHING if solver.variance_reduction else SMOOTHING)
+    """The radius of the ball over which the loss is averaged."""
+    share = REDUCED_SMOOTHING if solver.variance_reduction else SMOOTHING
+    return gradient_changes.smoothing(solver, instance, share)
 
 
 def period(solver: Any, instance: Instance) -> int:
@@ -167,12 +163,12 @@ DEFAULTS = {
     "window": o2nc.window,
     "distance": o2nc.distance,
     "radius": lambda solver, instance: solver.distance * o2nc.GUARANTEE_RADIUS,
-    "clip": lambda solver, instance: descent_defaults.default_clip(instance),
+    "smoothing": smoothing,
+    "clip": gradient_changes.clip,
     "typical": o2nc.typical,
     "returns": lambda solver, instance: "last" if solver.mode == "guarantee" else "tail",
     "places": lambda solver, instance: "middle" if solver.variance_reduction else "uniform",
     "estimate": gradient_changes.estimate,
-    "smoothing": smoothing,
     "slope_clip": gradient_changes.slope_clip,
     "period": period,
 }

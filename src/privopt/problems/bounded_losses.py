@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from privopt.problems.cornered_losses import as_label, smoothed_ramp, smoothed_step
 from privopt.problems.glm import GLMLoss, KernelCode, LossFacts, Values
+from privopt.problems.pieces import Knot, Pieces, step
 
 RAMP_WIDTH = 0.5
 WIDTH_OF_CAP = 0.25  # the default width of a capped loss, over its cap
@@ -57,6 +58,11 @@ class Ramp(GLMLoss):
             kernel_code=KernelCode.RAMP,
             kernel_parameters=(self.width, 0.0),
         )
+
+    @property
+    def pieces(self) -> Pieces:
+        fall, rise = step(-1.0, -0.5, self.width), step(1.0, 0.5, self.width)
+        return Pieces.of_steps("margin", fall, rise, first=0.0, at_zero=0.5)
 
     def value(self, prediction: Values, target: Values) -> Values:
         level = 1.0 + self.width  # beyond it nothing changes
@@ -115,7 +121,7 @@ class Capped(GLMLoss):
     @property
     def facts(self) -> LossFacts:
         code = {"absolute": KernelCode.CAPPED_ABSOLUTE, "squared": KernelCode.CAPPED_SQUARED}.get(self.of)
-        top = 0.5 * self.cap**2 if self.of == "squared" else max(self._sides) * self.cap
+        top = 0.5 * self.cap**2 if self.of == "squared" else max(self.sides) * self.cap
         return LossFacts(
             name=f"capped {self.of}",
             lipschitz=self._steepest,
@@ -127,10 +133,22 @@ class Capped(GLMLoss):
         )
 
     @property
+    def pieces(self) -> Pieces | None:
+        cap, width = self.cap, self.width
+        if self.of == "squared":
+            if width > 0.0:
+                return None  # its slope is bent
+            knots = Knot(-cap, -cap, 1.0), Knot(cap, -cap, -1.0)
+            return Pieces.of_steps("residual", knots, first=0.0, at_zero=0.0)
+        below, above = self.sides
+        steps = step(-cap, -below, width), step(0.0, below + above, width), step(cap, -above, width)
+        return Pieces.of_steps("residual", *steps, first=0.0, at_zero=0.25 * (below + above) * width)
+
+    @property
     def _steepest(self) -> float:
         if self.of == "squared":
             return self.cap - self.width
-        return max(self._sides)
+        return max(self.sides)
 
     @property
     def _curvature(self) -> float:
@@ -138,10 +156,10 @@ class Capped(GLMLoss):
             return math.inf
         if self.of == "squared":
             return max(1.0, 0.5 * self.cap / self.width)
-        return 0.5 * sum(self._sides) / self.width
+        return 0.5 * sum(self.sides) / self.width
 
     @property
-    def _sides(self) -> tuple[float, float]:
+    def sides(self) -> tuple[float, float]:
         """The slopes below and above 0, without their sign."""
         return (1.0, 1.0) if self.of == "absolute" else (self.level, 1.0 - self.level)
 
@@ -150,7 +168,7 @@ class Capped(GLMLoss):
         residual = jnp.clip(prediction - target, -end, end)
         if self.of == "squared":
             return self._squared_value(jnp.abs(residual))
-        below, above = self._sides
+        below, above = self.sides
         return (
             (below + above) * smoothed_ramp(residual, self.width)
             - below * (smoothed_ramp(residual + self.cap, self.width) - self.cap)
@@ -172,7 +190,7 @@ class Capped(GLMLoss):
         steepest = self._steepest
         if self.of == "squared":
             return jnp.clip(self._squared_slope(residual), -steepest, steepest)
-        below, above = self._sides
+        below, above = self.sides
         slope = (
             (below + above) * smoothed_step(residual, self.width)
             - below * smoothed_step(residual + self.cap, self.width)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from privopt.problems.glm import LossFacts, ScalarLoss, Values
+from privopt.problems.pieces import Pieces, step
 
 
 def smoothed_ramp(position: Values, halfwidth: float) -> Values:
@@ -55,6 +56,10 @@ class Hinge(ScalarLoss):
     def facts(self) -> LossFacts:
         return LossFacts(name="hinge", lipschitz=1.0, monotone=True, value_at_zero=1.0)
 
+    @property
+    def pieces(self) -> Pieces:
+        return Pieces.of_steps("margin", step(1.0, 1.0, 0.0), first=-1.0, at_zero=1.0)
+
     def value(self, prediction: Values, target: Values) -> Values:
         return smoothed_ramp(1.0 - as_label(target) * prediction, 0.0)
 
@@ -95,6 +100,11 @@ class Absolute(ScalarLoss):
             lipschitz=1.0,
             curvature=1.0 / self.smoothing if self.smoothing > 0 else math.inf,
         )
+
+    @property
+    def pieces(self) -> Pieces:
+        rise = step(0.0, 2.0, self.smoothing)
+        return Pieces.of_steps("residual", rise, first=-1.0, at_zero=0.5 * self.smoothing)
 
     def value(self, prediction: Values, target: Values) -> Values:
         excess = prediction - target

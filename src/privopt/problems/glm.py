@@ -1,4 +1,4 @@
-"""What a loss of one record is: generalised linear losses, and losses of the user's own.
+"""What a loss of one record is: generalised linear losses, and losses of the user's own, known whole or by values.
 
 A *generalised linear* loss is `phi(prediction, target)` with `prediction = features @ params`. Its record
 gradient is `phi' * features`, so clipping it is a scalar operation. Most are convex in the prediction (`convex`
@@ -23,7 +23,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-Values: TypeAlias = Float[Array, "..."]  # elementwise over any leading shape
+from privopt.problems.black_box import BlackBox
+from privopt.problems.pieces import Pieces, Values
+
+__all__ = ["GLMLoss", "KernelCode", "Loss", "LossFacts", "RecordLoss", "ScalarLoss", "Values"]
 
 
 class KernelCode(enum.IntEnum):
@@ -147,6 +150,11 @@ class GLMLoss(abc.ABC):
         return self._constants.kernel_parameters
 
     @property
+    def pieces(self) -> Pieces | None:
+        """The loss as pieces of straight or bent slope, where its slope is piecewise linear and that is known."""
+        return None
+
+    @property
     def balances(self) -> bool:
         """Whether `steepest_slope` is known, so that gradients can be clipped without regard to the target."""
         return False
@@ -246,4 +254,4 @@ class RecordLoss:
         return jax.grad(self.value)(params, features, target)
 
 
-Loss: TypeAlias = GLMLoss | RecordLoss
+Loss: TypeAlias = GLMLoss | RecordLoss | BlackBox

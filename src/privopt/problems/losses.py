@@ -22,6 +22,8 @@ from privopt.problems.cornered_losses import (
     where_margin_at_least,
 )
 from privopt.problems.glm import GLMLoss, KernelCode, Loss, LossFacts, RecordLoss, ScalarLoss, Values
+from privopt.problems.pieces import Pieces, step
+from privopt.problems.smoothing import smoothed
 
 __all__ = [
     "Absolute",
@@ -49,6 +51,7 @@ __all__ = [
     "poisson",
     "quantile",
     "ramp",
+    "smoothed",
     "smoothed_hinge",
     "softmax",
     "squared",
@@ -149,6 +152,11 @@ class Huber(ScalarLoss):
             kernel_parameters=(self.threshold, 0.0),
         )
 
+    @property
+    def pieces(self) -> Pieces:
+        rise = step(0.0, 2.0 * self.threshold, self.threshold)
+        return Pieces.of_steps("residual", rise, first=-self.threshold, at_zero=0.0)
+
     def value(self, prediction: Values, target: Values) -> Values:
         residual = prediction - target
         near = jnp.clip(residual, -self.threshold, self.threshold)
@@ -197,6 +205,12 @@ class SmoothedHinge(ScalarLoss):
             kernel_code=KernelCode.SMOOTHED_HINGE,
             kernel_parameters=(self.width, 0.0),
         )
+
+    @property
+    def pieces(self) -> Pieces:
+        at_zero = self._constants.value_at_zero
+        assert at_zero is not None
+        return Pieces.of_steps("margin", step(1.0, 1.0, self.width), first=-1.0, at_zero=at_zero)
 
     def value(self, prediction: Values, target: Values) -> Values:
         return smoothed_ramp(1.0 - as_label(target) * prediction, self.width)
@@ -249,6 +263,11 @@ class Quantile(ScalarLoss):
             kernel_code=KernelCode.QUANTILE,
             kernel_parameters=(self.level, self.smoothing),
         )
+
+    @property
+    def pieces(self) -> Pieces:
+        rise = step(0.0, 1.0, self.smoothing)
+        return Pieces.of_steps("residual", rise, first=-self.level, at_zero=0.25 * self.smoothing)
 
     def value(self, prediction: Values, target: Values) -> Values:
         excess = prediction - target

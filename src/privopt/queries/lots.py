@@ -61,6 +61,11 @@ def lots_of(lots: Lots, positions: Array) -> Array:
     return jax.vmap(partial(jax.random.fold_in, key))(positions)
 
 
+def split_lot(lot: Array, count: int) -> Array:
+    """Several lots out of one; pure JAX."""
+    return jax.random.split(lot, count)
+
+
 def any_lot() -> Array:
     """A lot to trace a contribution with."""
     return jax.random.key(0)

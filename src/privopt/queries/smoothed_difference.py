@@ -2,7 +2,7 @@
 
 With h the loss of one record and h_r its average over the ball of radius r, `grad h_r(at) - grad h_r(anchor)` is no
 longer than `2 L p`, p the share of one ball that lies outside of the other: the sensitivity shrinks with the distance.
-The two queries estimate it from points that each unit draws for itself; a unit's draws serve all its records.
+One query has it in closed form, two estimate it from points that each unit draws for itself, for all its records.
 
 Source:
     Kornowski, Liu, Talwar 2024, Algorithm 5, where the difference at one common random shift is bounded in expectation
@@ -17,11 +17,82 @@ from jax.scipy.special import betainc
 from jaxtyping import Array, Float
 
 from privopt.problems.ball import ball_point, lune_points
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
-from privopt.queries.base import Scalar, clip_to_ball, query, static
+from privopt.queries.base import RecordSum, RowForm, Scalar, clip_to_ball, query, static
 from privopt.queries.gradient import record_gradient
-from privopt.queries.lots import Lots, LotSum, no_lots
+from privopt.queries.lots import Lots, LotSum, no_lots, split_lot
+from privopt.queries.smoothed_gradient import smoothed_slopes
+
+
+@query
+class SmoothedDifference(RecordSum):
+    """Mean over units of `grad f_r(at) - grad f_r(anchor)`, f_r the loss averaged over a ball, clipped by distance.
+
+    Attributes:
+        loss: a generalised-linear loss with one output, see `SmoothedGradient`.
+        at: public point, (d,).
+        anchor: public point, (d,).
+        smoothing: radius of the ball, parameter units.
+        clip: C, of each record's gradients; infinite only when privacy is switched off.
+        slope_clip: H, gradient units per parameter unit; infinite for none.
+    Privacy:
+        The clip of a unit's difference is `min(2 C p, H |at - anchor|)`, a public number; l2 sensitivity
+        factor * radius / N, see `MeanQuery`. Equal points give radius 0 and the value 0 exactly. The difference is a
+        number times the row, so the clip is a scalar.
+    """
+
+    loss: GLMLoss = static()
+    at: Float[Array, " d"]
+    anchor: Float[Array, " d"]
+    smoothing: Scalar
+    clip: Scalar
+    slope_clip: Scalar = float("inf")
+
+    def radius(self) -> Scalar:
+        """min(2 C p, H * distance)."""
+        by_share = smoothed_move(self.at, self.anchor, self.smoothing, self.clip)
+        return jnp.minimum(by_share, by_distance(self.at, self.anchor, self.slope_clip))
+
+    def shape(self, public: Public) -> tuple[int, ...]:
+        """The shape of the parameters."""
+        del public
+        return tuple(jnp.shape(self.at))
+
+    def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
+        """The difference of one record's smoothed gradients, each clipped."""
+        private_length = jnp.sqrt(jnp.sum(private_features * private_features))
+        points = jnp.stack([jnp.asarray(self.at, float), jnp.asarray(self.anchor, float)], axis=1)
+        private_number = self._coefficients(
+            (private_features @ points)[None, :], jnp.reshape(private_target, (1,)), private_length[None]
+        )[0, 0]
+        return private_number * private_features
+
+    def row_form(self, public: Public) -> RowForm:
+        """Difference of clipped smoothed slopes times row."""
+        del public
+        points = jnp.stack([jnp.asarray(self.at, float), jnp.asarray(self.anchor, float)], axis=1)
+        return RowForm(
+            points=points,
+            coefficients=self._coefficients,
+            outputs=1,
+            shape=tuple(jnp.shape(self.at)),
+            radius=self.radius(),
+        )
+
+    def _coefficients(
+        self, private_predictions: Array, private_targets: Array, private_norms: Array
+    ) -> Float[Array, "rows 1"]:
+        private_slopes = smoothed_slopes(
+            self.loss,
+            private_predictions,
+            private_targets,
+            self.smoothing * private_norms,
+            dimension=jnp.size(self.at),
+        )
+        private_caps = self.clip / jnp.where(private_norms > 0, private_norms, 1.0)
+        private_clipped = jnp.clip(private_slopes, -private_caps[:, None], private_caps[:, None])
+        return private_clipped[:, :1] - private_clipped[:, 1:]
 
 
 @query
@@ -44,7 +115,7 @@ class LuneDifference(LotSum):
         the value 0 exactly.
     """
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     anchor: Float[Array, " *shape"]
     smoothing: Scalar
@@ -97,7 +168,7 @@ class TranslatedDifference(LotSum):
         factor * radius / N, see `MeanQuery` and `LotSum`. Equal points give radius 0 and the value 0 exactly.
     """
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     anchor: Float[Array, " *shape"]
     smoothing: Scalar
@@ -133,7 +204,7 @@ class TranslatedDifference(LotSum):
             ]
             return private_slopes[0] - private_slopes[1]
 
-        return jnp.mean(jax.vmap(private_difference)(jax.random.split(lot, self.draws)), axis=0)
+        return jnp.mean(jax.vmap(private_difference)(split_lot(lot, self.draws)), axis=0)
 
 
 def moved_ball_share(at: Array, anchor: Array, radius: Scalar) -> Array:
@@ -160,7 +231,7 @@ def _distance(at: Array, anchor: Array) -> Array:
 
 
 def _gradient_at(
-    loss: GLMLoss | RecordLoss,
+    loss: Loss,
     point: Float[Array, " p"],
     shape: tuple[int, ...],
     private_features: Float[Array, " d"],

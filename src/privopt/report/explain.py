@@ -249,6 +249,8 @@ def not_covered(report: ReportFacts) -> list[Point]:
                 "in the result and about twice the ε.",
             )
         )
+    if report.plan is not None and report.plan.black_box:
+        points.append(BLACK_BOX)
     if report.unit == "record":
         points.append(
             Point(
@@ -281,6 +283,13 @@ def not_covered(report: ReportFacts) -> list[Point]:
     ]
 
 
+BLACK_BOX = Point(
+    "The loss function itself",
+    "The loss was a program of the user's own, known by its values only. How long it takes for a record, and what it "
+    "prints, writes or remembers of a record by itself, is not protected. The guarantee rests on its being a "
+    "function of the parameters and of one record: one that keeps something from record to record, or draws from a "
+    "generator that records share, lets a record move what others contribute, and no clip bounds that.",
+)
 CHOSEN_STEPS = "The run chose the number of its steps as it went, and took all of them."
 _SETTINGS = {
     "clip": "Clip {0}: a longer contribution is shortened to this length. The shortening itself is enforced; if many "

@@ -10,7 +10,7 @@ from typing import Any
 from privopt.json_values import json_value
 from privopt.ledger import accounting
 from privopt.ledger.events import sequence
-from privopt.report import explain, words
+from privopt.report import explain, stationarity, words
 from privopt.report.facts import ReportFacts
 from privopt.report.figures import curves_figure, picture_figure, schedule_figure
 from privopt.report.formats import FORMAT_VERSION, form_of, json_text
@@ -185,6 +185,7 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
             (picture.title, picture_figure(picture, f"{key}-picture{place}"), picture.caption)
             for place, picture in enumerate(report.pictures)
         ],
+        "stationarity": stationarity.in_words(report),
         "findings": explain.findings(report),
         "expectations": explain.expectations(report),
         "utility": explain.utility_assumptions(report),

@@ -11,7 +11,7 @@ from privopt.notebook import card
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
-from privopt.report import explain, terminal, words
+from privopt.report import explain, stationarity, terminal, words
 from privopt.report.facts import Finished, ReportFacts, Selection
 from privopt.report.formats import FORMAT, FORMAT_VERSION, form_of, json_text, require_format
 from privopt.report.model import ModelSummary
@@ -73,7 +73,7 @@ class PrivacyReport(ReportFacts):
             plan=plan,
             findings={name: _without_arrays(found) for name, found in result.findings.items()},
             pictures=tuple(result.pictures),
-            declared=tuple(declared),
+            declared=(*(() if plan is None else plan.black_box), *declared),
             model=ModelSummary.of_params(result.params) if model is None else model,
             divided_rows=divided_rows,
             selection=selection,
@@ -99,7 +99,7 @@ class PrivacyReport(ReportFacts):
                 "noise": explain.noise_source(self),
                 "best_guess": self.curve.best_guess,
             },
-            "summary": [explain.protection(self), explain.strength(self), explain.price(self)],
+            "summary": [text for text in self._summary() if text],
             "not_covered": [point._asdict() for point in explain.not_covered(self)],
             "status": self.status,
             "curve": [
@@ -120,6 +120,15 @@ class PrivacyReport(ReportFacts):
             "model": None if self.model is None else self.model.to_dict(),
         }
         return json_value(document)
+
+    def _summary(self) -> list[str]:
+        """The report in a few paragraphs; an empty one is left out."""
+        return [
+            explain.protection(self),
+            explain.strength(self),
+            explain.price(self),
+            stationarity.in_words(self),
+        ]
 
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "PrivacyReport":

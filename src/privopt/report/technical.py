@@ -5,7 +5,7 @@ import math
 from privopt.ledger.events import DeltaEvent, RoundingEvent, SelectionsEvent, leaf_counts
 from privopt.planning import user_words
 from privopt.public import Relation
-from privopt.report import words
+from privopt.report import stationarity, words
 from privopt.report.explain import Point, noise_source
 from privopt.report.facts import ReportFacts
 
@@ -43,6 +43,9 @@ def technical(report: ReportFacts) -> list[Point]:
             )
         )
     points += [*_of_users(report), *_tests(report), *_selections(report), *_rounding(report)]
+    certified = stationarity.for_experts(report)
+    if certified:
+        points.append(Point("Certificate", certified))
     return [*points, Point("Noise", noise_source(report)), Point("Ending", report.status)]
 
 

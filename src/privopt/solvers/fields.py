@@ -6,7 +6,8 @@
     failure: float = number(0.1, above=0, below=1)
     gain: Literal["optimal", "average"] = choice("optimal")
 
-A field that is derived holds None until `Solver.filled` has set it; `is_set` tells. What may stand in a field follows
+A field that is derived holds None until `Solver.filled` has set it; `is_set` tells. A derived `clip` may also be given
+as "auto": it is then chosen privately, see `private_clip`. What may stand in a field follows
 from its annotation: `int` wants a whole number, `Literal[...]` one of its words, `bool` True or False.
 """
 
@@ -21,6 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 _KEY = "declared"
+AUTO_CLIP = "auto"  # for the field `clip`: chosen privately
 
 
 @dataclass(frozen=True)
@@ -119,8 +121,13 @@ def check_fields(solver: Any) -> None:
     hints = _annotations(kind)
     for field in dataclasses.fields(kind):
         value = getattr(solver, field.name)
-        if value is not None:
+        if value is not None and not asks_for_clip(field.name, value):
             _check(kind, field.name, field.metadata.get(_KEY, Declared()), hints[field.name], value)
+
+
+def asks_for_clip(name: str, value: Any) -> bool:
+    """Whether a field's value asks for a private choice of the clip."""
+    return name == "clip" and isinstance(value, str) and value == AUTO_CLIP
 
 
 def _check(kind: type[Any], name: str, allowed: Declared, hints: tuple[Any, ...], value: Any) -> None:

@@ -16,8 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
+from privopt.curator.base import Curator
+from privopt.planning.online_to_nonconvex import Places, places_of
+from privopt.problems.problem import Problem
 from privopt.problems.projections import project_l2_ball
 from privopt.solvers.guarded import guarded
 
@@ -124,6 +127,27 @@ def moved(state: ConversionState, gradient: Float[Array, " *shape"]) -> Conversi
 take_step = jax.jit(moved)  # for loops that run step by step
 
 
+@jax.jit
+def take_penalised_step(
+    state: ConversionState, gradient: Float[Array, " *shape"], problem: Problem
+) -> ConversionState:
+    """The step on a released gradient of the mean loss, with that of the penalty added."""
+    return moved(state, gradient + problem.regulariser.gradient(state.at))
+
+
+def public_numbers(
+    curator: Curator, *, steps: int, window: int, places: Places, of_window: bool
+) -> tuple[NDArray[np.float64], int]:
+    """(s_1, ..., s_T; the number of a random window, 0 unless `of_window`), drawn by public seeds."""
+    chosen = 0
+    if of_window:
+        generator = np.random.default_rng(curator.public_seed("random window"))
+        chosen = int(generator.integers(steps // window))
+    if places == "middle":
+        return places_of("middle", steps), chosen
+    return places_of("uniform", steps, curator.public_seed("places on the steps")), chosen
+
+
 def mean_of_points(state: ConversionState) -> Float[Array, " *shape"]:
     """The mean of the points that make the result; the start without any."""
     return jnp.mean(state.points, axis=0) if len(state.points) else state.params
@@ -139,6 +163,20 @@ def reach_of_points(state: ConversionState, centre: Float[Array, " *shape"]) -> 
 def flattest_block(state: ConversionState) -> Int[Array, ""]:
     """The number of the block whose mean released gradient is shortest."""
     return jnp.argmin(_squares(state.gradients))
+
+
+def result(state: ConversionState, *, flattest: bool) -> Float[Array, " *shape"]:
+    """The mean of the points; of those of the flattest block, if it is asked for and all of them were kept.
+
+    After a gradient that was not finite it is the last point.
+    """
+    if not bool(state.finite):
+        return state.at
+    if flattest and len(state.points):
+        window = len(state.points) // len(state.means)
+        first = window * int(flattest_block(state))
+        state = state._replace(points=state.points[first : first + window])
+    return mean_of_points(state)
 
 
 def _squares(rows: Float[Array, "K ..."]) -> Float[Array, " K"]:

@@ -1,0 +1,74 @@
+"""How a budget is split around a private choice of the clip, and the lengths that are tried.
+
+    C_k = C_max 2^(-k / 2),  k = 0, ..., 30;  C_max = 32 guessed clips
+
+The choice has a share of rho = mu^2 / 2: with an exponential mechanism of range e it costs e^2 / 8. The clip of
+gradients is the length below which a tenth of them are at the start, where most are long: one too small costs next to
+nothing, as long as steps do not scale with it, and one too large costs noise. Utility only.
+"""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.ledger.amounts import Budget
+from privopt.ledger.gaussian_dp import gaussian_budget
+from privopt.planning import descent_defaults
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+
+SHARE = 0.05
+LENGTHS = 31
+WIDEST = 32.0  # guessed clips
+QUANTILE = 0.1
+
+
+def remainder(solver: Any, instance: Instance) -> float:
+    """The noise multiplier of the release that pays for the rest, before both parts are calibrated together."""
+    return 1.0 / (instance.mu * math.sqrt(1.0 - solver.share)) if instance.is_private else 0.0
+
+
+def choice_range(solver: Any, instance: Instance) -> float:
+    """e of the exponential mechanism: rho = e^2 / 8 = share mu^2 / 2; infinite without noise."""
+    return 2.0 * instance.mu * math.sqrt(solver.share) if instance.is_private else math.inf
+
+
+def longest(solver: Any, instance: Instance) -> float:
+    """C_max."""
+    del solver
+    return WIDEST * descent_defaults.guess(instance).slope * instance.public.row_bound
+
+
+DEFAULTS = {
+    "delta": lambda solver, instance: instance.budget.delta,
+    "longest": longest,
+    "remainder": remainder,
+    "choice_range": choice_range,
+    # As if the guessed clip were chosen.
+    "planned": lambda solver, instance: solver.configured_inner(
+        instance.problem,
+        instance.public,
+        descent_defaults.guess(instance).slope * instance.public.row_bound,
+    ),
+}
+
+
+def lengths(longest: float) -> NDArray[np.float64]:
+    """C_0 > ... > C_30."""
+    return longest * 2.0 ** (-np.arange(LENGTHS) / 2.0)
+
+
+def rest(solver: Any) -> Budget:
+    """The remainder as an (epsilon, delta); where epsilon would be 0 at this delta, at a smaller one."""
+    if solver.remainder == 0.0:
+        return Budget(math.inf, solver.delta)
+    return gaussian_budget(1.0 / solver.remainder, solver.delta)
+
+
+def forecast(solver: Any, instance: Instance) -> Forecast:
+    """The inner solver's, as if the guessed clip were chosen."""
+    found = solver.planned.forecast(replace(instance, budget=rest(solver)))
+    return replace(found, bound=None)

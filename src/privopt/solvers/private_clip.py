@@ -1,0 +1,184 @@
+"""A private clip: the length of gradients is asked for with a small part of the budget, then a method runs with it.
+
+`clip="auto"` in a solver that `minimize` or `plan` is given means this front end around it.
+
+Source: ours; the choice is that of a quantile by the exponential mechanism (Smith 2011).
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Self
+
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from privopt.curator.base import Curator
+from privopt.ledger.calibration import calibrate
+from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent, Sequence, leaf_counts
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.exponential import ExponentialMechanism
+from privopt.planning import private_clip as planning
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.planning.plan import Finding
+from privopt.problems.problem import Problem
+from privopt.public import Public
+from privopt.queries.norm_counts import NormCounts
+from privopt.result import Outcome
+from privopt.solvers.base import Defaults, Solver
+from privopt.solvers.fields import asks_for_clip, declared, derived, number
+from privopt.solvers.gradient_descent import GradientDescent
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateClip(Solver):
+    """A charged front end: the clip is a quantile of the units' gradient norms at the start, privately chosen.
+
+    Attributes:
+        inner: the method, its clip left open; its other open fields are derived once the clip is known. All it
+            releases must be Gaussian and on all units.
+        share: the choice's part of the budget, a fraction of rho.
+        quantile: the share of the units whose gradients are to be no longer than the clip.
+        longest: the largest clip that may be chosen.
+        noise_multiplier: 1 where there is noise, 0 where there is none: both parts state their own.
+        choice_range: the bounded range of the choice.
+        remainder: noise multiplier of the one Gaussian release that pays for everything `inner` releases.
+        delta: of the budget, at which the remainder is handed to `inner`.
+        planned: `inner` as it would run if the guessed clip were chosen.
+    Guarantee:
+        One choice by the exponential mechanism among 31 public lengths (see `NormCounts`). How often `inner` releases,
+        and with which noise, may depend on it, so it runs under a Gaussian filter worth one release of multiplier
+        `remainder`. The choice and that release are priced together: (epsilon, delta)-DP.
+    Source:
+        See the module.
+    """
+
+    name: ClassVar[str] = "private-clip"
+    defaults: ClassVar[Defaults] = planning.DEFAULTS
+
+    inner: Solver = field(default_factory=GradientDescent)
+    share: float = number(planning.SHARE, above=0, below=1)
+    quantile: float = number(planning.QUANTILE, above=0, below=1)
+    delta: float = derived(at_least=0, below=1)
+    longest: float = derived(above=0)
+    remainder: float = derived(at_least=0)
+    choice_range: float = derived(above=0)
+    planned: Solver = derived()
+
+    @property
+    def title(self) -> str:
+        """What runs inside, and that its clip is chosen."""
+        return f"{self.inner.title} with a private clip"
+
+    @property
+    def rests_on_convexity(self) -> str:
+        return self.inner.rests_on_convexity
+
+    @property
+    def adaptive(self) -> bool:
+        """Noise and number of releases may follow the clip."""
+        return True
+
+    @property
+    def choice(self) -> ExponentialMechanism:
+        """Of the clip."""
+        return ExponentialMechanism(self.choice_range)
+
+    def event(self, public: Public) -> Event:
+        """The choice, and one release that pays for the rest."""
+        del public
+        return Sequence((self.choice.event(), Gaussian(self.remainder).event()))
+
+    def scaled(self, factor: float) -> Self:
+        """All noise times `factor`."""
+        return self.with_(
+            noise_multiplier=self.noise_multiplier * factor,
+            remainder=self.remainder * factor,
+            choice_range=self.choice_range / factor,
+        )
+
+    def configure(self, instance: Instance) -> Self:
+        """Split the budget, calibrate both parts together, and plan as if the guessed clip were chosen."""
+        if self.is_set("noise_multiplier"):
+            return self._planned(instance)
+        if not instance.is_private:
+            return self.with_(noise_multiplier=0.0)._planned(instance)
+        split = self.with_(
+            noise_multiplier=1.0,
+            remainder=planning.remainder(self, instance),
+            choice_range=planning.choice_range(self, instance),
+        )
+        factor = calibrate(
+            lambda z: split.scaled(z).event(instance.public), instance.budget, instance.public.relation
+        )
+        return split.scaled(factor)._planned(instance)
+
+    def _planned(self, instance: Instance) -> Self:
+        """The filled front end, refused if what would run cannot be paid for by a filter."""
+        solver = self.filled(instance)
+        solver.check_applicable(instance.problem, instance.public)
+        return solver
+
+    def applicable(self, problem: Problem, public: Public) -> str | None:
+        """Methods that clip gradients and leave the clip open, with Gaussian releases on all units."""
+        inner = self.inner
+        if "clip" not in declared(type(inner)):
+            return f"{inner.title} has no clip that could be chosen"
+        if inner.is_set("clip"):
+            return "the inner solver's clip is given: leave it open"
+        if self.is_set("planned") and not _is_gaussian(self.planned.event(public)):
+            return f"{inner.title} releases on samples or parts of the units, or without Gaussian noise: give its clip"
+        return inner.obstacle(problem, public)
+
+    def configured_inner(self, problem: Problem, public: Public, clip: float) -> Solver:
+        """`inner` for a clip, with all the noise that the remainder can pay.
+
+        Args:
+            problem: the problem.
+            public: what is public about the data.
+            clip: public or released.
+        """
+        instance = Instance(problem, public, planning.rest(self))
+        clip = clip if instance.is_private else math.inf
+        return self.inner.with_(clip=clip, noise_multiplier=None).configure(instance)
+
+    def releases(self) -> int:
+        """The choice, and as many as with the guessed clip."""
+        return 1 + self.planned.releases()
+
+    def passes(self) -> float:
+        """The choice, and as many as with the guessed clip."""
+        return 1.0 + self.planned.passes()
+
+    def matrix_seconds(self, public: Public) -> float:
+        return self.planned.matrix_seconds(public)
+
+    def forecast(self, instance: Instance) -> Forecast:
+        return planning.forecast(self, instance)
+
+    def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
+        """Choose the clip, then run the inner solver under a filter that holds the rest of the budget."""
+        lengths = jnp.asarray(planning.lengths(self.longest))
+        curator.announce("lengths of gradients")
+        counts = NormCounts(loss=problem.loss, at=start, lengths=lengths, share=self.quantile)
+        index = int(curator.release(counts, self.choice))
+        clip = float(lengths[index])
+        inner = self.configured_inner(problem, curator.public, clip)
+        outcome = inner.run(curator.filtered(inner.title, Gaussian(self.remainder)), problem, start)
+        found = Finding(clip, f"clip: about {self.quantile:.0%} of the gradients were no longer at the start")
+        return outcome._replace(findings={"clip": found, **outcome.findings})
+
+
+def with_private_clip(solver: Solver) -> Solver:
+    """The solver; one whose clip is "auto" in a `PrivateClip`."""
+    if asks_for_clip("clip", getattr(solver, "clip", None)):
+        return PrivateClip(inner=solver.with_(clip=None))
+    return solver
+
+
+def _is_gaussian(event: Event) -> bool:
+    """Whether nothing but Gaussian releases on all units makes up an event."""
+    counts, parallels = leaf_counts(event)
+    return not parallels and all(
+        isinstance(leaf, GaussianEvent | NoEvent | NonPrivateEvent) for leaf in counts
+    )

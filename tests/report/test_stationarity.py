@@ -1,0 +1,66 @@
+"""What a report says of a certificate of stationarity, and of a loss that is known by its values only."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.support import report_samples as samples
+
+from privopt.planning.goldstein_certificate import Certified, free_findings, released_findings
+from privopt.planning.plan import Plan
+from privopt.report import explain, stationarity, words
+from privopt.report.report import PrivacyReport
+from privopt.report.technical import technical
+
+ABOUT = Certified(point=np.zeros(2), points=np.array([[0.3, 0.4], [0.0, 0.1]]), clip=0.7)
+DECLARED = ("Values of the black box 'policy' lie between 0 and 12.",)
+
+
+@pytest.fixture(scope="module")
+def certified():
+    """A run with a released certificate of a black box."""
+    result = samples.gaussian_result(1.0)
+    plan = dataclasses.replace(result.plan, black_box=DECLARED)
+    found = released_findings(ABOUT, [0.03, -0.04], 0.002)
+    return PrivacyReport.of(result._replace(plan=plan, findings=found))
+
+
+def test_the_certificate_is_explained_with_its_numbers_and_its_limits(certified):
+    bound = words.pretty(certified.findings["certificate"].value, 3)
+    said = stationarity.in_words(certified)
+    assert f"faster than {bound} for each unit of length everywhere within 0.5 of the result" in said
+    assert "does not say that the loss is low" in said
+    assert said in certified.to_dict()["summary"]
+    assert "no single direction improves" in certified.to_html()
+    expert = {point.title: point.text for point in technical(certified)}["Certificate"]
+    assert expert.startswith(f"(0.5, {bound})-Goldstein stationarity: ")
+
+
+def test_an_estimate_is_not_said_to_show_anything():
+    about = dataclasses.replace(ABOUT, oracle="values")
+    result = samples.gaussian_result(1.0)
+    report = PrivacyReport.of(result._replace(findings=free_findings(about, np.ones((2, 2)), 0.1)))
+    assert "suggests, without proof," in stationarity.in_words(report)
+    assert "sampling error that is not covered" in stationarity.for_experts(report)
+
+
+def test_a_run_without_a_certificate_says_nothing_of_it():
+    report = samples.gaussian_report()
+    assert stationarity.in_words(report) == ""
+    assert len(report.to_dict()["summary"]) == 3
+    assert "no single direction" not in report.to_html()
+    assert "Certificate" not in [point.title for point in technical(report)]
+
+
+def test_of_a_black_box_stands_what_was_declared_and_what_is_not_protected(certified):
+    assert certified.declared[0] == DECLARED[0]
+    titles = [point.title for point in explain.not_covered(certified)]
+    assert "The loss function itself" in titles
+    assert "How long it takes for a record" in explain.BLACK_BOX.text
+    assert "The loss function itself" not in [
+        point.title for point in explain.not_covered(samples.gaussian_report())
+    ]
+    again = Plan.from_dict(certified.plan.to_dict())
+    assert again.black_box == DECLARED
+    assert "declared   Values of the black box" in str(again)
+    assert PrivacyReport.from_dict(certified.to_dict()).to_dict() == certified.to_dict()
