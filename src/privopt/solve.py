@@ -16,6 +16,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.plans import Plans, all_plans
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.problems.saddle import BilinearGame, Game
@@ -29,7 +30,7 @@ from privopt.solvers.registry import SOLVERS, choose
 
 __all__ = ["Loss", "Plans", "minimize", "minimize_on", "plan"]
 
-Loss = GLMLoss | RecordLoss | Problem | Callable[..., Any]
+Loss = GLMLoss | RecordLoss | BlackBox | Problem | Callable[..., Any]
 
 
 def plan(
@@ -51,8 +52,8 @@ def plan(
     """Say what a solve would cost and achieve, from public numbers alone.
 
     Args:
-        problem: a loss, a `Problem` with regulariser and constraint set, or a function, as for `minimize`; or a game,
-            as for `minimax`.
+        problem: a loss, a `BlackBox`, a `Problem` with regulariser and constraint set, or a function, as for
+            `minimize`; or a game, as for `minimax`.
         n: public number of units.
         d: features of a record, the intercept included.
         epsilon: privacy budget; infinite for no privacy.
@@ -65,7 +66,7 @@ def plan(
         user_weighting: of users, see `Units.from_arrays`.
         typical_records: of users, likewise.
         solver: only this one; default: every solver that can solve the problem.
-        start: parameters of the right structure; required for a function, ignored otherwise.
+        start: parameters of the right structure; required for a function and a `BlackBox`, ignored otherwise.
     Returns:
         Price, number of releases, data passes, memory, time and predicted excess, one `Plan` a solver.
     Raises:
@@ -92,7 +93,8 @@ def plan(
         )
     problem = posed_problem(problem, start)
     public = replace(public, outputs=problem.loss.outputs)
-    check_loss(problem, public)
+    own = isinstance(problem.loss, BlackBox)
+    check_loss(problem, public, flat_start(problem, start, public) if own else None)
     instance = Instance(problem, public, budget)
     default, reason = choose("auto" if solver is None else solver, instance)
     comparable = (kind for kind in SOLVERS.values() if kind().weighs_groups == default.weighs_groups)
@@ -115,12 +117,13 @@ def minimize(
     """Minimise a mean loss over private units.
 
     Args:
-        problem: a loss of `privopt.problems.losses`, a `Problem`, or a JAX function
-            `loss(params, features, target) -> scalar` of one record, with `start` its parameters (any pytree).
+        problem: a loss of `privopt.problems.losses`, a `Problem`, a JAX function
+            `loss(params, features, target) -> scalar` of one record, with `start` its parameters (any pytree), or a
+            `BlackBox`, which is not differentiated.
         units: the data, see `Units.from_arrays`.
         budget: the (epsilon, delta) of this solve.
         solver: "auto", a name, or a configured solver.
-        start: public or released starting point; required for a function.
+        start: public or released starting point; required for a function and a `BlackBox`.
         account: a budget shared with other solves; charged for the whole plan before the data is read.
         random_state: a seed: reproducible, and *not private*.
         observer: called with (name, count) after releases and (what, 0) before a long stage.
@@ -177,7 +180,7 @@ def minimize_on(
         public = data.public
         problem = posed_problem(problem, start)
         first = flat_start(problem, start, public)
-        check_loss(problem, public)
+        check_loss(problem, public, first)
         instance = Instance(problem, public, budget)
         chosen, reason = choose(solver, instance)
         configured = chosen.configure(instance)

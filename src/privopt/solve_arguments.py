@@ -16,6 +16,8 @@ from privopt.data.units import Units
 from privopt.ledger.account import checked_account
 from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
+from privopt.problems.black_box_trial import try_on_made_up_records
 from privopt.problems.glm import GLMLoss, RecordLoss
 from privopt.problems.problem import Problem
 from privopt.problems.saddle import BilinearGame, Game
@@ -76,8 +78,10 @@ def posed_problem(problem: Any, start: Any) -> Problem:
         TypeError: it is none of these, or the start holds something that is no number.
         ValueError: the start of a function is missing.
     """
+    if isinstance(problem, BlackBox):
+        problem = Problem(problem)
     if isinstance(problem, Problem):
-        return problem
+        return _laid_out(problem, start)
     if isinstance(problem, GLMLoss | RecordLoss):
         return Problem(problem)
     if not callable(problem):
@@ -91,6 +95,19 @@ def posed_problem(problem: Any, start: Any) -> Problem:
         )
     loss: Callable[..., Any] = problem
     return Problem.from_pytree(loss, start)
+
+
+def _laid_out(problem: Problem, start: Any) -> Problem:
+    """The problem itself; of a black box that does not know the shape of its parameters yet, with that of the start."""
+    if not isinstance(problem.loss, BlackBox) or problem.loss.layout is not None:
+        return problem
+    if start is None:
+        raise ValueError(
+            "give `start`: the parameters at which your black box begins; their shapes define what it is called with."
+        )
+    return Problem.of_values(
+        problem.loss, start, regulariser=problem.regulariser, constraint=problem.constraint
+    )
 
 
 def flat_start(problem: Problem, start: Any, public: Public) -> Any:
@@ -114,13 +131,19 @@ def flat_start(problem: Problem, start: Any, public: Public) -> Any:
     return flat
 
 
-def check_loss(problem: Problem, public: Public) -> None:
-    """Refuse a loss of the user's own that cannot be differentiated record by record, before any data is read.
+def check_loss(problem: Problem, public: Public, start: Any = None) -> None:
+    """Refuse a loss of the user's own that cannot be computed record by record, before any data is read.
+
+    A loss that is called on the host is called on made-up records, at `start` (flat) or at zero; any other is traced.
 
     Raises:
-        TypeError: its value is no single real number, or it cannot be traced.
+        TypeError: its value is no single real number, or it cannot be traced and has to be.
+        ValueError: it keeps state.
     """
-    if not isinstance(problem.loss, RecordLoss):
+    loss = problem.loss
+    if isinstance(loss, BlackBox):
+        _check_black_box(loss, problem.parameter_shape(public), public, start)
+    if not isinstance(loss, RecordLoss):
         return
     features = f"features of shape ({public.d},) and a target of shape ()"
     with double_precision():
@@ -129,19 +152,37 @@ def check_loss(problem: Problem, public: Public) -> None:
             for shape in (problem.parameter_shape(public), (public.d,), ())
         ]
         try:
-            value = jax.eval_shape(problem.loss.value, *shapes)
+            value = jax.eval_shape(loss.value, *shapes)
             if not _is_number(value):
                 raise TypeError(
                     f"the loss of one record must be one real number, got {_described(value)}: given {features}, sum "
                     "or average what belongs to the record."
                 )
-            jax.eval_shape(problem.loss.gradient, *shapes)
+            jax.eval_shape(loss.gradient, *shapes)
         except NOT_TRACED as traced:
             raise TypeError(
                 "the loss cannot be differentiated: it turns its arguments into NumPy arrays or Python numbers, or "
                 "decides by their values. Write it with jax.numpy in place of NumPy and math, and jnp.where or "
                 "jax.lax.cond in place of `if`."
             ) from traced
+
+
+def _check_black_box(loss: BlackBox, shape: tuple[int, ...], public: Public, start: Any) -> None:
+    if loss.host:
+        try_on_made_up_records(loss, np.zeros(shape) if start is None else start, public.d)
+        return
+    with double_precision():
+        shapes = [jax.ShapeDtypeStruct(one, jnp.float64) for one in ((2, *shape), (public.d,), ())]
+        try:
+            found = jax.eval_shape(loss.values_at, *shapes)
+        except NOT_TRACED as traced:
+            raise TypeError(
+                "the black box is declared to be JAX (host=False), but it turns its arguments into NumPy arrays or "
+                "Python numbers, or decides by their values: leave out host=False, and it is called as it is."
+            ) from traced
+    if found.shape != (2,):
+        one = "m numbers for m points" if loss.vectorized else "one number for a record"
+        raise TypeError(f"the black box must answer with {one}, got an array of shape {found.shape[1:]}.")
 
 
 def check_game(game: Any, public: Public) -> None:

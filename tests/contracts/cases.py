@@ -42,6 +42,7 @@ from privopt.solvers.phased_sgd import PhasedSGD
 from privopt.solvers.private_clip import PrivateClip
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 from privopt.solvers.snowball_sgd import SnowballSGD
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.strongly_convex_stages import StronglyConvexStages
@@ -49,6 +50,7 @@ from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
@@ -446,6 +448,17 @@ EVERY_CASE = (
     ),
     Case(
         "o2nc, users, parts in turns", O2NC(blocks=4, **_WINDOWS), Problem(losses.quantile(0.5)), by_user=True
+    ),
+    Case("single-pass o2nc", SinglePassO2NC(steps=4, window=2), _LOGISTIC, by_user=True),
+    Case(
+        "single-pass o2nc, changes by lunes, own loss",
+        SinglePassO2NC(steps=4, window=2, variance_reduction=True, period=2, estimate="lune"),
+        Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case(
+        "variance-reduced o2nc",
+        VarianceReducedO2NC(steps=4, window=2, places="uniform", returns="random"),
+        Problem(losses.quantile(0.5)),
     ),
     Case(
         "private clip, o2nc, own loss",

@@ -13,6 +13,7 @@ import numpy as np
 import privopt
 from privopt.data.units import Units
 from privopt.problems import losses
+from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import L1Ball, L2Ball, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
@@ -46,6 +47,7 @@ from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
 from privopt.queries.payoff_slope import PayoffSlope
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
+from privopt.queries.placed_values import PlacedValueDifference, PlacedValueGradient
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
@@ -56,6 +58,8 @@ from privopt.queries.table_answer import TableAnswer, TableAnswerError
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.user_average import UserAverage
+from privopt.queries.value_difference import ValueDifference
+from privopt.queries.value_gradient import ValueGradient
 from privopt.queries.vertex_scores import VertexScores
 from privopt.queries.vertex_slopes import VertexSlopeChanges, VertexSlopes
 
@@ -99,6 +103,8 @@ class PlainSquared(losses.Squared):
 PLAIN = PlainSquared()
 OWN, SOFTMAX, SQUARED = losses.RecordLoss(own_residual), losses.softmax(3), losses.squared
 HULL = ListedVertices(np.array([[1.0, 0.0, 2.0, -1.0], [0.0, -3.0, 0.5, 0.1], [1.0, 1.0, 1.0, 1.0]]))
+BOX = Problem.of_values(BlackBox(own_residual, value_range=(-1e3, 1e3), scale=2.0), AT).loss
+HADAMARD = 0.5 * np.array([[1, 1, 1, 1], [1, -1, 1, -1], [1, 1, -1, -1], [1, -1, -1, 1.0]])
 _RIDGE = Problem(losses.logistic, Ridge(0.1))
 GROUPED = GroupedLoss(losses.logistic, 2, (0.7, 0.3))
 _GROUP_WEIGHTS = np.array([0.4, 2.5])
@@ -332,6 +338,37 @@ EVERY_QUERY: dict[str, Query] = {
     ),
     "payoffs": PayoffMeans(game=BilinearGame(rows=1, columns=3)),
     "payoffs, offsets": PayoffMeans(game=BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))),
+    "value gradient": ValueGradient(loss=SQUARED, at=AT, directions=np.eye(D)[:3], smoothing=0.1, clip=0.4),
+    "value gradient, two blocks, own loss": ValueGradient(
+        loss=OWN, at=AT, directions=np.concatenate([np.eye(D), HADAMARD]), smoothing=0.3, clip=0.4, blocks=2
+    ),
+    "value gradient, softmax": ValueGradient(
+        loss=SOFTMAX, at=WIDE, directions=np.eye(3 * D)[::2], smoothing=0.3, clip=3e-16
+    ),
+    "value gradient, black box": ValueGradient(
+        loss=BOX, at=FAR, directions=HADAMARD, smoothing=0.3, clip=0.4
+    ),
+    "value gradient in parameters": PlacedValueGradient(
+        loss=SQUARED, at=AT, directions=np.eye(D)[:3], smoothing=0.1, clip=0.4
+    ),
+    "value gradient in parameters, rows that stretch": PlacedValueGradient(
+        loss=OWN, at=AT, directions=np.ones((3, D)), smoothing=0.1, clip=0.4
+    ),
+    "value difference in parameters": PlacedValueDifference(
+        loss=BOX, at=AT / 2.0, anchor=BEFORE / 2.0, directions=np.eye(D), smoothing=0.1, slope_clip=0.4
+    ),
+    "value difference": ValueDifference(
+        loss=SQUARED, at=AT, anchor=BEFORE, directions=HADAMARD, smoothing=0.2, slope_clip=0.3
+    ),
+    "value difference, black box": ValueDifference(
+        loss=BOX,
+        at=AT,
+        anchor=BEFORE,
+        directions=np.concatenate([np.eye(D), HADAMARD]),
+        smoothing=0.2,
+        slope_clip=0.01,
+        blocks=2,
+    ),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "perturbed minimiser, mapped": PerturbedMinimiser(
         problem=Problem(SQUARED), clip=0.4, ridge=0.1, matrix=np.diag([1.0, 1e-140, 2.0, 1e-3])

@@ -209,4 +209,6 @@ def test_no_query_moves_further_than_it_states_on_many_hostile_rows(name, relati
     "name", [name for name, query in EVERY_QUERY.items() if isinstance(query, MeanQuery)]
 )
 def test_no_other_path_of_the_engine_moves_a_query_further(name, path):
+    if path is by_compiled_loop and getattr(EVERY_QUERY[name], "on_host", False):
+        pytest.skip("a loss that is called on the host is in no compiled loop")
     assert largest_ratios([name], ["dense"], range(50), of=path)[name] <= SLACK

@@ -30,6 +30,7 @@ from privopt.queries.base import (
 )
 from privopt.queries.effects import require_pure
 from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample
+from privopt.queries.values import called_on_host
 
 _MOST_SIZES = 16  # of blocks that one call of a compiled step is computed on
 
@@ -55,6 +56,7 @@ class Slot:
         feed: the stream that it feeds; empty where it feeds none.
         first, calls: it enters items `first`, `first + calls`, ... of the loop.
         publics: what is public about the blocks that it is computed on, each different description once.
+        on_host: whether a loss is called on the host, which no compiled loop does.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Slot:
     first: int = 0
     calls: int = 1
     publics: tuple[Public, ...] = ()
+    on_host: bool = False
 
     def event(self) -> Event:
         """What one call costs: nothing where it feeds a stream, which was charged when it opened."""
@@ -223,7 +226,9 @@ def _priced_slot(query: Query, mechanism: Mechanism, sampling: Sampling, public:
     if isinstance(query, PassQuery):
         raise ValueError(f"{query.name} is a whole pass over the records: use `release`, not a loop.")
     require_fit(query, mechanism, sampling, public)
-    return Slot(query.name, type(query), mechanism, sampling, query.shape(public))
+    return Slot(
+        query.name, type(query), mechanism, sampling, query.shape(public), on_host=called_on_host(query)
+    )
 
 
 def _fed_slot(
@@ -241,7 +246,15 @@ def _fed_slot(
         require_fit(query, feed.mechanism, EveryUnit(), public)
     request = feed.request(query, 0)
     shape = query.shape(request.source.public)
-    return Slot(request.label, type(query), feed.mechanism.of_item(), EveryUnit(), shape, feed=into)
+    return Slot(
+        request.label,
+        type(query),
+        feed.mechanism.of_item(),
+        EveryUnit(),
+        shape,
+        feed=into,
+        on_host=called_on_host(query),
+    )
 
 
 def _in_turn(slots: Sequence[Slot], position: int, feeds: Mapping[str, Feed], times: int) -> Slot:
@@ -266,6 +279,7 @@ def compiles(slots: list[Slot], public: Public) -> bool:
         and public.unit == "record"
         and all(
             issubclass(slot.kind, RecordSum)
+            and not slot.on_host
             and argues_its_sensitivity(slot.kind)
             and (_blocks_fit(slot) if slot.feed else not isinstance(slot.sampling, EveryUnit))
             for slot in slots

@@ -18,6 +18,7 @@ from privopt.public import Public
 from privopt.queries.base import MeanQuery, RecordSum, RowForm, UnitSum, clip_rows_to_ball
 from privopt.queries.lots import LotSum, lots_of
 from privopt.queries.safeguards import into_radius, row_form_of
+from privopt.queries.values import ValueSum
 
 CHUNK_BYTES = 32 * 2**20
 _SMALL_CHUNK = 256  # for samples, so that few units are not padded to a large chunk
@@ -44,6 +45,8 @@ def chunk_length(query: MeanQuery, public: Public, *, sampled: bool) -> int:
         that followed the number of units there are, or drawn, would let one unit re-round the others', and what
         cancels or is counted may move far by that.
     """
+    if isinstance(query, ValueSum):
+        return values_length(query, public, sampled=sampled)
     leaves, structure = jax.tree.flatten(query)
     width_of = of_any_number(public)
     key = (structure, tuple(jnp.shape(leaf) for leaf in leaves), width_of)
@@ -53,6 +56,14 @@ def chunk_length(query: MeanQuery, public: Public, *, sampled: bool) -> int:
     # Features twice (float32 and float64), then each record's contribution and its derivative's intermediates.
     return block_length(
         8 * public.records_per_unit * (2 * public.d + 3 * width) + 24 * width, public, sampled=sampled
+    )
+
+
+def values_length(query: ValueSum, public: Public, *, sampled: bool) -> int:
+    """`chunk_length` where a record's values at many points are held at once."""
+    points, size = jax.eval_shape(query.points).shape
+    return block_length(
+        8 * public.records_per_unit * (2 * public.d + 6 * points) + 8 * size, public, sampled=sampled
     )
 
 
@@ -97,8 +108,11 @@ def unit_contributions(
         the radius by `into_radius`.
     """
     private_features = chunk.private_features.astype(jnp.float64)
-    if isinstance(query, RecordSum | LotSum):
-        private_vectors = _averages(query, public, chunk, private_features, by_rows)
+    form = row_form_of(query, public) if by_rows else None
+    if form is not None:
+        private_vectors = _row_form_averages(form, chunk, private_features)
+    elif isinstance(query, RecordSum | LotSum):
+        private_vectors = _averages(chunk, _of_records(query, chunk, private_features))
     else:
         assert isinstance(query, UnitSum)
         private_vectors = jax.vmap(query.unit_contribution)(
@@ -107,6 +121,23 @@ def unit_contributions(
             chunk.private_mask.astype(jnp.float64),
             chunk.private_weights,
         )
+    return _clipped(query, chunk, private_vectors)
+
+
+def contributions_of_records(
+    query: RecordSum, chunk: UnitChunk, private_each: Float[Array, "c M ..."]
+) -> Float[Array, "c ..."]:
+    """The clipped contribution of each unit of a chunk, from what each record contributes; rows are not looked at.
+
+    Privacy:
+        As `unit_contributions`.
+    """
+    return _clipped(query, chunk, _averages(chunk, private_each))
+
+
+def _clipped(
+    query: MeanQuery, chunk: UnitChunk, private_vectors: Float[Array, "c ..."]
+) -> Float[Array, "c ..."]:
     private_there = jnp.any(chunk.private_mask, axis=1)
     private_good = jax.vmap(query.without_bad)(_keep(private_vectors, private_there))
     private_clipped = into_radius(query, jax.vmap(query.clip_unit)(private_good))
@@ -181,22 +212,17 @@ def _one_contribution(query: MeanQuery, *, public: Public) -> Array:
     return unit_contributions(query, public, chunk)[0]
 
 
-def _averages(
-    query: RecordSum | LotSum,
-    public: Public,
-    chunk: UnitChunk,
-    private_features: Float[Array, "c M d"],
-    by_rows: bool,
-) -> Float[Array, "c ..."]:
-    """u_j / k_j times the sum over the unit's k_j records."""
+def _shares(chunk: UnitChunk) -> Float[Array, "c M"]:
+    """u_j / k_j for each of the unit's k_j records."""
     private_counts = jnp.maximum(jnp.sum(chunk.private_mask, axis=1), 1).astype(jnp.float64)
-    private_shares = jnp.where(
+    return jnp.where(
         chunk.private_mask, (chunk.private_weights / private_counts)[:, None], jnp.zeros((), jnp.float64)
     )
-    form = row_form_of(query, public) if by_rows else None
-    if form is not None:
-        return _row_form_averages(form, chunk, private_features, private_shares)
-    private_each = _of_records(query, chunk, private_features)
+
+
+def _averages(chunk: UnitChunk, private_each: Float[Array, "c M ..."]) -> Float[Array, "c ..."]:
+    """u_j / k_j times the sum over the unit's k_j records."""
+    private_shares = _shares(chunk)
     extra = (1,) * (private_each.ndim - 2)
     private_each = jnp.where(
         jnp.reshape(chunk.private_mask, (*chunk.private_mask.shape, *extra)), private_each, 0.0
@@ -216,10 +242,7 @@ def _of_records(
 
 
 def _row_form_averages(
-    form: RowForm,
-    chunk: UnitChunk,
-    private_features: Float[Array, "c M d"],
-    private_shares: Float[Array, "c M"],
+    form: RowForm, chunk: UnitChunk, private_features: Float[Array, "c M d"]
 ) -> Float[Array, "c ..."]:
     count, records, width = private_features.shape
     private_flat = jnp.reshape(private_features, (count * records, width))
@@ -228,7 +251,7 @@ def _row_form_averages(
         private_flat @ form.points, jnp.reshape(chunk.private_targets, (-1,)), private_norms
     )
     private_raw = jnp.where(jnp.reshape(chunk.private_mask, (-1, 1)), private_raw, 0.0)
-    private_weighted = jnp.reshape(private_raw, (count, records, form.outputs)) * private_shares[:, :, None]
+    private_weighted = jnp.reshape(private_raw, (count, records, form.outputs)) * _shares(chunk)[:, :, None]
     private_sums = jnp.einsum("cmd,cmk->cdk", private_features, private_weighted)
     return jnp.reshape(private_sums, (count, *form.shape))
 

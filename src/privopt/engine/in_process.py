@@ -24,6 +24,7 @@ from privopt.engine.reference import ReferenceEngine, checked, group_parts, with
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
 from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
+from privopt.engine.value_sums import prediction_sum, supports_predictions
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -37,6 +38,7 @@ from privopt.queries.payoff_means import PayoffMeans
 from privopt.queries.safeguards import row_form_of, stated_sensitivity
 from privopt.queries.second_moment import WeightedSecondMoment
 from privopt.queries.total_weight import TotalWeight
+from privopt.queries.values import ValueSum
 
 
 class InProcessEngine:
@@ -101,6 +103,8 @@ class InProcessEngine:
                 return group_sum(self.units, query, private_draw)
             if isinstance(query, PayoffMeans) and supports_payoffs(query):
                 return payoff_sum(self.units, query, private_draw)
+            if isinstance(query, ValueSum) and supports_predictions(self.units, query):
+                return prediction_sum(self.units, query, private_draw)
             if type(query) is TotalWeight:
                 return self._total_weight(private_draw)
             return self._summed(query, private_draw)

@@ -24,12 +24,14 @@ from privopt.engine.general_path import (
     of_any_number,
 )
 from privopt.engine.rounding import BlockedSum
+from privopt.engine.value_sums import host_contributions
 from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, RecordSum, Scalar, UnitSum
 from privopt.queries.lots import LotSum
 from privopt.queries.safeguards import stated_sensitivity
+from privopt.queries.values import ValueSum
 
 _GROUPED_ROWS = 2**17  # of the groups that are built at a time, padding included
 
@@ -88,7 +90,7 @@ class ReferenceEngine:
         with double_precision(), np.errstate(all="ignore"):
             query = with_typed_leaves(checked(query, self.public))
             private_parts = [
-                np.asarray(chunk_contributions(query, private_chunk, public=self.units.public))[:units]
+                self._contributions(query, private_chunk)[:units]
                 for private_chunk, units in self._chunks(query, None)
             ]
             absent = max(0, self.units.public.n - self.units.private_count)
@@ -152,11 +154,21 @@ class ReferenceEngine:
         # Without a row form a contribution depends on its own unit, and on nothing that says how many there are.
         public = self.units.public if by_rows else of_any_number(self.units.public)
         for private_chunk, units in self._chunks(query, private_draw):
-            private_part = chunk_sum(query, private_chunk, public=public, by_rows=by_rows)
+            if isinstance(query, ValueSum) and query.on_host:
+                private_part = np.sum(host_contributions(query, private_chunk), axis=0)
+            else:
+                private_part = chunk_sum(query, private_chunk, public=public, by_rows=by_rows)
             total = BlockedSum(private_part.shape) if total is None else total
             total.add(np.asarray(private_part), units)
         assert total is not None
         return total.total()
+
+    def _contributions(self, query: MeanQuery, private_chunk: UnitChunk) -> NDArray[np.float64]:
+        """Each unit's clipped contribution as a flat vector."""
+        if isinstance(query, ValueSum) and query.on_host:
+            private_vectors = host_contributions(query, private_chunk)
+            return private_vectors.reshape(len(private_vectors), -1)
+        return np.asarray(chunk_contributions(query, private_chunk, public=self.units.public))
 
     def _chunks(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None

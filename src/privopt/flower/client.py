@@ -13,7 +13,7 @@ from privopt.data.units import Units
 from privopt.engine.reference import ReferenceEngine
 from privopt.flower.messages import Question, Settings, answer, read_question
 from privopt.precision import double_precision
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems import losses
 from privopt.queries.wire import loss_name
 from privopt.solve import Loss
 from privopt.solve_arguments import posed_problem
@@ -48,7 +48,7 @@ def client_app(loss: Loss, load: Load) -> ClientApp:
     return app
 
 
-def _loss(loss: Loss, settings: Settings) -> GLMLoss | RecordLoss:
+def _loss(loss: Loss, settings: Settings) -> losses.Loss:
     shapes = dict(settings.start)
     start: Any = {name: np.zeros(shape) for name, shape in shapes.items()}
     with double_precision():

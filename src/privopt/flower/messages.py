@@ -20,7 +20,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 
 from privopt.engine.receiving import Asked, RowMap
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import Loss
 from privopt.queries.base import MeanQuery
 from privopt.queries.wire import decoded, encoded
 
@@ -61,7 +61,7 @@ class Question:
     maps: tuple[RowMap, ...]
     settings: Settings
 
-    def query_with(self, loss: GLMLoss | RecordLoss) -> MeanQuery:
+    def query_with(self, loss: Loss) -> MeanQuery:
         """The query, with the node's own loss in it.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What a loss of one record is: generalised linear losses, and losses of the user's own.
+"""What a loss of one record is: generalised linear losses, and losses of the user's own, known whole or by values.
 
 A *generalised linear* loss is `phi(prediction, target)` with `prediction = features @ params`. Its record
 gradient is `phi' * features`, so clipping it is a scalar operation. Most are convex in the prediction (`convex`
@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from privopt.problems.black_box import BlackBox
 from privopt.problems.pieces import Pieces, Values
 
 __all__ = ["GLMLoss", "KernelCode", "Loss", "LossFacts", "RecordLoss", "ScalarLoss", "Values"]
@@ -253,4 +254,4 @@ class RecordLoss:
         return jax.grad(self.value)(params, features, target)
 
 
-Loss: TypeAlias = GLMLoss | RecordLoss
+Loss: TypeAlias = GLMLoss | RecordLoss | BlackBox

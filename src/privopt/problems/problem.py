@@ -10,90 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from privopt.problems.black_box import BlackBox, CallsOfPoints, quiet_calls
 from privopt.problems.constraints import Box, Constraint, L1Ball, L2Ball, Product, Unconstrained
 from privopt.problems.glm import GLMLoss, Loss, RecordLoss
 from privopt.problems.growth import KL
+from privopt.problems.layout import PytreeLayout, RaveledFunction
 from privopt.problems.regularisers import GroupLasso, NoRegulariser, Regulariser, SeparableRegulariser, Step
 from privopt.public import Public
-
-
-@dataclass(frozen=True)
-class PytreeLayout:
-    """How a pytree of parameters lies in one flat vector: leaf after leaf, row by row.
-
-    Hashable and equal by content, so that what is compiled for one problem serves its equals. Leaves take the flat
-    vector's dtype (float64 inside the library) whatever the template's was.
-    """
-
-    treedef: Any
-    shapes: tuple[tuple[int, ...], ...]
-
-    @classmethod
-    def of(cls, template: Any) -> "PytreeLayout":
-        """The layout of a pytree of arrays or numbers.
-
-        Raises:
-            TypeError: a leaf is no array of real numbers.
-            ValueError: there is none.
-        """
-        paths, treedef = jax.tree_util.tree_flatten_with_path(template)
-        for path, leaf in paths:
-            if not _is_real(leaf):
-                what = (
-                    f"{type(leaf).__name__} of {leaf.dtype}"
-                    if isinstance(leaf, np.ndarray)
-                    else type(leaf).__name__
-                )
-                place = f"but {jax.tree_util.keystr(path)}" if path else "but it"
-                raise TypeError(
-                    f"start must hold arrays of real numbers only, {place} is a {what}: "
-                    "leave out what is not learned, such as the activation functions of a module, and put it together "
-                    "again inside the loss (Equinox: eqx.partition and eqx.combine)."
-                )
-        if not paths:
-            raise ValueError("start holds no numbers: give the parameters at which the loss function begins.")
-        return cls(treedef, tuple(np.shape(leaf) for _, leaf in paths))
-
-    @property
-    def size(self) -> int:
-        """How many numbers there are."""
-        return sum(math.prod(shape) for shape in self.shapes)
-
-    def ravel(self, tree: Any) -> Float[Array, " p"]:
-        """The flat vector of a pytree of this layout.
-
-        Raises:
-            ValueError: the pytree has another structure or other shapes.
-        """
-        leaves, treedef = jax.tree_util.tree_flatten(tree)
-        shapes = tuple(np.shape(leaf) for leaf in leaves)
-        if treedef != self.treedef or shapes != self.shapes:
-            raise ValueError(
-                f"the parameters are {treedef} with shapes {shapes}, the problem was built for {self.treedef} "
-                f"with shapes {self.shapes}: pass the same structure."
-            )
-        return jnp.concatenate([jnp.ravel(jnp.asarray(leaf, float)) for leaf in leaves])
-
-    def unravel(self, params: Float[Array, " p"]) -> Any:
-        """The pytree of a flat vector."""
-        sizes = [math.prod(shape) for shape in self.shapes]
-        blocks = jnp.split(params, np.cumsum(sizes)[:-1].tolist())
-        leaves = [block.reshape(shape) for block, shape in zip(blocks, self.shapes, strict=True)]
-        return jax.tree_util.tree_unflatten(self.treedef, leaves)
-
-
-@dataclass(frozen=True)
-class RaveledFunction:
-    """A loss of pytree parameters as a loss of the flat vector; equal when function and layout are."""
-
-    function: Callable[[Any, Float[Array, " d"], Float[Array, ""]], Float[Array, ""]]
-    layout: PytreeLayout
-
-    def __call__(
-        self, params: Float[Array, " p"], features: Float[Array, " d"], target: Float[Array, ""]
-    ) -> Float[Array, ""]:
-        """The loss of one record at the flat parameters."""
-        return self.function(self.layout.unravel(params), features, target)
 
 
 @jax.tree_util.register_pytree_node_class
@@ -102,7 +25,7 @@ class Problem:
     """Minimise `(1/n) sum over units of loss + regulariser` over the constraint set.
 
     Attributes:
-        loss: a generalised linear loss, or a `RecordLoss` of the user's own.
+        loss: a generalised linear loss, a `RecordLoss` of the user's own, or a `BlackBox`.
         regulariser: penalty of the parameters.
         constraint: closed convex set of parameters.
         layout: how a pytree of parameters lies in the flat vector; None for a plain vector or matrix.
@@ -175,6 +98,28 @@ class Problem:
         loss = RecordLoss(function, name=name, lipschitz=lipschitz, curvature=curvature, convex=convex)
         return cls(loss, regulariser or NoRegulariser(), constraint or Unconstrained(), layout, growth)
 
+    @classmethod
+    def of_values(
+        cls,
+        loss: BlackBox,
+        template: Any,
+        *,
+        regulariser: Regulariser | None = None,
+        constraint: Constraint | None = None,
+    ) -> "Problem":
+        """A problem whose loss is known by its values only.
+
+        Args:
+            loss: the black box.
+            template: parameters of the right structure, an array or any pytree; only the shapes are kept.
+            regulariser: penalty of the flat vector in units of the loss's `scale`, none by default.
+            constraint: set of the flat vector in these units, everything by default.
+        """
+        layout = PytreeLayout.of(template)
+        return cls(
+            loss.laid_out(layout), regulariser or NoRegulariser(), constraint or Unconstrained(), layout
+        )
+
     def parameter_shape(self, public: Public) -> tuple[int, ...]:
         """Shape of the parameters: (d,), (d, outputs), or (p,) for a raveled pytree."""
         if self.layout is not None:
@@ -183,11 +128,13 @@ class Problem:
 
     def ravel(self, tree: Any) -> Float[Array, "..."]:
         """A pytree of parameters as the library's array; without a layout, the array itself in float64."""
-        return jnp.asarray(tree, float) if self.layout is None else self.layout.ravel(tree)
+        flat = jnp.asarray(tree, float) if self.layout is None else self.layout.ravel(tree)
+        return self.loss.inward(flat) if isinstance(self.loss, BlackBox) else flat
 
     def unravel(self, params: Float[Array, "..."]) -> Any:
         """The library's array as the user's pytree; without a layout, the array itself."""
-        return params if self.layout is None else self.layout.unravel(params)
+        flat = self.loss.outward(params) if isinstance(self.loss, BlackBox) else params
+        return flat if self.layout is None else self.layout.unravel(flat)
 
     def smoothness(self, public: Public) -> float:
         """A bound on the curvature of the objective, ridge included; infinite if not known. Utility only."""
@@ -212,8 +159,12 @@ class Problem:
     def record_gradient(
         self, params: Float[Array, "..."], features: Float[Array, " d"], target: Float[Array, ""]
     ) -> Float[Array, "..."]:
-        """The gradient of one record's loss, of the parameters' shape; not clipped, without the penalty."""
-        if isinstance(self.loss, RecordLoss):
+        """The gradient of one record's loss, of the parameters' shape; not clipped, without the penalty.
+
+        Raises:
+            ValueError: the loss is known by its values only.
+        """
+        if not isinstance(self.loss, GLMLoss):
             return self.loss.gradient(params, features, target)
         slope = self.loss.slope(features @ params, target)
         return features * slope if self.loss.outputs == 1 else jnp.outer(features, slope)
@@ -225,8 +176,13 @@ class Problem:
         private_targets: Float[Array, " n"],
     ) -> Float[Array, ""]:
         """Mean loss of these records plus the penalty: as private as the records. For tests and benchmarks."""
-        losses = jax.vmap(self.record_value, (None, 0, 0))(params, private_features, private_targets)
-        return jnp.mean(losses) + self.regulariser.value(params)
+        if isinstance(self.loss, BlackBox) and self.loss.host:
+            private_losses = _called(self.loss, params, private_features, private_targets)
+        else:
+            private_losses = jax.vmap(self.record_value, (None, 0, 0))(
+                params, private_features, private_targets
+            )
+        return jnp.mean(private_losses) + self.regulariser.value(params)
 
     def proximal_step(
         self, at: Float[Array, "..."], gradient: Float[Array, "..."], step_size: Step
@@ -245,11 +201,17 @@ class Problem:
         return self.constraint.project(self.regulariser.prox(params, step))
 
 
-def _is_real(leaf: Any) -> bool:
-    """Whether a leaf of parameters holds real numbers, by its type."""
-    if isinstance(leaf, np.ndarray | np.generic | jax.Array | jax.ShapeDtypeStruct):
-        return jnp.issubdtype(leaf.dtype, jnp.floating) or jnp.issubdtype(leaf.dtype, jnp.integer)
-    return isinstance(leaf, int | float) and not isinstance(leaf, bool)
+def _called(loss: BlackBox, params: Array, private_features: Any, private_targets: Any) -> Float[Array, " n"]:
+    """The values of a black box for some records, one call after the other."""
+    call = CallsOfPoints(loss, np.asarray(params, np.float64)[None, :])
+    private_rows, private_labels = np.asarray(private_features), np.asarray(private_targets)
+    with quiet_calls():
+        return jnp.asarray(
+            [
+                call(private_row, float(label))[0]
+                for private_row, label in zip(private_rows, private_labels, strict=True)
+            ]
+        )
 
 
 def _prox_then_project_is_exact(regulariser: Regulariser, constraint: Constraint) -> bool:

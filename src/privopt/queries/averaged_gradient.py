@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import (
     RecordSum,
@@ -52,7 +52,7 @@ class AveragedGradient(RecordSum):
         "sensitivity of the clipped gradient at its point."
     )
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     points: Float[Array, "M ..."]
     clip: Scalar
 

@@ -12,11 +12,13 @@ import numpy as np
 from jax.extend import core
 
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import RecordLoss
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, RecordSum, UnitSum
 from privopt.queries.lots import LotSum, any_lot
+from privopt.queries.values import ValueSum
 
 # Parts of the names of JAX's primitives that leave the program; `debug_callback`, `io_callback`, `outfeed`, ...
 _OUTWARDS = ("callback", "infeed", "outfeed", "debug_print")
@@ -41,13 +43,13 @@ def require_pure_loss(loss: Any, shape: tuple[int, ...], public: Public) -> None
     """Refuse a user-written loss with effects.
 
     Args:
-        loss: any loss; only a `RecordLoss` is traced.
+        loss: any loss; only a `RecordLoss` is traced, and a `BlackBox` that is pure JAX.
         shape: of the parameters.
         public: says how many features a record has.
     Raises:
         ValueError: a record would leave the program other than through the loss.
     """
-    if isinstance(loss, RecordLoss):
+    if isinstance(loss, RecordLoss) or (isinstance(loss, BlackBox) and not loss.host):
         _trace_loss(loss.value, shape, public.d, loss.name)
 
 
@@ -95,7 +97,9 @@ def _trace(query: MeanQuery, public: Public) -> None:
         return
     for one in _fields_of(query):
         loss, at = getattr(query, one.name), getattr(query, "at", None)
-        if isinstance(loss, RecordLoss) and at is not None:
+        if isinstance(query, ValueSum):
+            at = jnp.zeros(jax.eval_shape(query.points).shape[1])
+        if isinstance(loss, RecordLoss | BlackBox) and at is not None:
             require_pure_loss(loss, jnp.shape(at), public)
     with double_precision():
         traced = jax.make_jaxpr(partial(_contribution, public=public))(query)
@@ -117,7 +121,9 @@ def _require_shape(query: MeanQuery, computed: tuple[int, ...], public: Public) 
 def _contribution(query: MeanQuery, *, public: Public) -> Any:
     """One unit's contribution as the mean of all, through every method that a class may write."""
     records = public.records_per_unit
-    if isinstance(query, RecordSum):
+    if isinstance(query, ValueSum) and query.on_host:  # it computes what it will, out of the program's sight
+        vector = query.of_values(jnp.zeros(query.points().shape[0]))
+    elif isinstance(query, RecordSum):
         vector = query.record_contribution(jnp.zeros(public.d), jnp.zeros(()))
     elif isinstance(query, LotSum):
         vector = query.record_contribution_of_lot(jnp.zeros(public.d), jnp.zeros(()), any_lot())

@@ -9,7 +9,7 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.proofs.gradient_spread import diameter_bound, is_bounded, norm_bound
 from privopt.public import Public, Relation
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, query, shrunk_radius, static
@@ -49,7 +49,7 @@ class ClippedGradient(RecordSum):
         "the library bound the diameter of that hull, which may be less than twice the clip."
     )
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     clip: Scalar
     balanced: bool = field(default=False, metadata={"static": True})
@@ -159,7 +159,7 @@ def balance(loss: GLMLoss, private_predictions: Array, private_norms: Array, cli
 
 
 def record_gradient(
-    loss: GLMLoss | RecordLoss, at: Array, private_features: Float[Array, " d"], private_target: Scalar
+    loss: Loss, at: Array, private_features: Float[Array, " d"], private_target: Scalar
 ) -> Array:
     """The gradient of one record's loss, shaped like `at`."""
     if not isinstance(loss, GLMLoss):

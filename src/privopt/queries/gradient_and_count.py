@@ -8,7 +8,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import (
     RecordSum,
@@ -47,7 +47,7 @@ class GradientAndCount(RecordSum):
         Andrew, Thakkar, McMahan, Ramaswamy 2021 (the count that the clip follows); one vector for both is ours.
     """
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     clip: Scalar
     height: Scalar

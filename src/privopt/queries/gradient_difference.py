@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import (
     KernelCall,
@@ -35,7 +35,7 @@ class ClippedGradientDifference(RecordSum):
         Wang, Ye, Xu 2017, Algorithm 1 (the difference); Arora et al. 2023 (its clip by distance).
     """
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     anchor: Float[Array, " *shape"]
     slope_clip: Scalar

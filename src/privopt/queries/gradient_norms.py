@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import (
     RecordSum,
@@ -60,7 +60,7 @@ class GradientNorms(RecordSum):
         "the two largest."
     )
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     points: Float[Array, "T ..."]
     clip: Scalar
     offsets: Any = field(default=0.0)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from privopt.problems.constraints import Constraint, Unconstrained
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import Loss
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Regulariser
 from privopt.public import Public
@@ -46,7 +46,7 @@ class LocalPass(UnitSum):
         Lowy, Liu, Asi 2024, Algorithm 1, lines 6-10 (a pass over the records of a group).
     """
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     regulariser: Regulariser = field(default=NoRegulariser())
     constraint: Constraint = field(default=Unconstrained(), metadata={"static": True})
     at: Float[Array, " *shape"]

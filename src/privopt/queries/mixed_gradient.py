@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import (
     KernelCall,
@@ -58,7 +58,7 @@ class MixedGradient(RecordSum):
         "library bound that move, which may be less than twice the clip."
     )
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     previous: Float[Array, " *shape"]
     clip: Scalar

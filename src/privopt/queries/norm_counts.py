@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import Loss
 from privopt.problems.norms import scale_of
 from privopt.public import Public
 from privopt.queries.base import RecordSum, Scalar, query, static
@@ -45,7 +45,7 @@ class NormCounts(RecordSum):
         "moves is at most two counts."
     )
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     lengths: Float[Array, " k"]
     share: Scalar

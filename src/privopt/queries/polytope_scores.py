@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import Loss
 from privopt.public import Public
 from privopt.queries.base import RecordSum, Scalar, query, static
 from privopt.queries.gradient import record_gradient
@@ -44,7 +44,7 @@ class PolytopeScores(RecordSum):
     norm: ClassVar[str] = "range"
     radius_norm: ClassVar[str] = "linf"
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     vertices: Float[Array, "m p"]
     clip: Scalar

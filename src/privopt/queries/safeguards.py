@@ -30,6 +30,8 @@ _COMPUTED_BY = (
     "record_contribution",
     "record_contribution_of_lot",
     "unit_contribution",
+    "points",
+    "of_values",
     "without_bad",
     "clip_unit",
     "radius",

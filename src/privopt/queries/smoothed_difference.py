@@ -17,7 +17,7 @@ from jax.scipy.special import betainc
 from jaxtyping import Array, Float
 
 from privopt.problems.ball import ball_point, lune_points
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import RecordSum, RowForm, Scalar, clip_to_ball, query, static
 from privopt.queries.gradient import record_gradient
@@ -115,7 +115,7 @@ class LuneDifference(LotSum):
         the value 0 exactly.
     """
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     anchor: Float[Array, " *shape"]
     smoothing: Scalar
@@ -168,7 +168,7 @@ class TranslatedDifference(LotSum):
         factor * radius / N, see `MeanQuery` and `LotSum`. Equal points give radius 0 and the value 0 exactly.
     """
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     anchor: Float[Array, " *shape"]
     smoothing: Scalar
@@ -231,7 +231,7 @@ def _distance(at: Array, anchor: Array) -> Array:
 
 
 def _gradient_at(
-    loss: GLMLoss | RecordLoss,
+    loss: Loss,
     point: Float[Array, " p"],
     shape: tuple[int, ...],
     private_features: Float[Array, " d"],

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from privopt.problems.ball import ball_point
 from privopt.problems.ball_average import smoothed_slope
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import RecordSum, RowForm, Scalar, query, static
 from privopt.queries.gradient import record_gradient
@@ -93,7 +93,7 @@ class JitteredGradient(LotSum):
         l2 sensitivity factor * clip / N for any draws, see `MeanQuery` and `LotSum`.
     """
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     smoothing: Scalar
     clip: Scalar

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.problems.norms import scale_of
 from privopt.public import Public
 from privopt.queries.base import KernelCall, RecordSum, RowForm, Scalar, query, shrunk_radius, static
@@ -42,7 +42,7 @@ class VertexScores(RecordSum):
     norm: ClassVar[str] = "range"
     radius_norm: ClassVar[str] = "linf"
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     clip: Scalar
     offset: Float[Array, " *shape"]

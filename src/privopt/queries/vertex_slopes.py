@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.problems.vertex_lengths import longest, reach
 from privopt.problems.vertices import ListedVertices, Vertices
 from privopt.public import Public
@@ -47,7 +47,7 @@ class SlopesAlong(RecordSum):
     norm: ClassVar[str] = "range"
     radius_norm: ClassVar[str] = "linf"
 
-    loss: GLMLoss | RecordLoss = static()
+    loss: Loss = static()
     at: Float[Array, " *shape"]
     vertices: Vertices = static()
     clip: Scalar

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.problems import constraints, regularisers
-from privopt.problems.losses import GLMLoss, RecordLoss
+from privopt.problems.losses import GLMLoss, Loss, RecordLoss
 from privopt.problems.mapped_ridge import MappedRidge
 from privopt.queries.base import MeanQuery
 from privopt.queries.received import RECEIVABLE, require_receivable
@@ -41,7 +41,7 @@ def encoded(query: Any) -> tuple[str, dict[str, NDArray[Any]]]:
     return json.dumps({"kind": query.name, "fields": body}), arrays
 
 
-def decoded(text: str, arrays: dict[str, NDArray[Any]], loss: GLMLoss | RecordLoss) -> MeanQuery:
+def decoded(text: str, arrays: dict[str, NDArray[Any]], loss: Loss) -> MeanQuery:
     """The query that was sent.
 
     Args:
@@ -60,7 +60,7 @@ def decoded(text: str, arrays: dict[str, NDArray[Any]], loss: GLMLoss | RecordLo
     return kind(**{name: _decoded(value, arrays, loss) for name, value in sent["fields"].items()})
 
 
-def loss_name(loss: GLMLoss | RecordLoss) -> str:
+def loss_name(loss: Loss) -> str:
     """A loss of the library with its numbers; of one's own, its name."""
     return loss.name if isinstance(loss, RecordLoss) else repr(loss)
 
@@ -87,7 +87,7 @@ def _encoded(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
     )
 
 
-def _decoded(value: Any, arrays: dict[str, NDArray[Any]], loss: GLMLoss | RecordLoss) -> Any:
+def _decoded(value: Any, arrays: dict[str, NDArray[Any]], loss: Loss) -> Any:
     if not isinstance(value, dict):
         return value
     if "loss" in value:

@@ -22,6 +22,7 @@ from privopt.planning.notices import faint_signal
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Task
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.problem import Problem
@@ -48,6 +49,7 @@ class Solver(Program[Problem]):
     noise_multiplier: float = derived(at_least=0)
 
     preconditions: ClassVar[bool] = False  # whether it runs in coordinates other than the data's own
+    by_values: ClassVar[bool] = False  # whether it can do with a loss's values, without its derivatives
     for_convex: ClassVar[str] = (
         ""  # what of it rests on a convex loss, a subject in the plural; empty where nothing does
     )
@@ -64,6 +66,8 @@ class Solver(Program[Problem]):
 
     def obstacle(self, problem: Problem, public: Public) -> str | None:
         """Why it does not solve the problem: `applicable`, groups it would not weight, a loss that is not convex."""
+        if isinstance(problem.loss, BlackBox) and not self.by_values:
+            return "it needs derivatives, and the loss is a black box, known by its values only"
         if asks_for_clip("clip", getattr(self, "clip", None)):
             return 'its clip is "auto", which `minimize` and `plan` expand: here use PrivateClip(inner=...) around it'
         if problem.loss.convex is False and self.rests_on_convexity:

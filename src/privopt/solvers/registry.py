@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.instance import Instance
+from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Poisson
@@ -35,6 +36,7 @@ from privopt.solvers.phased_sgd import PhasedSGD
 from privopt.solvers.private_clip import PrivateClip, with_private_clip
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 from privopt.solvers.snowball_sgd import SnowballSGD
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.strongly_convex_stages import StronglyConvexStages
@@ -42,6 +44,7 @@ from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
@@ -74,6 +77,8 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "kl-proximal-point": KLProximalPoint,
     "dp-spider": DPSpider,
     "o2nc": O2NC,
+    "single-pass-o2nc": SinglePassO2NC,
+    "variance-reduced-o2nc": VarianceReducedO2NC,
     "private-clip": partial(PrivateClip, inner=O2NC()),
     "phased-sgd": PhasedSGD,
     "snowball-sgd": SnowballSGD,
@@ -123,6 +128,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
+        a loss of which only values are known                             the first that asks for no more
         a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
             no set, where whitening applies                               whitened descent for the worst group
             else                                                          descent for the worst group
@@ -155,6 +161,8 @@ def automatic(instance: Instance) -> Choice:
     problem, public = instance.problem, instance.public
     if isinstance(problem.loss, GroupedLoss):
         return _for_groups(instance)
+    if isinstance(problem.loss, BlackBox):
+        return _for_values(instance)
     if not instance.is_private:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     if public.by_user:
@@ -177,6 +185,15 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _for_values(instance: Instance) -> Choice:
+    """The default where nothing but values is known of the loss: the first solver that asks for no more."""
+    for kind in SOLVERS.values():
+        solver = kind()
+        if solver.by_values and solver.applicable(instance.problem, instance.public) is None:
+            return Choice(solver, "it asks for values of the loss alone, and the loss is a black box")
+    return Choice(GradientDescent())
 
 
 def _for_groups(instance: Instance) -> Choice:

@@ -1,0 +1,302 @@
+"""Losses that are known by their values only: simulators, policies, thresholds, anything that cannot be differentiated.
+
+A black box is a function of the parameters and of *one* record, and of nothing else. State that it keeps from record to
+record, or a random generator that records share, would let one record move what all later ones contribute, and no clip
+bounds that. What can be done against it is done: the callable gets one record at a time, in arrays that it cannot write
+to; the global generators of `numpy.random` and `random` begin anew at each call; and a callable that answers otherwise
+the second time is refused on made-up records, see `black_box_trial`.
+"""
+
+import random
+import warnings
+import zlib
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NoReturn
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from privopt.problems.layout import PytreeLayout
+
+FAILURES = (
+    Exception,
+    SystemExit,
+)  # of a callable: whatever it does for one record is no business of the others
+_SMALLEST, _LARGEST = 1e-100, 1e100
+
+
+@dataclass(frozen=True, eq=False)
+class BlackBox:
+    """A loss of one record known by its values: `values(params, features, target)`, a number.
+
+    Two of them are equal when they hold the same function object and the same constants.
+
+    Attributes:
+        values: any Python callable of (parameters like the start, features (d,), target). It gets read-only NumPy
+            arrays, a leaf of shape () as a number; or it is a JAX function, see `host`.
+        value_range: public (lo, hi); values outside are moved to its ends. A record whose value is not a number, or for
+            which the callable raises or answers in another shape, counts as a bad one, silently.
+        scale: how far a parameter may sensibly move, a public positive number, or one for each parameter, shaped like
+            the start. Solvers see parameters in these units.
+        vectorized: whether the callable gets m points at once (every leaf with a leading axis of length m) and answers
+            with m numbers. Always one record at a time.
+        host: whether `values` is any Python callable. False: it is pure JAX, traced and compiled.
+        name: the loss's name in reports.
+        example: a made-up record (features, target) that the callable is tried on before anything is paid for; default:
+            a few simple rows of numbers.
+        layout: how the parameters lie in a flat vector, set by `laid_out`.
+    Privacy:
+        Every guarantee rests on the clip of what a unit contributes, and on `values` being a function of its arguments
+        alone. Running time and what the callable itself prints or stores are not protected.
+    Raises:
+        ValueError, TypeError: a constant is missing or out of its range.
+    """
+
+    values: Callable[..., Any]
+    value_range: tuple[float, float] | None = None
+    scale: Any = None
+    vectorized: bool = False
+    host: bool = True
+    name: str = "black box"
+    example: tuple[Any, Any] | None = None
+    layout: PytreeLayout | None = None
+
+    # What other losses say of themselves, and a black box does not know.
+    outputs = 1
+    lipschitz = float("inf")
+    curvature = float("inf")
+    convex: ClassVar[bool | None] = None
+    monotone = False
+    kernel_code = None
+    kernel_parameters = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        if not callable(self.values):
+            raise TypeError(
+                f"values must be a function of (params, features, target), got {type(self.values).__name__}."
+            )
+        given: Any = self.value_range
+        if given is None:
+            raise ValueError("give `value_range`, the public (lo, hi) between which one record's loss lies.")
+        try:
+            low, high = (float(end) for end in given)
+        except (TypeError, ValueError):
+            raise ValueError(f"value_range must be two numbers (lo, hi), got {given!r}.") from None
+        if not (-_LARGEST <= low < high <= _LARGEST):
+            raise ValueError(f"value_range must be finite with lo < hi, got ({low!r}, {high!r}).")
+        object.__setattr__(self, "value_range", (low, high))
+        if self.scale is None:
+            raise ValueError(
+                "give `scale`, how far a parameter may sensibly move: a public number, or one for each parameter, "
+                "shaped like the start."
+            )
+        if self.layout is None:
+            for leaf in jax.tree_util.tree_leaves(self.scale):
+                _require_scales(leaf)
+
+    @property
+    def low(self) -> float:
+        """lo, the least value."""
+        assert self.value_range is not None
+        return self.value_range[0]
+
+    @property
+    def high(self) -> float:
+        """hi, the largest value."""
+        assert self.value_range is not None
+        return self.value_range[1]
+
+    @property
+    def value_at_zero(self) -> float:
+        """A bound on the value at any parameters."""
+        return self.high
+
+    def laid_out(self, layout: PytreeLayout) -> "BlackBox":
+        """The same loss of the flat vector of parameters in units of `scale`.
+
+        Raises:
+            ValueError: the scale has another structure than the parameters, or is not positive.
+        """
+        whole = _is_one_number(self.scale)
+        flat = np.full(layout.size, float(self.scale)) if whole else np.asarray(layout.ravel(self.scale))
+        _require_scales(flat)
+        return replace(self, scale=tuple(float(one) for one in flat), layout=layout)
+
+    def inward(self, params: Any) -> Any:
+        """Flat parameters in the user's units, in units of `scale`."""
+        return jnp.asarray(params) / jnp.asarray(self._scales)
+
+    def outward(self, params: Any) -> Any:
+        """The inverse of `inward`."""
+        return jnp.asarray(params) * jnp.asarray(self._scales)
+
+    def value(self, params: Any, features: Any, target: Any) -> Any:
+        """The loss of one record at flat parameters, within the range; NaN where it is bad."""
+        if self.host:
+            with quiet_calls():
+                at = np.asarray(params, np.float64)[None, :]
+                return CallsOfPoints(self, at)(np.asarray(features), float(target))[0]
+        return self.values_at(jnp.asarray(params)[None, :], features, target)[0]
+
+    def values_at(
+        self, points: Float[Array, "m p"], features: Float[Array, " d"], target: Float[Array, ""]
+    ) -> Float[Array, " m"]:
+        """The losses of one record at several points, pure JAX.
+
+        Raises:
+            TypeError: the callable is no JAX function.
+        """
+        if self.host:
+            raise TypeError(f"the {self.name} is called on the host: it cannot be traced by JAX.")
+        layout = self._laid_out
+        trees = jax.vmap(lambda point: layout.unravel(self.outward(point)))(points)
+        if self.vectorized:
+            found = self.values(trees, features, target)
+        else:
+            found = jax.vmap(lambda tree: self.values(tree, features, target))(trees)
+        return jnp.clip(jnp.asarray(found, float), self.low, self.high)
+
+    def gradient(self, params: Any, features: Any, target: Any) -> NoReturn:
+        """There is none.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"the {self.name} is known by its values only, so it has no gradient.")
+
+    @property
+    def _laid_out(self) -> PytreeLayout:
+        if self.layout is None:
+            raise ValueError(
+                f"the {self.name} does not know the shape of its parameters yet: pose it with "
+                "Problem.of_values(loss, start)."
+            )
+        return self.layout
+
+    @property
+    def _scales(self) -> NDArray[np.float64]:
+        assert self._laid_out
+        return np.asarray(self.scale, np.float64)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        scale: Any = self.scale
+        if self.layout is None:
+            leaves, structure = jax.tree_util.tree_flatten(scale)
+            scale = (structure, tuple(np.asarray(leaf).tobytes() for leaf in leaves))
+        constants = (self.value_range, scale, self.vectorized, self.host, self.name, self.layout)
+        return id(self.values), id(self.example), constants
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BlackBox) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+
+class CallsOfPoints:
+    """Calls a black box on the host, one record at a time, at points fixed beforehand.
+
+    Args:
+        loss: the black box, `host=True` and laid out.
+        points: (m, p), in units of its scale. Public.
+    Privacy:
+        What a record gets does not depend on the records before it: the arrays are read-only and the structure that
+        holds them is made anew; the global random generators begin at a number that follows from the points alone, the
+        same for every record and point. A failure is a NaN, for that record alone.
+    """
+
+    def __init__(self, loss: BlackBox, points: NDArray[np.float64]) -> None:
+        self._loss = loss
+        flat = np.asarray(points, np.float64) * np.asarray(loss.scale, np.float64)
+        layout = loss.layout
+        assert layout is not None
+        self._structure = layout.treedef
+        self._count = len(flat)
+        widths = [int(np.prod(shape, dtype=int)) for shape in layout.shapes]
+        columns = np.split(flat, np.cumsum(widths)[:-1], axis=1)
+        blocks = [
+            _frozen(column.reshape(len(flat), *shape))
+            for column, shape in zip(columns, layout.shapes, strict=True)
+        ]
+        self._arguments = (
+            [blocks] if loss.vectorized else [[block[j] for block in blocks] for j in range(self._count)]
+        )
+        self._seed = zlib.crc32(flat.tobytes())
+        self._state = random.Random(self._seed).getstate()
+
+    def __call__(self, private_features: NDArray[Any], private_target: float) -> NDArray[np.float64]:
+        """The values of one record at the points, within the range; NaN where they are bad."""
+        private_row = _frozen(np.array(private_features, np.float64))
+        private_values = np.full(self._count, np.nan)
+        for j, leaves in enumerate(self._arguments):
+            try:
+                private_answer = self.asked(leaves, private_row, private_target)
+                if self._loss.vectorized:
+                    private_values[:] = number_of(private_answer, (self._count,))
+                else:
+                    private_values[j] = number_of(private_answer, ())
+            except FAILURES:
+                continue
+        return np.clip(private_values, self._loss.low, self._loss.high)
+
+    def asked(self, leaves: list[Any], private_row: NDArray[np.float64], private_target: float) -> Any:
+        """What the callable answers, as it is."""
+        np.random.seed(self._seed)  # noqa: NPY002  # so that records share no state of the global generators
+        random.setstate(self._state)
+        params = jax.tree_util.tree_unflatten(self._structure, leaves)
+        return self._loss.values(params, private_row, float(private_target))
+
+    @property
+    def first_arguments(self) -> list[Any]:
+        """Of the first call for a record."""
+        return self._arguments[0]
+
+
+@contextmanager
+def quiet_calls() -> Generator[None]:
+    """Around calls of a black box: no warning leaves it, and the global random generators are as they were after."""
+    numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        np.random.set_state(numpys)  # noqa: NPY002
+        random.setstate(pythons)
+
+
+def number_of(answer: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Real numbers of this shape.
+
+    Raises:
+        TypeError: the answer is something else.
+    """
+    array = np.asarray(answer)
+    if array.dtype.kind not in "biuf" or array.shape != shape:
+        raise TypeError("not real numbers of the right shape")
+    return array.astype(np.float64)
+
+
+def _frozen(array: NDArray[Any]) -> NDArray[Any]:
+    array = np.ascontiguousarray(array) if array.ndim else array
+    array.flags.writeable = False
+    return array
+
+
+def _is_one_number(scale: Any) -> bool:
+    return isinstance(scale, int | float | np.integer | np.floating) and not isinstance(scale, bool)
+
+
+def _require_scales(scale: Any) -> None:
+    numbers = np.asarray(scale)
+    if numbers.dtype.kind not in "iuf" or not bool(np.all((numbers >= _SMALLEST) & (numbers <= _LARGEST))):
+        raise ValueError(
+            "scale must be positive and finite: how far each parameter may sensibly move, a public number or one for "
+            "each parameter."
+        )
