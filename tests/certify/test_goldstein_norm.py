@@ -6,6 +6,7 @@ import pytest
 
 from privopt import GroupedLoss, Problem, certify, constraints, losses, regularisers
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import RecordLoss
 
 
@@ -70,10 +71,6 @@ def reference_records():
     i, j = np.arange(1, 41)[:, None], np.arange(1, 4)[None, :]
     rows = np.cos(0.7 * i * j) + 0.1 * j
     return rows / np.linalg.norm(rows, axis=1, keepdims=True), 1.5 * np.abs(np.sin(np.arange(1, 41)))
-
-
-class OfValues(RecordLoss):
-    """A loss that says nothing of its gradient."""
 
 
 def relu_distance(params, features, target):
@@ -152,12 +149,13 @@ def test_what_cannot_be_certified_is_refused_with_the_way_out():
     with pytest.raises(ValueError, match=r"got \(40, 3\) and \(3,\)"):
         certify.goldstein(squared, np.zeros(3), radius=1.0, X=rows, y=targets[:3])
     ball = Problem(losses.squared, constraint=constraints.L2Ball(1.0))
+    box = Problem(BlackBox(relu_distance, value_range=(0.0, 9.0), scale=1.0))
     groups = Problem(GroupedLoss(losses.logistic, 2, (0.5, 0.5)))
     with pytest.raises(ValueError, match="constraint set"):
         certify.goldstein(ball, np.zeros(3), radius=1.0, X=rows, y=targets)
     with pytest.raises(ValueError, match="worst of several groups"):
         certify.goldstein(groups, np.zeros(3), radius=1.0, X=rows, y=targets)
     with pytest.raises(TypeError, match="goldstein_of_values"):
-        certify.goldstein(Problem(OfValues(relu_distance)), np.zeros(3), radius=1.0, X=rows, y=targets)
+        certify.goldstein(box, np.zeros(3), radius=1.0, X=rows, y=targets)
     with pytest.raises(ValueError, match="blocks must be at least 1"):
         certify.goldstein_of_values(length, [1.0], radius=1.0, blocks=0)
