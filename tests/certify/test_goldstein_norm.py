@@ -103,6 +103,19 @@ def test_a_generalised_linear_loss_with_a_penalty_has_the_gradient_of_its_object
     assert (above - below) / 2e-5 == pytest.approx(found.norm, rel=1e-3)
 
 
+def test_parameters_of_a_loss_of_ones_own_may_be_a_pytree():
+    def loss(params, features, target):
+        return relu_distance(params["slopes"] + params["shift"], features, target)
+
+    rows, targets = reference_records()
+    start = {"slopes": np.array([0.3, -0.2, 0.4]), "shift": np.array(0.1)}
+    problem = Problem.from_pytree(loss, start)
+    found = certify.goldstein(problem, start, radius=0.1, X=rows, y=targets)
+    flat = np.asarray(problem.layout.ravel(start))
+    assert found.points.shape[1:] == (4,)
+    assert found.norm == certify.goldstein(problem, flat, radius=0.1, X=rows, y=targets).norm
+
+
 def test_from_values_it_is_an_estimate_and_called_one():
     x = np.array([1.0, 0.0])
     found = certify.goldstein_of_values(length, x, radius=0.6, smoothing=0.05, blocks=20)
