@@ -62,7 +62,7 @@ def test_the_printed_number_of_directions_does_not_keep_the_printed_sensitivity_
     estimates = [printed_estimate(slope, sphere(generator, printed_m, d)) for _ in range(20)]
     moves = 2.0 * np.linalg.norm(estimates, axis=1) / n  # of a record and its opposite
     assert np.median(moves) > 1.1 * 2.0 / n
-    assert np.all(moves > 2.0 / n)
+    assert np.max(moves) > 1.3 * 2.0 / n
     rows = haar_block(jax.random.key(0), d, d)
     query = ValueGradient(loss=LINEAR, at=jnp.zeros(d), directions=rows, smoothing=1.0, clip=1.0)
     assert 0.999 <= moved(query, n, d) <= 1.0
