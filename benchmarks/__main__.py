@@ -2,7 +2,7 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, users, synthetic, speed,
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, nonsmooth, users, synthetic, speed,
 eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/);
 `table` renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are
 renewed.
@@ -24,6 +24,7 @@ from benchmarks import (
     kl_methods,
     lasso,
     methods,
+    nonsmooth,
     paper,
     planned,
     sparse,
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
             "sparse",
             "groups",
             "kl",
+            "nonsmooth",
             "users",
             "synthetic",
             "speed",
@@ -224,6 +226,9 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         data=[name for name in options.data or () if name in sparse.DATA],
     ),
     "kl": measure_kl,
+    "nonsmooth": lambda options, _: nonsmooth.measure(
+        options.shared, seeds=options.seeds or (1 if options.quick else 3), quick=options.quick
+    ),
     "users": measure_users,
     "synthetic": lambda options, _: synthetic.measure(
         [name for name in options.table or () if name in synthetic.TABLES],
@@ -258,13 +263,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        for page in (tables.PAGE, games.PAGE, kl.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE):
+        for page in (
+            tables.PAGE,
+            games.PAGE,
+            kl.PAGE,
+            nonsmooth.PAGE,
+            users.PAGE,
+            groups.PAGE,
+            synthetic.PAGE,
+        ):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
         for made in (
             verdicts,
             games.verdicts,
             kl.verdicts,
+            nonsmooth.verdicts,
             users.verdicts,
             groups.verdicts,
             synthetic_tables.verdicts,
