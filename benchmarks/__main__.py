@@ -2,10 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, nonsmooth, users, synthetic, speed,
-eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/);
-`table` renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are
-renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, nonsmooth, users,
+synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
+benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md. Without a command everything is
+measured and the tables are renewed.
 """
 
 import argparse
