@@ -2,10 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, nonsmooth, users,
-synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
-benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md. Without a command everything is
-measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, correlated, kl, nonsmooth,
+users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
+benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside the algorithms.
+Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import (
+    correlated,
     eager,
     games,
     groups,
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
             "vertices",
             "sparse",
             "groups",
+            "correlated",
             "kl",
             "nonsmooth",
             "users",
@@ -225,6 +227,9 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         quick=options.quick,
         data=[name for name in options.data or () if name in sparse.DATA],
     ),
+    "correlated": lambda options, _: correlated.measure(
+        options.shared, seeds=_seeds(options), quick=options.quick
+    ),
     "kl": measure_kl,
     "nonsmooth": lambda options, _: nonsmooth.measure(
         options.shared, seeds=options.seeds or (1 if options.quick else 3), quick=options.quick
@@ -265,6 +270,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "table") and not options.quick:
         for page in (
             tables.PAGE,
+            correlated.PAGE,
             games.PAGE,
             kl.PAGE,
             nonsmooth.PAGE,
@@ -276,6 +282,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.quick:  # the bars are for all training rows
         for made in (
             verdicts,
+            correlated.verdicts,
             games.verdicts,
             kl.verdicts,
             nonsmooth.verdicts,

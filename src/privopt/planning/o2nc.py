@@ -25,6 +25,7 @@ from privopt.planning.goldstein_certificate import CERTIFICATE_SHARE
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import step_length, whole_blocks
+from privopt.planning.stationarity_forecast import task_of, with_method_bounds, with_own_bound
 from privopt.public import Public
 
 STEPS, WINDOW = 300, 20
@@ -141,7 +142,7 @@ def deviation(solver: Any, public: Public) -> float:
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """No prediction of the excess, and notices."""
+    """No prediction of the excess, the bounds on how flat the result is, and notices."""
     if not instance.is_private:
         return Forecast(meaning="the method says how flat its result is", notices=(NOISE_IS_OFF,))
     found = large_delta(instance)
@@ -156,6 +157,30 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "distance and clip of a user-written loss, where not given, are guesses from the number of parameters "
             "and the row bound.",
         )
-    return Forecast(
-        meaning="the method says how flat its result is, not how far it is from a minimum", notices=found
+    return bounded(
+        solver,
+        instance,
+        Forecast(
+            meaning="the method says how flat its result is, not how far it is from a minimum", notices=found
+        ),
     )
+
+
+def bounded(solver: Any, instance: Instance, found: Forecast) -> Forecast:
+    """The forecast with what theorems say: of each method, and of this run where it meets their conditions."""
+    lengths = {"clip": solver.clip, "radius": solver.radius, "distance": solver.distance}
+    found = with_method_bounds(found, instance, **lengths)
+    proved = (
+        solver.mode == "guarantee"
+        and solver.returns == "random"
+        and solver.places == "uniform"
+        and solver.step_size is None
+        and solver.typical == solver.clip
+        and solver.rate is None
+        and solver.blocks == 1
+    )
+    if not proved:
+        return found
+    total, window = whole_blocks(solver.steps, solver.window)
+    task = task_of(instance, **lengths)
+    return with_own_bound(found, task, window=window, blocks=total // window, noise=stddev(solver, instance))
