@@ -248,6 +248,20 @@ def test_budgets_are_spent_whole():
         assert solver.plan(instance).epsilon == pytest.approx(1.0, rel=1e-3)
 
 
+def test_plans_count_evaluations_and_state_the_bounds():
+    problem = Problem.of_values(BlackBox(by_hand, value_range=(0.0, 3.0), scale=1.0), np.zeros(3))
+    public = units_of().public
+    solver = SinglePassO2NC(steps=8, variance_reduction=True, period=4, mode="guarantee")
+    plan = solver.plan(Instance(problem, public, BUDGET))
+    sizes = [12, 2, 2, 2] * 2  # 0.6 of 40 units at two starts
+    assert plan.indicators["evaluations"].value == 2 * 3 * (sum(sizes) + 2 * 6)
+    assert "vacuous at this budget" in plan.indicators["stationarity_bound"].meaning
+    wide = Problem.of_values(BlackBox(by_hand, value_range=(0.0, 3.0), scale=1.0), np.zeros(300))
+    assert any(
+        "along 200 random directions" in note for note in solver.plan(Instance(wide, public, BUDGET)).notices
+    )
+
+
 def test_what_does_not_fit_is_refused_before_data_is_read():
     units = units_of()
     with pytest.raises(ValueError, match="give variance_reduction=True"):
