@@ -237,7 +237,9 @@ def test_a_loop_that_would_feed_too_much_is_refused_before_anything_is_read(monk
     assert all(len(stream.entered) == 0 for stream in curator._streams.values())
 
 
-def test_an_interrupted_loop_leaves_its_items_entered(monkeypatch):
+@pytest.mark.parametrize("block", [0, 3])
+def test_after_an_interrupted_loop_its_stream_answers_no_more(block, monkeypatch):
+    """All its items count as entered and two are: the first block would seem four items away and is two."""
     eagerly(monkeypatch)
     curator = new_curator()
     stream = curator.stream("sums", SUMS, (D,))
@@ -254,8 +256,8 @@ def test_an_interrupted_loop_leaves_its_items_entered(monkeypatch):
     with pytest.raises(KeyboardInterrupt, match="now"):
         curator.iterate(Descent(), state, BLOCKS, feeds={"sums": Feed(stream, blocks)})
     monkeypatch.undo()
-    with double_precision(), pytest.raises(ValueError, match="than the stream was charged for"):
-        stream.ask("add", ClippedGradient(loss=losses.logistic, at=state.params, clip=0.5), on=blocks[3])
+    with double_precision(), pytest.raises(RuntimeError, match="broke off"):
+        stream.ask("add", ClippedGradient(loss=losses.logistic, at=state.params, clip=0.5), on=blocks[block])
 
 
 def test_independent_streams_of_one_step_keep_apart():
@@ -281,3 +283,19 @@ def test_independent_streams_of_one_step_keep_apart():
     assert np.all(quiet.scale == 0.0)
     assert np.all(noisy.scale > 0.0)
     assert not np.allclose(noisy.released, quiet.released)
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_stream_is_fed_under_one_name(engine):
+    """Counted apart, each name would put the same units into items of its own."""
+    curator = new_curator(engine=engine)
+    stream = curator.stream("sums", PrefixSum(strategy=independent(4), noise_multiplier=20.0), (D,))
+    blocks = curator.blocks(BLOCKS)
+
+    def twice(state, release):
+        gradient = ClippedGradient(loss=losses.squared, at=state, clip=0.5)
+        return state - release(gradient, into="a") - release(gradient, into="b")
+
+    feeds = {"a": Feed(stream, blocks), "b": Feed(stream, blocks)}
+    with pytest.raises(ValueError, match="one stream under several names"):
+        curator.iterate(twice, jnp.zeros(D), 2, feeds=feeds)
