@@ -25,9 +25,11 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import banded, independent
+from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.held_mean import HeldMean
 
 N, D, BLOCKS, EPOCHS = 46, 3, 4, 2
 RELATIONS = ("replace-one", "add-or-remove-one")
@@ -299,3 +301,23 @@ def test_a_stream_is_fed_under_one_name(engine):
     feeds = {"a": Feed(stream, blocks), "b": Feed(stream, blocks)}
     with pytest.raises(ValueError, match="one stream under several names"):
         curator.iterate(twice, jnp.zeros(D), 2, feeds=feeds)
+
+
+def test_a_loop_feeds_no_points_that_are_the_sample_of_another_stream():
+    """Their price covers what that stream releases, and takes it to be secret who is in the sample."""
+    tests = TestedSamples(
+        20.0, 1.0, 1.0, reversed=True, bad_event_delta=1e-7, rate=0.5, noise_multiplier=2.0, tests=2
+    )
+    sums = PrefixSum(strategy=independent(1), noise_multiplier=20.0)
+    ledger = Ledger(Budget(1e6, 1e-5), "replace-one", plan=Sequence((tests.event(), sums.event())))
+    curator = LocalCurator(some_units(), ledger, noise=NoiseSource(1))
+    points = ClippedGradient(loss=losses.squared, at=np.zeros(D), clip=0.5)
+    held = curator.hold(points, sample=curator.stream("tests", tests))
+    stream = curator.stream("sums", sums, (D,))
+
+    def step(state, release):
+        mean = HeldMean(held=held, centre=jnp.zeros(D), radius=10.0)
+        return state + release(mean, into="sums")
+
+    with pytest.raises(ValueError, match="secret sample drawn for the tests"):
+        curator.iterate(step, jnp.zeros(D), 1, feeds={"sums": Feed(stream, [curator])})
