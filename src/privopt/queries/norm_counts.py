@@ -62,8 +62,15 @@ class NormCounts(RecordSum):
         return 1.0
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """2 / n, whatever the relation, and rounding."""
-        del sampling
+        """2 / n, whatever the relation, and rounding.
+
+        Raises:
+            ValueError: for a sample, where a count is divided by fewer units.
+        """
+        if not isinstance(sampling, EveryUnit):
+            raise ValueError(
+                "lengths of gradients are counted on all units and cannot be sampled: leave out `sampling`."
+            )
         return 2.0 / public.n + 48.0 * _UNIT_ROUNDOFF
 
     def shape(self, public: Public) -> tuple[int, ...]:
