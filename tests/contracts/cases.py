@@ -50,6 +50,7 @@ from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -238,6 +239,12 @@ EVERY_CASE = (
         "stochastic gradient descent, own loss",
         StochasticGradientDescent(**_SAMPLED),
         Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case(
+        "warm start",
+        WarmStart(inner=GradientDescent(**_FULL), candidates=8, low=0.0, high=3.0),
+        _LOGISTIC,
+        still=None,
     ),
     Case("whitening", Whitening(), _LOGISTIC, still=None),
     Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),

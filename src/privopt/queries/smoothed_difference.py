@@ -17,7 +17,7 @@ from jax.scipy.special import betainc
 from jaxtyping import Array, Float
 
 from privopt.problems.ball import ball_point, lune_points
-from privopt.problems.losses import Loss
+from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import RecordSum, RowForm, Scalar, clip_to_ball, query, static
 from privopt.queries.gradient import record_gradient
