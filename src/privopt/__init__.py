@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from privopt.solvers.phased_sgd import PhasedSGD
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+    from privopt.solvers.single_pass_o2nc import SinglePassO2NC
     from privopt.solvers.snowball_sgd import SnowballSGD
     from privopt.solvers.stationary_selection import select_stationary
     from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from privopt.solvers.svrg import SVRG
     from privopt.solvers.user_federated_averaging import UserFederatedAveraging
     from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+    from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
     from privopt.solvers.vertex_anytime import VertexAnytime
     from privopt.solvers.whitening import Whitening
     from privopt.solvers.worst_group_descent import WorstGroupDescent
@@ -131,6 +133,7 @@ __all__ = [
     "SaddleProblem",
     "SampledDualAveraging",
     "ScheduledGradientDescent",
+    "SinglePassO2NC",
     "SnowballSGD",
     "StochasticGradientDescent",
     "StronglyConvexStages",
@@ -139,6 +142,7 @@ __all__ = [
     "Units",
     "UserFederatedAveraging",
     "VarianceReducedFrankWolfe",
+    "VarianceReducedO2NC",
     "VertexAnytime",
     "Whitening",
     "WorstGroupDescent",
@@ -215,11 +219,13 @@ _HOME = {
     "PhasedGroupSGD": "privopt.solvers.phased_group_sgd",
     "PhasedSGD": "privopt.solvers.phased_sgd",
     "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
+    "SinglePassO2NC": "privopt.solvers.single_pass_o2nc",
     "SnowballSGD": "privopt.solvers.snowball_sgd",
     "StronglyConvexStages": "privopt.solvers.strongly_convex_stages",
     "UserFederatedAveraging": "privopt.solvers.user_federated_averaging",
     "AnytimeMirrorDescent": "privopt.solvers.anytime_mirror_descent",
     "VarianceReducedFrankWolfe": "privopt.solvers.variance_reduced_frank_wolfe",
+    "VarianceReducedO2NC": "privopt.solvers.variance_reduced_o2nc",
     "VertexAnytime": "privopt.solvers.vertex_anytime",
     "Whitening": "privopt.solvers.whitening",
     "WorstGroupDescent": "privopt.solvers.worst_group_descent",

@@ -42,6 +42,7 @@ from privopt.solvers.phased_sgd import PhasedSGD
 from privopt.solvers.private_clip import PrivateClip
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 from privopt.solvers.snowball_sgd import SnowballSGD
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.strongly_convex_stages import StronglyConvexStages
@@ -49,6 +50,7 @@ from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
@@ -82,6 +84,11 @@ def own_loss(params, features, target):
     import jax.numpy as jnp
 
     return jnp.log1p((features @ params - target) ** 2) + 0.1 * jnp.sum(jnp.sin(params))
+
+
+def own_loss_of_two(params, features, target):
+    """The same of two parameters."""
+    return own_loss(params, features[:2], target)
 
 
 _LOGISTIC = Problem(losses.logistic, Ridge(0.1))
@@ -243,7 +250,7 @@ EVERY_CASE = (
     Case(
         "warm start",
         WarmStart(inner=GradientDescent(**_FULL), candidates=8, low=0.0, high=3.0),
-        _LOGISTIC,
+        Problem.from_pytree(own_loss_of_two, np.zeros(2)),
         still=None,
     ),
     Case("whitening", Whitening(), _LOGISTIC, still=None),
@@ -453,6 +460,17 @@ EVERY_CASE = (
     ),
     Case(
         "o2nc, users, parts in turns", O2NC(blocks=4, **_WINDOWS), Problem(losses.quantile(0.5)), by_user=True
+    ),
+    Case("single-pass o2nc", SinglePassO2NC(steps=4, window=2), _LOGISTIC, by_user=True),
+    Case(
+        "single-pass o2nc, changes by lunes, own loss",
+        SinglePassO2NC(steps=4, window=2, variance_reduction=True, period=2, estimate="lune"),
+        Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case(
+        "variance-reduced o2nc",
+        VarianceReducedO2NC(steps=4, window=2, places="uniform", returns="random"),
+        Problem(losses.quantile(0.5)),
     ),
     Case(
         "private clip, o2nc, own loss",

@@ -29,7 +29,7 @@ from privopt.mechanisms.strategies import (
     independent,
     square_root_toeplitz,
 )
-from privopt.planning import descent_defaults, gradient_changes, o2nc
+from privopt.planning import gradient_changes, o2nc
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
@@ -146,9 +146,9 @@ def steps(solver: Any, instance: Instance) -> int:
 
 
 def smoothing(solver: Any, instance: Instance) -> float:
-    """The radius of the ball over which the loss is averaged: a fraction of the distance."""
-    del instance
-    return solver.distance * (REDUCED_SMOOTHING if solver.variance_reduction else SMOOTHING)
+    """The radius of the ball over which the loss is averaged."""
+    share = REDUCED_SMOOTHING if solver.variance_reduction else SMOOTHING
+    return gradient_changes.smoothing(solver, instance, share)
 
 
 def period(solver: Any, instance: Instance) -> int:
@@ -163,12 +163,12 @@ DEFAULTS = {
     "window": o2nc.window,
     "distance": o2nc.distance,
     "radius": lambda solver, instance: solver.distance * o2nc.GUARANTEE_RADIUS,
-    "clip": lambda solver, instance: descent_defaults.default_clip(instance),
+    "smoothing": smoothing,
+    "clip": gradient_changes.clip,
     "typical": o2nc.typical,
     "returns": lambda solver, instance: "last" if solver.mode == "guarantee" else "tail",
     "places": lambda solver, instance: "middle" if solver.variance_reduction else "uniform",
     "estimate": gradient_changes.estimate,
-    "smoothing": smoothing,
     "slope_clip": gradient_changes.slope_clip,
     "period": period,
 }

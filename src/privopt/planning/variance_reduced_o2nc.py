@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.planning import descent_defaults, gradient_changes, o2nc
+from privopt.planning import gradient_changes, o2nc
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
@@ -86,11 +86,11 @@ DEFAULTS = {
     "window": o2nc.window,
     "distance": o2nc.distance,
     "radius": lambda solver, instance: solver.distance * o2nc.GUARANTEE_RADIUS,
-    "clip": lambda solver, instance: descent_defaults.default_clip(instance),
+    "smoothing": lambda solver, instance: gradient_changes.smoothing(solver, instance, SMOOTHING),
+    "clip": gradient_changes.clip,
     "typical": o2nc.typical,
     "returns": lambda solver, instance: "last" if solver.mode == "guarantee" else "tail",
     "estimate": gradient_changes.estimate,
-    "smoothing": lambda solver, instance: solver.distance * SMOOTHING,
     "slope_clip": gradient_changes.slope_clip,
 }
 

@@ -36,6 +36,7 @@ from privopt.solvers.phased_sgd import PhasedSGD
 from privopt.solvers.private_clip import PrivateClip, with_private_clip
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
+from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 from privopt.solvers.snowball_sgd import SnowballSGD
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.solvers.strongly_convex_stages import StronglyConvexStages
@@ -43,6 +44,7 @@ from privopt.solvers.svrg import SVRG
 from privopt.solvers.user_federated_averaging import UserFederatedAveraging
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
+from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.vertex_anytime import VertexAnytime
 from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
@@ -76,6 +78,8 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "kl-proximal-point": KLProximalPoint,
     "dp-spider": DPSpider,
     "o2nc": O2NC,
+    "single-pass-o2nc": SinglePassO2NC,
+    "variance-reduced-o2nc": VarianceReducedO2NC,
     "private-clip": partial(PrivateClip, inner=O2NC()),
     "phased-sgd": PhasedSGD,
     "snowball-sgd": SnowballSGD,
