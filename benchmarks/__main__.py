@@ -2,10 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, users, synthetic, speed,
-eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in benchmarks/results/tmp/);
-`table` renders them into the pages docs/benchmarks*.md. Without a command everything is measured and the tables are
-renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, correlated, kl, own_losses,
+users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
+benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside the algorithms.
+Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import (
+    correlated,
     eager,
     games,
     groups,
@@ -24,6 +25,8 @@ from benchmarks import (
     kl_methods,
     lasso,
     methods,
+    own_losses,
+    own_losses_data,
     paper,
     planned,
     sparse,
@@ -71,7 +74,9 @@ def parser() -> argparse.ArgumentParser:
             "vertices",
             "sparse",
             "groups",
+            "correlated",
             "kl",
+            "own_losses",
             "users",
             "synthetic",
             "speed",
@@ -89,6 +94,7 @@ def parser() -> argparse.ArgumentParser:
                     *DATA,
                     *tables.HELD_OUT,
                     *kl_data.DATA,
+                    *own_losses_data.DATA,
                     *sparse.DATA,
                     *users_data.HELD_OUT,
                     *users_data.OTHER_LOSSES,
@@ -108,7 +114,14 @@ def parser() -> argparse.ArgumentParser:
         "--method",
         nargs="+",
         default=USUAL_METHODS,
-        choices=(methods.PLAIN, *methods.PRIVATE, methods.DESCENT, *kl_methods.METHODS, *users.METHODS),
+        choices=(
+            methods.PLAIN,
+            *methods.PRIVATE,
+            methods.DESCENT,
+            *kl_methods.METHODS,
+            own_losses.TUNED,
+            *users.METHODS,
+        ),
     )
     command.add_argument(
         "--table",
@@ -192,6 +205,22 @@ def measure_kl(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     )
 
 
+def measure_own_losses(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    """Losses of a user's own, in the cells that are asked for."""
+    known = select(read(folder), benchmark="own-losses") if options.resume else []
+    asked = tuple(method for method in options.method if method in own_losses.METHODS)
+    return own_losses.measure(
+        options.shared,
+        seeds=options.seeds,
+        quick=options.quick,
+        data=tuple(name for name in options.data or () if name in own_losses_data.DATA)
+        or own_losses_data.DATA,
+        epsilons=options.epsilon,
+        methods=asked or own_losses.METHODS,
+        done={(one["data"], one["method"], one["epsilon"]) for one in known},
+    )
+
+
 def measure_users(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     """The tables on whole people that are asked for."""
     known = select(read(folder), benchmark="users") if options.resume else []
@@ -223,7 +252,11 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         quick=options.quick,
         data=[name for name in options.data or () if name in sparse.DATA],
     ),
+    "correlated": lambda options, _: correlated.measure(
+        options.shared, seeds=_seeds(options), quick=options.quick
+    ),
     "kl": measure_kl,
+    "own_losses": measure_own_losses,
     "users": measure_users,
     "synthetic": lambda options, _: synthetic.measure(
         [name for name in options.table or () if name in synthetic.TABLES],
@@ -258,13 +291,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
-        for page in (tables.PAGE, games.PAGE, kl.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE):
+        for page in (
+            tables.PAGE,
+            correlated.PAGE,
+            games.PAGE,
+            kl.PAGE,
+            own_losses.PAGE,
+            users.PAGE,
+            groups.PAGE,
+            synthetic.PAGE,
+        ):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
     if not options.quick:  # the bars are for all training rows
         for made in (
             verdicts,
+            correlated.verdicts,
             games.verdicts,
             kl.verdicts,
+            own_losses.verdicts,
             users.verdicts,
             groups.verdicts,
             synthetic_tables.verdicts,

@@ -24,6 +24,7 @@ from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
+from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.frank_wolfe import FrankWolfe
@@ -253,6 +254,21 @@ EVERY_CASE = (
         Problem.from_pytree(own_loss_of_two, np.zeros(2)),
         still=None,
     ),
+    Case("correlated noise", CorrelatedNoiseDescent(epochs=2, blocks=3, clip=0.5), _LOGISTIC, still=None),
+    Case(
+        "correlated noise, in order, l1, one epoch",
+        CorrelatedNoiseDescent(epochs=1, blocks=4, strategy="optimum", in_order=True, returns="last"),
+        Problem(losses.huber(0.5), L1(0.02), L2Ball(0.5)),
+        relations=("replace-one",),
+        still=None,
+    ),
+    Case(
+        "correlated noise, own loss, users",
+        CorrelatedNoiseDescent(epochs=2, blocks=3, clip=0.5),
+        Problem(losses.RecordLoss(own_loss)),
+        still=None,
+        by_user=True,
+    ),
     Case("whitening", Whitening(), _LOGISTIC, still=None),
     Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),
     Case("whitening, squared loss", Whitening(), Problem(losses.squared), still=None),
@@ -478,6 +494,9 @@ EVERY_CASE = (
         Problem(losses.RecordLoss(own_loss)),
         still=None,
     ),
+    Case("o2nc, exact, random window", O2NC(returns="random", **_WINDOWS), Problem(losses.ramp())),
+    Case("o2nc, jitter", O2NC(oracle="jitter", **_WINDOWS), Problem(losses.RecordLoss(own_loss))),
+    Case("o2nc, values", O2NC(oracle="values", directions=3, **_WINDOWS), Problem(losses.softmax(3))),
     Case(
         "private clip, adaptive gradient descent, users",
         PrivateClip(inner=AdaptiveGradientDescent(window=20, most_steps=20)),

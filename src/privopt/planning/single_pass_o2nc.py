@@ -34,6 +34,7 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import longest_move, step_length, whole_blocks
+from privopt.planning.stationarity_forecast import with_method_bounds
 from privopt.public import Public
 
 STEPS = 60
@@ -175,7 +176,7 @@ DEFAULTS = {
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """No prediction of the excess, and notices."""
+    """No prediction of the excess, the bounds on how flat a result may be, and notices."""
     if not instance.is_private:
         return Forecast(meaning="the method says how flat its result is", notices=(NOISE_IS_OFF,))
     found = large_delta(instance)
@@ -193,6 +194,13 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "at this smoothing the gradient can change by as much as its own length in one step, so every step takes a "
             "gradient and none a difference: a larger `smoothing` or a smaller radius would change that.",
         )
-    return Forecast(
-        meaning="the method says how flat its result is, not how far it is from a minimum", notices=found
+    return with_method_bounds(
+        Forecast(
+            meaning="the method says how flat its result is, not how far it is from a minimum", notices=found
+        ),
+        instance,
+        clip=solver.clip,
+        radius=solver.radius,
+        distance=solver.distance,
+        values=solver.estimate == "values",
     )

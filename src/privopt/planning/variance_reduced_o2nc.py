@@ -22,6 +22,7 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import longest_move, step_length, whole_blocks
+from privopt.planning.stationarity_forecast import with_method_bounds
 from privopt.public import Public
 
 SMOOTHING = 1.0 / 16.0  # of the distance
@@ -82,7 +83,7 @@ def step_sizes(
 
 
 DEFAULTS = {
-    "steps": o2nc.steps,
+    "steps": lambda solver, instance: o2nc.STEPS,
     "window": o2nc.window,
     "distance": o2nc.distance,
     "radius": lambda solver, instance: solver.distance * o2nc.GUARANTEE_RADIUS,
@@ -96,7 +97,7 @@ DEFAULTS = {
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """No prediction of the excess, and notices."""
+    """No prediction of the excess, the bounds on how flat a result may be, and notices."""
     meaning = "the method says how flat its result is, not how far it is from a minimum"
     if not instance.is_private:
         return Forecast(meaning=meaning, notices=(NOISE_IS_OFF,))
@@ -108,7 +109,17 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "the noise of a window of steps is more than ten times the clip: the steps say next to nothing. More "
             "units, a larger epsilon or fewer parameters would help.",
         )
-    return Forecast(
-        meaning=meaning,
-        notices=(*found, "without variance reduction (o2nc) the noise of a window of steps is never larger."),
+    return with_method_bounds(
+        Forecast(
+            meaning=meaning,
+            notices=(
+                *found,
+                "without variance reduction (o2nc) the noise of a window of steps is never larger.",
+            ),
+        ),
+        instance,
+        clip=solver.clip,
+        radius=solver.radius,
+        distance=solver.distance,
+        values=solver.estimate == "values",
     )
