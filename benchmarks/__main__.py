@@ -2,10 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, kl, own_losses, users,
-synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
-benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md. Without a command everything is
-measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, correlated, kl, own_losses,
+users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
+benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside the algorithms.
+Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import (
+    correlated,
     eager,
     games,
     groups,
@@ -73,6 +74,7 @@ def parser() -> argparse.ArgumentParser:
             "vertices",
             "sparse",
             "groups",
+            "correlated",
             "kl",
             "own_losses",
             "users",
@@ -250,6 +252,9 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         quick=options.quick,
         data=[name for name in options.data or () if name in sparse.DATA],
     ),
+    "correlated": lambda options, _: correlated.measure(
+        options.shared, seeds=_seeds(options), quick=options.quick
+    ),
     "kl": measure_kl,
     "own_losses": measure_own_losses,
     "users": measure_users,
@@ -288,6 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.what in ("all", "table") and not options.quick:
         for page in (
             tables.PAGE,
+            correlated.PAGE,
             games.PAGE,
             kl.PAGE,
             own_losses.PAGE,
@@ -299,6 +305,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not options.quick:  # the bars are for all training rows
         for made in (
             verdicts,
+            correlated.verdicts,
             games.verdicts,
             kl.verdicts,
             own_losses.verdicts,

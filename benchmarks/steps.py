@@ -57,8 +57,8 @@ class Table:
 def measure(shared: Path, *, seeds: int, quick: bool) -> Iterator[Record]:
     """One record a table and epsilon."""
     for name in ("compas", "german") if quick else TABLES:
-        table = _table(name, shared)
-        best = _optimal_loss(table)
+        table = open_table(name, shared)
+        best = optimal_loss(table)
         limits = MNIST if name == "mnist" else {}
         units = Units.from_arrays(
             table.rows, table.codes, row_bound=1.0 + 2.0**-20, classes=list(range(table.classes))
@@ -78,7 +78,7 @@ def measure(shared: Path, *, seeds: int, quick: bool) -> Iterator[Record]:
                     minimize(problem, units, budget=budget, solver=Whitening(inner=inner), random_state=seed)
                     for seed in range(limits.get("seeds", seeds))
                 ]
-                runs[steps] = [_loss(table, np.asarray(fit.params)) - best for fit in fits]
+                runs[steps] = [loss_of(table, np.asarray(fit.params)) - best for fit in fits]
             means = {steps: statistics.fmean(excess) for steps, excess in runs.items()}
             chosen = min(means, key=lambda steps: means[steps])
             yield {
@@ -100,22 +100,24 @@ def measure(shared: Path, *, seeds: int, quick: bool) -> Iterator[Record]:
             }
 
 
-def _table(name: str, shared: Path) -> Table:
+def open_table(name: str, shared: Path) -> Table:
+    """A table made binary, MNIST as it is."""
     features, codes, *_ = load(name, shared, target=TARGETS.get(name), train=ROWS.get(name))
     rows = unit_rows(features)
     codes = codes if name == "mnist" else (codes > 0).astype(np.int64)
     return Table(rows=rows, codes=codes, classes=int(codes.max()) + 1)
 
 
-def _loss(table: Table, weights: NDArray[np.float64]) -> float:
+def loss_of(table: Table, weights: NDArray[np.float64]) -> float:
+    """The mean loss on all rows."""
     scores = np.asarray(table.rows @ weights)
     return mean_loss(scores[:, None] if scores.ndim == 1 else scores, table.codes)
 
 
-def _optimal_loss(table: Table) -> float:
+def optimal_loss(table: Table) -> float:
     """The least mean loss, with a tiny ridge so that there is one."""
     options = {"maxiter": 60 if table.classes > 2 else 500, "maxcor": 20}
-    return _loss(table, minimised(table.rows, table.codes, table.classes, TINY_PENALTY, **options).x)
+    return loss_of(table, minimised(table.rows, table.codes, table.classes, TINY_PENALTY, **options).x)
 
 
 def table_rows(records: Sequence[Record]) -> list[list[str]]:

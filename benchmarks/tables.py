@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks import (
+    correlated,
     games,
     groups,
     kl,
@@ -175,6 +176,9 @@ def render(records: Sequence[Record], page: str) -> str:
         "sparse": lambda: table(sparse.HEAD, sparse.table_rows(records)),
         "groups-bars": lambda: bars(groups.verdicts(records)),
         "groups": lambda: table(groups.HEAD, groups.table_rows(records)),
+        "correlated-bars": lambda: bars(correlated.verdicts(records)),
+        "correlated": lambda: table(*correlated.rows(records)),
+        "correlated-noise": lambda: table(*correlated.noise_rows(records)),
         "kl-bars": lambda: bars(kl.verdicts(records)),
         "kl": lambda: table(kl.HEAD, kl.table_rows(records)),
         "kl-worse": lambda: table(kl.WORSE_HEAD, kl.worse_rows(records)),

@@ -5,6 +5,7 @@ documentation's code blocks run under the same rules.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
@@ -21,6 +22,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
+MOST_MAPS = 40_000  # Linux allows a process 65,530
 
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
 hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None)
@@ -48,3 +50,14 @@ def shared_data() -> Path:
     if not (SHARED_DATA / "schema.json").exists():
         pytest.skip("the shared data sets do not stand beside this checkout")
     return SHARED_DATA
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs() -> Iterator[None]:
+    """Forget compiled programs before they fill the system's table of memory maps: the compiler crashes at its end."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+        import jax
+
+        jax.clear_caches()

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
     from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
     from privopt.solvers.continuous_spider import ContinuousSpider
+    from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
     from privopt.solvers.curvature_probe import CurvatureProbe
     from privopt.solvers.dp_spider import DPSpider
     from privopt.solvers.frank_wolfe import FrankWolfe
@@ -97,6 +98,7 @@ __all__ = [
     "BoostedSaddle",
     "Budget",
     "ContinuousSpider",
+    "CorrelatedNoiseDescent",
     "CurvatureProbe",
     "DPSpider",
     "DoubleNoiseNewton",
@@ -172,6 +174,7 @@ _HOME = {
     "BlackBox": "privopt.problems.black_box",
     "Budget": "privopt.ledger.amounts",
     "ContinuousSpider": "privopt.solvers.continuous_spider",
+    "CorrelatedNoiseDescent": "privopt.solvers.correlated_noise_descent",
     "CurvatureProbe": "privopt.solvers.curvature_probe",
     "DPSpider": "privopt.solvers.dp_spider",
     "DoubleNoiseNewton": "privopt.solvers.newton",

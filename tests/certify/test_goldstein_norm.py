@@ -6,6 +6,7 @@ import pytest
 
 from privopt import GroupedLoss, Problem, certify, constraints, losses, regularisers
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import RecordLoss
 
 
@@ -72,10 +73,6 @@ def reference_records():
     return rows / np.linalg.norm(rows, axis=1, keepdims=True), 1.5 * np.abs(np.sin(np.arange(1, 41)))
 
 
-class OfValues(RecordLoss):
-    """A loss that says nothing of its gradient."""
-
-
 def relu_distance(params, features, target):
     return jnp.abs(jnp.maximum(features @ params, 0.0) - target)
 
@@ -104,6 +101,19 @@ def test_a_generalised_linear_loss_with_a_penalty_has_the_gradient_of_its_object
             for sign in (-1, 1)
         )
     assert (above - below) / 2e-5 == pytest.approx(found.norm, rel=1e-3)
+
+
+def test_parameters_of_a_loss_of_ones_own_may_be_a_pytree():
+    def loss(params, features, target):
+        return relu_distance(params["slopes"] + params["shift"], features, target)
+
+    rows, targets = reference_records()
+    start = {"slopes": np.array([0.3, -0.2, 0.4]), "shift": np.array(0.1)}
+    problem = Problem.from_pytree(loss, start)
+    found = certify.goldstein(problem, start, radius=0.1, X=rows, y=targets)
+    flat = np.asarray(problem.layout.ravel(start))
+    assert found.points.shape[1:] == (4,)
+    assert found.norm == certify.goldstein(problem, flat, radius=0.1, X=rows, y=targets).norm
 
 
 def test_from_values_it_is_an_estimate_and_called_one():
@@ -152,12 +162,13 @@ def test_what_cannot_be_certified_is_refused_with_the_way_out():
     with pytest.raises(ValueError, match=r"got \(40, 3\) and \(3,\)"):
         certify.goldstein(squared, np.zeros(3), radius=1.0, X=rows, y=targets[:3])
     ball = Problem(losses.squared, constraint=constraints.L2Ball(1.0))
+    box = Problem(BlackBox(relu_distance, value_range=(0.0, 9.0), scale=1.0))
     groups = Problem(GroupedLoss(losses.logistic, 2, (0.5, 0.5)))
     with pytest.raises(ValueError, match="constraint set"):
         certify.goldstein(ball, np.zeros(3), radius=1.0, X=rows, y=targets)
     with pytest.raises(ValueError, match="worst of several groups"):
         certify.goldstein(groups, np.zeros(3), radius=1.0, X=rows, y=targets)
     with pytest.raises(TypeError, match="goldstein_of_values"):
-        certify.goldstein(Problem(OfValues(relu_distance)), np.zeros(3), radius=1.0, X=rows, y=targets)
+        certify.goldstein(box, np.zeros(3), radius=1.0, X=rows, y=targets)
     with pytest.raises(ValueError, match="blocks must be at least 1"):
         certify.goldstein_of_values(length, [1.0], radius=1.0, blocks=0)

@@ -24,6 +24,7 @@ from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
+from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.frank_wolfe import FrankWolfe
@@ -240,6 +241,21 @@ EVERY_CASE = (
         "stochastic gradient descent, own loss",
         StochasticGradientDescent(**_SAMPLED),
         Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case("correlated noise", CorrelatedNoiseDescent(epochs=2, blocks=3, clip=0.5), _LOGISTIC, still=None),
+    Case(
+        "correlated noise, in order, l1, one epoch",
+        CorrelatedNoiseDescent(epochs=1, blocks=4, strategy="optimum", in_order=True, returns="last"),
+        Problem(losses.huber(0.5), L1(0.02), L2Ball(0.5)),
+        relations=("replace-one",),
+        still=None,
+    ),
+    Case(
+        "correlated noise, own loss, users",
+        CorrelatedNoiseDescent(epochs=2, blocks=3, clip=0.5),
+        Problem(losses.RecordLoss(own_loss)),
+        still=None,
+        by_user=True,
     ),
     Case("whitening", Whitening(), _LOGISTIC, still=None),
     Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),

@@ -47,6 +47,7 @@ from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
 from privopt.queries.payoff_slope import PayoffSlope
 from privopt.queries.perturbed_minimiser import PerturbedMinimiser
+from privopt.queries.placed_values import PlacedValueDifference, PlacedValueGradient
 from privopt.queries.player_gradient import PlayerGradient, PlayerSlope
 from privopt.queries.polytope_scores import PolytopeScores
 from privopt.queries.query_means import QueryMeans
@@ -355,6 +356,15 @@ EVERY_QUERY: dict[str, Query] = {
     ),
     "value gradient, black box": ValueGradient(
         loss=BOX, at=FAR, directions=HADAMARD, smoothing=0.3, clip=0.4
+    ),
+    "value gradient in parameters": PlacedValueGradient(
+        loss=SQUARED, at=AT, directions=np.eye(D)[:3], smoothing=0.1, clip=0.4
+    ),
+    "value gradient in parameters, rows that stretch": PlacedValueGradient(
+        loss=OWN, at=AT, directions=np.ones((3, D)), smoothing=0.1, clip=0.4
+    ),
+    "value difference in parameters": PlacedValueDifference(
+        loss=BOX, at=AT / 2.0, anchor=BEFORE / 2.0, directions=np.eye(D), smoothing=0.1, slope_clip=0.4
     ),
     "value difference": ValueDifference(
         loss=SQUARED, at=AT, anchor=BEFORE, directions=HADAMARD, smoothing=0.2, slope_clip=0.3

@@ -323,3 +323,21 @@ def test_without_noise_every_answer_is_stated_to_have_none():
     silent = PrefixSum(strategy=independent(1), noise_multiplier=0.0)
     curator.stream("silent", silent, (D,)).ask("add", gradient())
     assert float(curator.transcript[-1].scale[0]) == 0.0
+
+
+def test_a_stream_whose_answer_broke_off_answers_no_more(monkeypatch):
+    """The item is in the prefix already, and its block would be taken for one that never entered."""
+    stream, entered = (curator := new_curator()).stream("sums", SUMS, (D,)), PrefixSum.add
+
+    def interrupted(self, *arguments, **others):
+        entered(self, *arguments, **others)
+        raise KeyboardInterrupt("by the user")
+
+    first, second = curator.blocks(2)
+    monkeypatch.setattr(PrefixSum, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="by the user"):
+        stream.ask("add", gradient(), on=first)
+    monkeypatch.undo()
+    for block in (first, second):
+        with pytest.raises(RuntimeError, match="broke off"):
+            stream.ask("add", gradient(), on=block)

@@ -222,6 +222,17 @@ def test_a_strategy_that_privacy_does_not_hold_for_is_refused(strategy: Any, mes
         PrefixSum(strategy=strategy, noise_multiplier=1.0)
 
 
+def test_a_strategy_whose_noise_swallows_the_items_is_refused() -> None:
+    """At 1e19 the second sum is a multiple of 1024 or so: which one it is shows an item that the noise would hide."""
+    for strategy in ([[1e-19, 0.0], [0.5, 0.5]], Banded(np.array([[1e-19, 0.5], [0.5, 0.0]]))):
+        with pytest.raises(ValueError, match="lost to rounding"):
+            PrefixSum(strategy=strategy, noise_multiplier=1.0)  # type: ignore[arg-type]
+    vanishing = np.tril(np.full((40, 40), 0.1))
+    np.fill_diagonal(vanishing, 1e-200)  # what comes after a few items is no number
+    with pytest.raises(ValueError, match="lost to rounding"):
+        PrefixSum(strategy=vanishing, noise_multiplier=1.0)
+
+
 def test_a_strategy_of_too_large_a_sensitivity_for_its_participation_is_refused() -> None:
     twice = Participation(separation=3, most=2)
     with pytest.raises(ValueError, match="sensitivity must be at most 1 under Participation"):

@@ -9,7 +9,6 @@ from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning.goldstein_bounds import (
     METHODS,
     StationarityTask,
-    evaluations,
     method_findings,
     plain_bound,
     plan_bound,
@@ -26,7 +25,6 @@ def task(n, d, mu=MU, **changes):
 def test_the_reference_values_come_out():
     assert pytest.approx(0.236704380663, abs=1e-12) == MU
     assert plain_bound(task(100_000, 10), window=400, blocks=50) == pytest.approx(0.111985700017, abs=1e-11)
-    assert evaluations(n=2000, directions=8, steps=100) == 3_200_000
 
 
 # Predictions as printed: plain, plain single-pass, variance-reduced, the same in a single pass, Zhang et al.

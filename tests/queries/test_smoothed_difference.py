@@ -18,6 +18,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.ball import first_coordinate_cdf, moved_share
+from privopt.queries.gradient_difference import ClippedGradientDifference
 from privopt.queries.smoothed_difference import (
     LuneDifference,
     SmoothedDifference,
@@ -181,3 +182,31 @@ def test_a_pair_attains_the_sensitivity_of_lunes(relation):
     )
     moved, _ = audited(left, right, relation, query)
     assert 1.0 - 1e-8 < moved <= 1.0
+
+
+def beyond(params, features, target):
+    """Its gradient is the row at points above the target, and nothing below."""
+    return features[0] * jnp.where(params[0] > target, params[0], 0.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **common: LuneDifference(smoothing=0.0, **common),
+        pytest.param(lambda **common: LuneDifference(smoothing=1e-160, **common), marks=pytest.mark.audit),
+        pytest.param(
+            lambda **common: TranslatedDifference(smoothing=0.0, slope_clip=np.inf, **common),
+            marks=pytest.mark.audit,
+        ),
+        lambda clip, **common: ClippedGradientDifference(gradient_clip=clip, slope_clip=np.inf, **common),
+    ],
+    ids=["lune", "small lune", "translation", "difference"],
+)
+def test_a_distance_whose_square_vanishes_is_none_in_the_clip_as_in_the_sensitivity(make):
+    """The root of a square of one number is its size in a compiled program, where nothing vanishes."""
+    query = make(loss=losses.RecordLoss(beyond), at=np.array([1e-160]), anchor=np.zeros(1), clip=1.0)
+    left, right = (
+        Units.from_arrays(row * np.ones((6, 1)), np.full(6, 5e-161), row_bound=1.0, storage="float64")
+        for row in (1.0, -1.0)
+    )
+    assert released_from(left, query) == released_from(right, query)

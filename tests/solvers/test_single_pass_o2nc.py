@@ -26,6 +26,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning import single_pass_o2nc as planning
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
 from privopt.problems.problem import Problem
 from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 
@@ -214,6 +215,29 @@ def test_changes_are_clipped_by_the_distance_that_was_released():
     assert np.all(sensitivities[later] <= longest * (1 + 1e-9))
     assert np.std(sensitivities[later]) > 0
     np.testing.assert_allclose(sensitivities[~later], 2.0 / sizes[0], rtol=1e-9)
+
+
+def by_hand(params, features, target):
+    """The loss of the reference as a black box: a Python function of one record."""
+    return abs(max(float(features @ params), 0.0) - target)
+
+
+@pytest.mark.parametrize("reduced", [True, False])
+def test_losses_known_by_their_values(reduced):
+    rows, targets = reference_rows()
+    problem = Problem.of_values(BlackBox(by_hand, value_range=(0.0, 3.0), scale=1.0), np.zeros(3))
+    other = rows.copy()
+    other[7] = np.nan
+    left, right = (Units.from_arrays(x, targets, row_bound=1.0 + 1e-6) for x in (rows, other))
+    solver = SinglePassO2NC(
+        steps=4, window=2, variance_reduction=reduced, distance=0.3, clip=0.5, noise_multiplier=0.5
+    ).filled(Instance(problem, left.public, BUDGET))
+    assert solver.estimate == "values"
+    assert solver.period == (4 if reduced else 1)
+    result = run(solver, left, NoiseSource(3), problem)
+    program = lambda curator: solver.solve(curator, problem)  # noqa: E731
+    assert_replays(program, result, left.public)
+    assert largest_move(program, left, right, plan=solver.event(left.public)) <= 1.0
 
 
 def test_budgets_are_spent_whole():

@@ -63,6 +63,9 @@ class ExactCurator(Dataless):
     def _iterate_compiled(self, step, state, times, slots):
         return self._iterate_eagerly(step, state, times, slots)
 
+    def _draw_public_seed(self, name):
+        return 0
+
     def _open_stream(self, name, mechanism, shape):
         raise TypeError(f"no formula for {name}.")
 

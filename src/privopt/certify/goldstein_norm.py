@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
@@ -64,7 +65,7 @@ class GoldsteinNorm:
 
 def goldstein(
     function: Gradient | Problem,
-    x: ArrayLike,
+    x: Any,
     *,
     radius: float,
     X: ArrayLike | None = None,
@@ -84,7 +85,7 @@ def goldstein(
     Args:
         function: the gradient of F, a point to an array of its shape, differentiable almost everywhere; or a problem,
             whose F is the mean loss over the records of `X` and `y` plus the penalty.
-        x: the point, an array of any shape.
+        x: the point, an array of any shape; or a pytree of parameters like that of the problem's loss.
         radius: of the ball, positive.
         X: records of a problem, (n, d), as the loss takes them: nothing is shortened or scaled here.
         y: their targets, (n,).
@@ -103,7 +104,7 @@ def goldstein(
         Goldstein 1977; the search in the manner of Lin, Zheng, Jordan 2022 is ours.
     """
     with double_precision():
-        at = np.asarray(x, np.float64)
+        at = _as_array(function, x)
         batch, value = _as_batch(function, at, X, y, value)
         found = search(batch, at.ravel(), radius=radius, seed=seed, rounds=rounds, tolerance=tolerance)
         points, weights, gradients = found
@@ -208,6 +209,17 @@ def _checked(slopes: Any, points: NDArray[np.float64]) -> NDArray[np.float64]:
             "differentiable almost everywhere within the radius."
         )
     return rows
+
+
+def _as_array(function: Gradient | Problem, x: Any) -> NDArray[np.float64]:
+    """The point as an array; a pytree of parameters as a flat vector."""
+    if (
+        isinstance(function, Problem)
+        and function.layout is not None
+        and not isinstance(x, np.ndarray | jax.Array)
+    ):
+        return np.asarray(function.ravel(x), np.float64)
+    return np.asarray(x, np.float64)
 
 
 def _as_batch(

@@ -78,11 +78,14 @@ class Audit(Curator):
     def _same_units(self, ledger: Payer) -> "Audit":
         return self._pair(self._left.same_units(ledger), self._right.same_units(self._right.ledger), ledger)
 
-    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
         """The same positions on both sides, of whichever has more units."""
         sides = (self._left, self._right)
         private_count = max(side.private_engine.private_count for side in sides)
-        parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=private_count)
+        generator = None if in_order else self._noise.units_generator
+        parts = block_assignment(self.public, sizes, generator, private_count=private_count)
         return [
             self._pair(
                 self._left.some_units(private_positions, size, ledger),

@@ -18,7 +18,7 @@ from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, HiddenMean, OpenStream, Stream, StreamRequest, points_for
 from privopt.curator.streams import StreamKeeper
 from privopt.curator.transcript import FilterMark, PublicDraw, Release, Transcript
-from privopt.data.blocks import Block, block_sizes
+from privopt.data.blocks import Block, block_sizes, require_order
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent, Repeated
 from privopt.ledger.events import Sequence as EventSequence
@@ -244,18 +244,24 @@ class Curator(StreamKeeper):
             curator.under = FilterMark(self.transcript.next_filter(), event, len(self.lineage))
         return curator
 
-    def blocks(self, sizes: int | Sequence[int]) -> list["Curator"]:
-        """Split the units at random into disjoint blocks; the dearest block is what is charged.
+    def blocks(self, sizes: int | Sequence[int], *, in_order: bool = False) -> list["Curator"]:
+        """Split the units into disjoint blocks, at random or as they came; the dearest block is what is charged.
 
         A declared plan names them as `Parallel`, in order; a block that only feeds a stream has the branch `NoEvent()`.
 
         Args:
             sizes: how many blocks of equal size, or the public size of each, see `blocks.block_assignment`.
+            in_order: cut the records in the order in which they were given, such as that of their arrival, in place of
+                a random one. Under replace-one only: where a record leaves, all later ones would change their places.
+        Raises:
+            ValueError: the units have no order that is public.
         """
         public_sizes = block_sizes(self.public, sizes)
+        if in_order:
+            require_order(self.public)
         ledgers = self.ledger.parallel(len(public_sizes))
         cut = self.transcript.next_cut()
-        curators = self._disjoint_units(public_sizes, ledgers)
+        curators = self._disjoint_units(public_sizes, ledgers, in_order)
         for index, curator in enumerate(curators):
             curator.lineage = (*self.lineage, Block(cut, index, len(curators)))
             curator.under, curator.cut_from = self.under, self
@@ -280,7 +286,9 @@ class Curator(StreamKeeper):
         """A curator on the same units with another ledger."""
 
     @abc.abstractmethod
-    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list["Curator"]:
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list["Curator"]:
         """Curators on disjoint blocks of the units, of these public sizes, each with its ledger."""
 
     @abc.abstractmethod

@@ -28,7 +28,10 @@ class Dataless(Curator):
     def _same_units(self, ledger: Payer) -> Curator:
         return self._child(self.public, ledger)
 
-    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
+        del in_order
         return [
             self._child(self.public.block(size), ledger) for size, ledger in zip(sizes, ledgers, strict=True)
         ]

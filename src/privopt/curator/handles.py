@@ -199,16 +199,17 @@ class OpenStream(HiddenState):
         sample: of tested samples, which sample it is at.
     Privacy:
         A forked child has a copy of the state, the noise included. What both released from it would share that noise,
-        so only the process that opened the stream is answered.
+        so only the process that opened the stream is answered. After an answer that broke off, other than by a refusal,
+        nobody is: an item may have entered the state and not the record of who is in it.
     """
 
-    __slots__ = ("_process", "_turn", "entered", "sample", "scales", "state")
+    __slots__ = ("_broken", "_process", "_turn", "entered", "sample", "scales", "state")
 
     def __init__(self, state: HiddenState | None, scales: AnswerScales | None = None) -> None:
         self.state, self.scales = state, scales
         self.entered = Entered()
         self.sample = SampleTurn()
-        self._turn, self._process = threading.Lock(), os.getpid()
+        self._turn, self._process, self._broken = threading.Lock(), os.getpid(), False
 
     def __enter__(self) -> None:
         if os.getpid() != self._process:
@@ -217,8 +218,14 @@ class OpenStream(HiddenState):
                 "that opened it, or open, and pay for, another."
             )
         self._turn.acquire()
+        if self._broken:
+            self._turn.release()
+            raise RuntimeError(
+                "an answer of this stream broke off, so it is not known what has entered: open, and pay for, another."
+            )
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        self._broken = kind is not None and not issubclass(kind, ValueError | RuntimeError)  # refusals
         self._turn.release()
 
 

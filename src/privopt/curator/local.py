@@ -187,9 +187,12 @@ class LocalCurator(Curator):
     def _same_units(self, ledger: Payer) -> Curator:
         return self.same_units(ledger)
 
-    def _disjoint_units(self, sizes: Sequence[int], ledgers: Sequence[Payer]) -> list[Curator]:
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
         private_count = self.private_engine.private_count
-        parts = block_assignment(self.public, sizes, self._noise.units_generator, private_count=private_count)
+        generator = None if in_order else self._noise.units_generator
+        parts = block_assignment(self.public, sizes, generator, private_count=private_count)
         return [
             self.some_units(private_positions, size, ledger)
             for (private_positions, size), ledger in zip(parts, ledgers, strict=True)

@@ -31,32 +31,47 @@ def block_sizes(public: Public, sizes: int | Sequence[int]) -> list[int]:
 
 
 def block_assignment(
-    public: Public, sizes: int | Sequence[int], generator: np.random.Generator, *, private_count: int
+    public: Public, sizes: int | Sequence[int], generator: np.random.Generator | None, *, private_count: int
 ) -> list[tuple[NDArray[np.int64], int]]:
     """Assign unit positions to disjoint blocks, without looking at the units.
 
     Args:
         public: the public side of the data that is cut.
         sizes: how many blocks of equal size, or the public size of each; units that are left over are in none.
-        generator: the secret stream for units.
+        generator: the secret stream for units; None cuts them in the order in which they are stored.
         private_count: how many units are there; asked under add-or-remove-one only.
     Returns:
         One (positions, public size) pair a block; the size is what the block's means divide by.
     Privacy:
-        Under replace-one the blocks are slices of a random permutation of the positions: the replaced unit stays in
-        its block. Under add-or-remove-one each unit has a draw of its own and joins a block with probability
-        size / n: adding a unit moves no other. In a block of a block the units are those that earlier draws put there,
-        so the same holds at every depth.
+        Under replace-one the blocks are slices of a random permutation of the positions, or of the positions as they
+        are: the replaced unit stays in its block. Under add-or-remove-one each unit has a draw of its own and joins a
+        block with probability size / n: adding a unit moves no other. In a block of a block the units are those that
+        earlier draws put there, so the same holds at every depth.
     Raises:
-        ValueError: a block of fewer than two units, or more units than there are.
+        ValueError: a block of fewer than two units, or more units than there are; or units without a public order.
     """
     shares, sizes = _shares_and_sizes(public, sizes)
-    if public.relation is Relation.ADD_OR_REMOVE_ONE:
+    if generator is None:
+        require_order(public)
+    elif public.relation is Relation.ADD_OR_REMOVE_ONE:
         block = np.searchsorted(np.cumsum(shares), generator.random(private_count), side="right")
         return [(np.flatnonzero(block == b), size) for b, size in enumerate(sizes)]
     edges = np.concatenate(([0], np.cumsum(sizes)))
-    order = generator.permutation(public.n)
+    order = np.arange(public.n) if generator is None else generator.permutation(public.n)
     return [(np.sort(order[edges[b] : edges[b + 1]]), size) for b, size in enumerate(sizes)]
+
+
+def require_order(public: Public) -> None:
+    """Refuse to cut units in the order in which they are stored, where that tells of the data.
+
+    Raises:
+        ValueError: units come and go, or they are users, whose place follows from their records.
+    """
+    if public.relation is not Relation.REPLACE_ONE or public.unit != "record":
+        raise ValueError(
+            "blocks in order need records under replace-one: where a record may be absent, or units are users, a place "
+            "in the order depends on the data. Cut at random (in_order=False)."
+        )
 
 
 def _shares_and_sizes(public: Public, sizes: int | Sequence[int]) -> tuple[list[float], list[int]]:

@@ -25,10 +25,12 @@ from privopt.mechanisms.base import (
     checked_sensitivity,
     host_release,
 )
-from privopt.mechanisms.correlated_noise import PrefixScales, SolvedRows
+from privopt.mechanisms.correlated_noise import PrefixScales, SolvedRows, largest_noise
 from privopt.mechanisms.noise import Noise, Shape
 from privopt.mechanisms.participation import ONCE, Participation, participation_sensitivity
 from privopt.mechanisms.strategies import Banded, Strategy
+
+MOST_NOISE = 1e6  # on an item over its sensitivity and the multiplier: rounded in float64 at 1e-10 of it
 
 
 class PrefixSumState(HiddenState):
@@ -63,7 +65,8 @@ class PrefixSum(StreamMechanism):
         l2 norm. The stream is a fixed function of C u + Z / mu with u_j = item_j / s_j. C is lower triangular, so given
         the earlier releases row t of C u moves by sum_j C_tj Delta u_j, a function of the past, even if items and
         sensitivities were chosen from it. The squares of these add up to at most the squared sensitivity of C, at most
-        1: the whole stream is one Gaussian release, mu-GDP. There is no amplification by sampling.
+        1: the whole stream is one Gaussian release, mu-GDP. There is no amplification by sampling. An item is rounded
+        as coarsely as the noise that it gets, which later noise takes back: so that noise is limited by `MOST_NOISE`.
     Source:
         Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1 (adaptive streams); Choquette-Choo, McMahan, Rush,
         Thakurta 2023 (units in several items); Kornowski, Liu, Talwar 2024, Algorithm 1, where the printed tree
@@ -81,6 +84,13 @@ class PrefixSum(StreamMechanism):
     def __post_init__(self) -> None:
         check_multiplier(self.noise_multiplier)
         object.__setattr__(self, "strategy", _checked_strategy(self.strategy))
+        largest = largest_noise(self.strategy)
+        if not largest <= MOST_NOISE:
+            raise ValueError(
+                f"the noise on single items of this strategy is {largest:.3g} times that of an independent one, and "
+                "what is left of it in the sums would be lost to rounding, an item with it: take a strategy of "
+                "`strategies`, or larger entries on the diagonal."
+            )
         sensitivity = participation_sensitivity(self.strategy, self.participation)
         if sensitivity > 1 + 1e-12:
             what = (

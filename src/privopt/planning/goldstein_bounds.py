@@ -262,11 +262,6 @@ def method_findings(
     }
 
 
-def evaluations(*, n: int, directions: int, steps: int) -> int:
-    """2 k T n: values of the loss that a run by values asks for, k directions each way of each unit in each step."""
-    return 2 * directions * steps * n
-
-
 @dataclass(frozen=True)
 class _Settings:
     """Settings of a method, arrays that broadcast: M, K, S, share of fresh gradients, alpha_s."""

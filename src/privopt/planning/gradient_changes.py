@@ -17,13 +17,16 @@ Source:
 import math
 from typing import Any, Literal
 
+from privopt.planning import descent_defaults
 from privopt.planning.instance import Instance
 from privopt.problems.ball import moved_share
+from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
 from privopt.problems.losses import Loss, RecordLoss
 
 Estimate = Literal["plain", "exact", "lune", "translate", "values"]
 SMOOTHED_SLOPE = 0.3  # H over sqrt(p) C / smoothing: unit differences are far shorter than the worst case
+VALUE_SMOOTHING = 0.1  # in scales of a black box
 MOST_DIRECTIONS = 200  # of one value estimate
 
 
@@ -46,6 +49,21 @@ def estimate(solver: Any, instance: Instance) -> Estimate:
     if isinstance(loss, GLMLoss):
         return "exact" if loss.outputs == 1 else "translate"
     return "translate" if isinstance(loss, RecordLoss) else "values"
+
+
+def smoothing(solver: Any, instance: Instance, share: float) -> float:
+    """The radius of the ball: a share of the distance, and a tenth of the scales of a black box."""
+    if isinstance(instance.problem.loss, BlackBox):
+        return VALUE_SMOOTHING
+    return share * solver.distance
+
+
+def clip(solver: Any, instance: Instance) -> float:
+    """C: what descent takes; of a black box no more than its range over the ball allows along one direction."""
+    usual, loss = descent_defaults.default_clip(instance), instance.problem.loss
+    if isinstance(loss, BlackBox) and instance.is_private:
+        return min(usual, (loss.high - loss.low) / (2.0 * solver.smoothing))
+    return usual
 
 
 def slope_clip(solver: Any, instance: Instance) -> float:

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
 from privopt.planning.goldstein_bounds import Oracle as BoundedOracle
-from privopt.planning.goldstein_bounds import StationarityTask, method_findings, plan_bound
 from privopt.planning.goldstein_certificate import CERTIFICATE_SHARE
 from privopt.planning.gradient_changes import MOST_DIRECTIONS
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import step_length, whole_blocks
-from privopt.planning.plan import Bound, Finding
+from privopt.planning.plan import Finding
+from privopt.planning.stationarity_forecast import task_of, with_method_bounds, with_own_bound
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, Loss, RecordLoss
 from privopt.problems.problem import Problem
@@ -231,29 +231,11 @@ def deviation(solver: Any, public: Public) -> float:
     return solver.noise_multiplier * public.relation.factor * solver.clip / units
 
 
-def stationarity_task(solver: Any, instance: Instance) -> StationarityTask | None:
-    """What the theorem's bound depends on; None without noise, or where nothing bounds the objective at the start."""
-    drop = instance.loss_at_zero
-    if drop is None or not instance.is_private or math.isinf(solver.clip):
-        return None
-    public = instance.public
-    return StationarityTask(
-        n=public.n,
-        d=instance.parameters,
-        mu=instance.mu,
-        lipschitz=min(solver.clip, instance.gradient_bound),
-        drop=drop,
-        radius=solver.radius + solver.smoothing,
-        factor=public.relation.factor,
-    )
-
-
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """Evaluations of a black box, the bound of the guarantee mode, and notices; no prediction of the excess."""
+    """Evaluations of a black box, the bounds on how flat the result is, and notices; no prediction of the excess."""
     meaning = "the method says how flat its result is, not how far it is from a minimum"
     indicators: dict[str, Finding] = {}
     notices: tuple[str, ...] = ()
-    bound: Bound | None = None
     if solver.oracle == "values":
         evaluations = 2 * solver.directions * rounds(solver) * instance.public.n
         indicators["evaluations"] = Finding(
@@ -274,19 +256,34 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "the noise of a window of steps is more than ten times the clip: the steps say next to nothing. More "
             "units, a larger epsilon or fewer parameters would help.",
         )
-    task = stationarity_task(solver, instance) if solver.mode == "guarantee" else None
-    if task is not None and rounds(solver) and solver.rate is None and solver.blocks == 1:
-        oracle: BoundedOracle = "smoothed" if solver.oracle == "exact" else solver.oracle
-        total, window = whole_blocks(solver.steps, solver.window)
-        found, vacuous = plan_bound(
-            task,
-            window=window,
-            blocks=total // window,
-            smoothing=solver.smoothing,
-            oracle=oracle,
-            noise=noise,
-        )
-        bound = found if solver.returns == "random" else None
-        notices += vacuous
-        indicators.update(method_findings(task, oracle=oracle))
-    return Forecast(meaning=meaning, bound=bound, notices=notices, indicators=indicators)
+    return bounded(solver, instance, Forecast(meaning=meaning, notices=notices, indicators=indicators))
+
+
+def bounded(solver: Any, instance: Instance, found: Forecast) -> Forecast:
+    """The forecast with what theorems say: of each method, and of this run where it meets their conditions."""
+    lengths = {"clip": solver.clip, "radius": solver.radius + solver.smoothing, "distance": solver.distance}
+    by_values = solver.oracle == "values"
+    found = with_method_bounds(found, instance, **lengths, values=by_values)
+    proved = (
+        solver.mode == "guarantee"
+        and solver.returns == "random"
+        and solver.places == "uniform"
+        and solver.step_size is None
+        and solver.typical == solver.clip
+        and solver.rate is None
+        and solver.blocks == 1
+        and not (by_values and solver.directions < instance.parameters)
+    )
+    if not proved:
+        return found
+    total, window = whole_blocks(solver.steps, solver.window)
+    oracle: BoundedOracle = "smoothed" if solver.oracle == "exact" else solver.oracle
+    return with_own_bound(
+        found,
+        task_of(instance, **lengths),
+        window=window,
+        blocks=total // window,
+        noise=stddev(solver, instance),
+        smoothing=solver.smoothing,
+        oracle=oracle,
+    )

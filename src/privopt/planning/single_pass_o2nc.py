@@ -29,11 +29,12 @@ from privopt.mechanisms.strategies import (
     independent,
     square_root_toeplitz,
 )
-from privopt.planning import descent_defaults, gradient_changes, o2nc
+from privopt.planning import gradient_changes, o2nc
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import longest_move, step_length, whole_blocks
+from privopt.planning.stationarity_forecast import with_method_bounds
 from privopt.public import Public
 
 STEPS = 60
@@ -146,9 +147,9 @@ def steps(solver: Any, instance: Instance) -> int:
 
 
 def smoothing(solver: Any, instance: Instance) -> float:
-    """The radius of the ball over which the loss is averaged: a fraction of the distance."""
-    del instance
-    return solver.distance * (REDUCED_SMOOTHING if solver.variance_reduction else SMOOTHING)
+    """The radius of the ball over which the loss is averaged."""
+    share = REDUCED_SMOOTHING if solver.variance_reduction else SMOOTHING
+    return gradient_changes.smoothing(solver, instance, share)
 
 
 def period(solver: Any, instance: Instance) -> int:
@@ -163,19 +164,19 @@ DEFAULTS = {
     "window": o2nc.window,
     "distance": o2nc.distance,
     "radius": lambda solver, instance: solver.distance * o2nc.GUARANTEE_RADIUS,
-    "clip": lambda solver, instance: descent_defaults.default_clip(instance),
+    "smoothing": smoothing,
+    "clip": gradient_changes.clip,
     "typical": o2nc.typical,
     "returns": lambda solver, instance: "last" if solver.mode == "guarantee" else "tail",
     "places": lambda solver, instance: "middle" if solver.variance_reduction else "uniform",
     "estimate": gradient_changes.estimate,
-    "smoothing": smoothing,
     "slope_clip": gradient_changes.slope_clip,
     "period": period,
 }
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """No prediction of the excess, and notices."""
+    """No prediction of the excess, the bounds on how flat a result may be, and notices."""
     if not instance.is_private:
         return Forecast(meaning="the method says how flat its result is", notices=(NOISE_IS_OFF,))
     found = large_delta(instance)
@@ -193,6 +194,13 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "at this smoothing the gradient can change by as much as its own length in one step, so every step takes a "
             "gradient and none a difference: a larger `smoothing` or a smaller radius would change that.",
         )
-    return Forecast(
-        meaning="the method says how flat its result is, not how far it is from a minimum", notices=found
+    return with_method_bounds(
+        Forecast(
+            meaning="the method says how flat its result is, not how far it is from a minimum", notices=found
+        ),
+        instance,
+        clip=solver.clip,
+        radius=solver.radius,
+        distance=solver.distance,
+        values=solver.estimate == "values",
     )

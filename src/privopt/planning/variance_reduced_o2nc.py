@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.planning import descent_defaults, gradient_changes, o2nc
+from privopt.planning import gradient_changes, o2nc
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import longest_move, step_length, whole_blocks
+from privopt.planning.stationarity_forecast import with_method_bounds
 from privopt.public import Public
 
 SMOOTHING = 1.0 / 16.0  # of the distance
@@ -82,21 +83,21 @@ def step_sizes(
 
 
 DEFAULTS = {
-    "steps": o2nc.steps,
+    "steps": lambda solver, instance: o2nc.STEPS,
     "window": o2nc.window,
     "distance": o2nc.distance,
     "radius": lambda solver, instance: solver.distance * o2nc.GUARANTEE_RADIUS,
-    "clip": lambda solver, instance: descent_defaults.default_clip(instance),
+    "smoothing": lambda solver, instance: gradient_changes.smoothing(solver, instance, SMOOTHING),
+    "clip": gradient_changes.clip,
     "typical": o2nc.typical,
     "returns": lambda solver, instance: "last" if solver.mode == "guarantee" else "tail",
     "estimate": gradient_changes.estimate,
-    "smoothing": lambda solver, instance: solver.distance * SMOOTHING,
     "slope_clip": gradient_changes.slope_clip,
 }
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """No prediction of the excess, and notices."""
+    """No prediction of the excess, the bounds on how flat a result may be, and notices."""
     meaning = "the method says how flat its result is, not how far it is from a minimum"
     if not instance.is_private:
         return Forecast(meaning=meaning, notices=(NOISE_IS_OFF,))
@@ -108,7 +109,17 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "the noise of a window of steps is more than ten times the clip: the steps say next to nothing. More "
             "units, a larger epsilon or fewer parameters would help.",
         )
-    return Forecast(
-        meaning=meaning,
-        notices=(*found, "without variance reduction (o2nc) the noise of a window of steps is never larger."),
+    return with_method_bounds(
+        Forecast(
+            meaning=meaning,
+            notices=(
+                *found,
+                "without variance reduction (o2nc) the noise of a window of steps is never larger.",
+            ),
+        ),
+        instance,
+        clip=solver.clip,
+        radius=solver.radius,
+        distance=solver.distance,
+        values=solver.estimate == "values",
     )

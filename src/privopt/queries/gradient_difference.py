@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
 from privopt.queries.base import (
+    SMALLEST_RADIUS,
     KernelCall,
     RecordSum,
     RowForm,
@@ -43,11 +44,7 @@ class ClippedGradientDifference(RecordSum):
 
     def radius(self) -> Scalar:
         """min(slope_clip * distance, 2 * gradient_clip)."""
-        moved = jnp.asarray(self.at) - jnp.asarray(self.anchor)
-        # Infinity times zero: at the anchor the difference is zero whatever the clip.
-        distance = jnp.sqrt(jnp.sum(moved * moved))
-        by_distance = jnp.where(distance > 0, self.slope_clip * jnp.where(distance > 0, distance, 1.0), 0.0)
-        return jnp.minimum(by_distance, 2.0 * self.gradient_clip)
+        return jnp.minimum(by_distance(self.at, self.anchor, self.slope_clip), 2.0 * self.gradient_clip)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """The shape of the parameters."""
@@ -89,6 +86,27 @@ class ClippedGradientDifference(RecordSum):
             radius=self.radius(),
             kernel=kernel,
         )
+
+
+def distance_of(at: Array, anchor: Array) -> Array:
+    """The l2 distance of two public points, and 0 where no coordinate differs by `SMALLEST_RADIUS`; pure JAX.
+
+    Privacy:
+        A sensitivity is computed on its own, the clip that it stands for within a compiled program, where the root of
+        the square of one number is its size: a square that vanishes in one of them only would let contributions pass
+        that the sensitivity says are zero. So no square vanishes here, and so small a distance is 0 in both.
+    """
+    apart = jnp.ravel(jnp.asarray(at, float) - jnp.asarray(anchor, float))
+    largest = jnp.max(jnp.abs(apart), initial=0.0)
+    is_apart = ~(largest < SMALLEST_RADIUS)  # a distance that is not a number stays none
+    shares = apart / jnp.where(is_apart, largest, 1.0)
+    return jnp.where(is_apart, largest * jnp.sqrt(jnp.sum(shares * shares)), 0.0)
+
+
+def by_distance(at: Array, anchor: Array, slope: Scalar) -> Array:
+    """`slope` times the distance; 0 at equal points, whatever the slope."""
+    distance = distance_of(at, anchor)
+    return jnp.where(distance > 0, slope * jnp.where(distance > 0, distance, 1.0), 0.0)
 
 
 def _clip_rows(private_slopes: Array, private_norms: Array, clip: Scalar) -> Array:

@@ -19,8 +19,9 @@ from jaxtyping import Array, Float
 from privopt.problems.ball import ball_point, lune_points
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
-from privopt.queries.base import RecordSum, RowForm, Scalar, clip_to_ball, query, static
+from privopt.queries.base import SMALLEST_RADIUS, RecordSum, RowForm, Scalar, clip_to_ball, query, static
 from privopt.queries.gradient import record_gradient
+from privopt.queries.gradient_difference import by_distance, distance_of
 from privopt.queries.lots import Lots, LotSum, no_lots, split_lot
 from privopt.queries.smoothed_gradient import smoothed_slopes
 
@@ -209,7 +210,10 @@ class TranslatedDifference(LotSum):
 
 def moved_ball_share(at: Array, anchor: Array, radius: Scalar) -> Array:
     """p: the share of the ball around one point outside of that around the other, as `ball.moved_share`; pure JAX."""
-    half = jnp.minimum(1.0, _distance(at, anchor) / (2.0 * radius))
+    half = jnp.minimum(1.0, distance_of(at, anchor) / (2.0 * radius))
+    half = jnp.where(
+        half < SMALLEST_RADIUS, 0.0, half
+    )  # its square is a number in every program, see `distance_of`
     return betainc(0.5, (jnp.size(at) + 1) / 2, half * half)
 
 
@@ -217,17 +221,6 @@ def smoothed_move(at: Array, anchor: Array, radius: Scalar, clip: Scalar) -> Arr
     """2 C p, how far a smoothed gradient can move where gradients are no longer than C; 0 at equal points."""
     share = moved_ball_share(at, anchor, radius)
     return jnp.where(share > 0, 2.0 * clip * jnp.where(share > 0, share, 1.0), 0.0)
-
-
-def by_distance(at: Array, anchor: Array, slope: Scalar) -> Array:
-    """`slope` times the distance; 0 at equal points, whatever the slope."""
-    distance = _distance(at, anchor)
-    return jnp.where(distance > 0, slope * jnp.where(distance > 0, distance, 1.0), 0.0)
-
-
-def _distance(at: Array, anchor: Array) -> Array:
-    apart = jnp.asarray(at, float) - jnp.asarray(anchor, float)
-    return jnp.sqrt(jnp.sum(apart * apart))
 
 
 def _gradient_at(

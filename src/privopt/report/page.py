@@ -241,7 +241,7 @@ def _release_row(report: ReportFacts, group: ReleaseGroup) -> dict[str, str]:
         "Released": group.label,
         "How many": f"{group.count:,}",
         "Largest change by one " + report.unit: "—"
-        if group.sensitivity is None or group.is_drawn
+        if group.sensitivity is None or (group.is_drawn and not group.is_sum_of_stream)
         else words.span(*group.sensitivity),
         "Noise": group.noise,
         "Noise scale": "—" if group.scale is None else words.span(*group.scale),

@@ -54,6 +54,8 @@ class ReleaseGroup:
     @property
     def noise(self) -> str:
         """The mechanism in words."""
+        if self.is_sum_of_stream:
+            return "correlated over the sums, so that it nearly cancels in them; charged as a whole"
         if self.is_drawn:
             return "drawn by a mechanism that was charged as a whole"
         inner = dict.fromkeys(_unsampled(event) for event, _ in self.events)
@@ -84,6 +86,11 @@ class ReleaseGroup:
     def is_drawn(self) -> bool:
         """Whether they are free releases of a stream that was charged as a whole."""
         return self.is_free and "." in self.name
+
+    @property
+    def is_sum_of_stream(self) -> bool:
+        """Whether they are sums whose noise is known, released by a stream that was charged as a whole."""
+        return self.is_drawn and self.scale is not None
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""

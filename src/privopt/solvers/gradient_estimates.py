@@ -4,15 +4,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.curator.base import Curator
-from privopt.planning.gradient_changes import Estimate
+from privopt.planning.gradient_changes import Estimate, directions
+from privopt.problems.ball import haar_block
 from privopt.queries.base import MeanQuery
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.placed_values import PlacedValueDifference, PlacedValueGradient
 from privopt.queries.smoothed_difference import LuneDifference, SmoothedDifference, TranslatedDifference
 from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
+from privopt.queries.value_difference import ValueDifference
+from privopt.queries.value_gradient import ValueGradient
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,7 @@ class Estimates:
         slope_clip: H.
         draws: m, shifts of one unit.
         key: public randomness of the directions; None where there are none.
+        placed: whether estimates from values are released in parameters, not along the directions.
     """
 
     kind: Estimate
@@ -36,9 +42,10 @@ class Estimates:
     slope_clip: float
     draws: int
     key: Array | None = None
+    placed: bool = False
 
     @classmethod
-    def of(cls, solver: Any, loss: Any, curator: Curator) -> "Estimates":
+    def of(cls, solver: Any, loss: Any, curator: Curator, *, placed: bool) -> "Estimates":
         """Those of a configured solver; the curator draws what is random and public."""
         key = None
         if solver.estimate == "values":
@@ -51,6 +58,7 @@ class Estimates:
             slope_clip=solver.slope_clip,
             draws=solver.draws,
             key=key,
+            placed=placed,
         )
 
     def gradient(self, at: Float[Array, " *shape"], turn: int) -> MeanQuery:
@@ -62,8 +70,14 @@ class Estimates:
                 return SmoothedGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
             case "lune" | "translate":
                 return JitteredGradient(loss=self.loss, at=at, smoothing=self.smoothing, clip=self.clip)
-            case _:
-                raise NotImplementedError(turn)
+            case "values":
+                return (PlacedValueGradient if self.placed else ValueGradient)(
+                    loss=self.loss,
+                    at=at,
+                    directions=self._directions(at.size, turn),
+                    smoothing=self.smoothing,
+                    clip=self.clip,
+                )
 
     def change(self, at: Float[Array, " *shape"], before: Float[Array, " *shape"], turn: int) -> MeanQuery:
         """The query of step `turn` for how the gradient changes from `before` to `at`."""
@@ -87,10 +101,23 @@ class Estimates:
                     slope_clip=self.slope_clip,
                     draws=self.draws,
                 )
-            case _:
-                raise NotImplementedError(turn)
+            case "values":
+                distance = float(jnp.sqrt(jnp.sum((at - before) ** 2)))
+                slope = min(self.slope_clip, 2.0 * self.clip / distance) if distance > 0 else self.slope_clip
+                return (PlacedValueDifference if self.placed else ValueDifference)(
+                    **places,
+                    directions=self._directions(at.size, turn),
+                    smoothing=self.smoothing,
+                    slope_clip=slope,
+                )
 
     def read(self, query: MeanQuery, released: Array) -> Float[Array, " *shape"]:
-        """The gradient, or its change, that was released."""
-        del query
+        """The gradient, or its change, from what was released."""
+        if isinstance(query, ValueGradient | ValueDifference) and not self.placed:
+            return query.gradient(released)
         return released
+
+    def _directions(self, parameters: int, turn: int) -> Float[Array, "k p"]:
+        """The public orthonormal rows of step `turn`, the same at both points of a change."""
+        assert self.key is not None
+        return haar_block(jax.random.fold_in(self.key, turn), directions(parameters), parameters)

@@ -18,6 +18,7 @@ from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
 from privopt.solvers.base import Solver
 from privopt.solvers.continuous_spider import ContinuousSpider
+from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.dp_spider import DPSpider
 from privopt.solvers.frank_wolfe import FrankWolfe
@@ -72,6 +73,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "scheduled-gradient-descent": ScheduledGradientDescent,
     "adaptive-gradient-descent": AdaptiveGradientDescent,
     "continuous-spider": ContinuousSpider,
+    "correlated-noise-descent": CorrelatedNoiseDescent,
     "curvature-probe": CurvatureProbe,
     "kl-spider": KLSpider,
     "kl-proximal-point": KLProximalPoint,

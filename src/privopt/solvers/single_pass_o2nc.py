@@ -82,6 +82,7 @@ class SinglePassO2NC(StepwiseSolver):
     """
 
     name: ClassVar[str] = "single-pass-o2nc"
+    by_values: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     window: int = derived(at_least=1)
@@ -165,7 +166,7 @@ class SinglePassO2NC(StepwiseSolver):
         places, chosen = public_numbers(
             curator, steps=total, window=window, places=self.places, of_window=self.returns == "random"
         )
-        estimates = Estimates.of(self, problem.loss, curator)
+        estimates = Estimates.of(self, problem.loss, curator, placed=self.reduces)
         longest, step_sizes = planning.step_sizes(self, curator.public, start.size)
         first, count = o2nc.kept(self, chosen)
         state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
@@ -183,7 +184,7 @@ class SinglePassO2NC(StepwiseSolver):
                 else estimates.change(state.at, state.before, turn)
             )
             if stream is None:
-                gradient = batch.release(query, noise)
+                gradient = estimates.read(query, batch.release(query, noise))
             else:
                 earlier = prefix if opens else earlier  # the sum of all earlier periods, as released
                 prefix = jnp.asarray(stream.ask("add", query, on=batch))

@@ -75,6 +75,7 @@ class VarianceReducedO2NC(StepwiseSolver):
     """
 
     name: ClassVar[str] = "variance-reduced-o2nc"
+    by_values: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     window: int = derived(at_least=1)
@@ -129,7 +130,7 @@ class VarianceReducedO2NC(StepwiseSolver):
         places, chosen = public_numbers(
             curator, steps=total, window=window, places=self.places, of_window=self.returns == "random"
         )
-        estimates = Estimates.of(self, problem.loss, curator)
+        estimates = Estimates.of(self, problem.loss, curator, placed=False)
         longest, step_sizes = planning.step_sizes(self, curator.public, start.size)
         first, count = o2nc.kept(self, chosen)
         state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
