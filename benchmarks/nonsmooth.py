@@ -2,10 +2,11 @@
 
     python -m benchmarks nonsmooth
 
-Every method has the same (epsilon, delta = 1e-6), replace-one, rows of norm at most 1, the largest slope of the loss for
-its clip, and at most a guess R of how far a good point is. "default" has nothing else; descent "by an oracle" has the best of a grid, chosen by the
-loss it reports, which nobody who protects the data can know. Reported is the mean loss of the records themselves over
-seeds of the noise, and how small a mean gradient can be shown to be within 0.5 of the result.
+Every method has the same (epsilon, delta = 1e-6), replace-one, rows of norm at most 1, the largest slope of the loss
+for its clip, and at most a guess R of how far a good point is. "default" has nothing else; descent "by an oracle" has
+the best of a grid, chosen by the loss it reports, which nobody who protects the data can know. Reported is the mean
+loss of the records themselves over seeds of the noise, and how small a mean gradient can be shown to be within 0.5 of
+the result.
 """
 
 import math

@@ -482,6 +482,9 @@ EVERY_CASE = (
         Problem(losses.RecordLoss(own_loss)),
         still=None,
     ),
+    Case("o2nc, exact, random window", O2NC(returns="random", **_WINDOWS), Problem(losses.ramp())),
+    Case("o2nc, jitter", O2NC(oracle="jitter", **_WINDOWS), Problem(losses.RecordLoss(own_loss))),
+    Case("o2nc, values", O2NC(oracle="values", directions=3, **_WINDOWS), Problem(losses.softmax(3))),
     Case(
         "private clip, adaptive gradient descent, users",
         PrivateClip(inner=AdaptiveGradientDescent(window=20, most_steps=20)),

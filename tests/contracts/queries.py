@@ -41,7 +41,7 @@ from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanD
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
-from privopt.queries.norm_counts import NormCounts
+from privopt.queries.norm_counts import NormCounts, ValueNormCounts
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
@@ -178,6 +178,15 @@ EVERY_QUERY: dict[str, Query] = {
     "mixture, own loss": MixedGradient(loss=OWN, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
     "counts of norms": NormCounts(loss=SQUARED, at=AT, lengths=np.array([1e3, 2.0, 0.5, 0.1]), share=0.3),
     "counts of norms, own loss": NormCounts(loss=OWN, at=FAR, lengths=np.array([1e6, 1e-3]), share=0.8),
+    "counts of norms of estimates": ValueNormCounts(
+        loss=OWN,
+        at=AT,
+        directions=np.eye(4)[:3],
+        smoothing=0.2,
+        lengths=np.array([1e3, 1.0, 1e-2]),
+        share=0.8,
+        bonus=np.array([0.0, -0.1, -0.2]),
+    ),
     "norms of gradients": GradientNorms(loss=SQUARED, points=np.stack([AT, BEFORE, FAR]), clip=0.4),
     "norms of gradients, softmax": GradientNorms(
         loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4

@@ -83,7 +83,7 @@ def step_sizes(
 
 
 DEFAULTS = {
-    "steps": o2nc.steps,
+    "steps": lambda solver, instance: o2nc.STEPS,
     "window": o2nc.window,
     "distance": o2nc.distance,
     "radius": lambda solver, instance: solver.distance * o2nc.GUARANTEE_RADIUS,
