@@ -26,8 +26,6 @@ from benchmarks.zhang import ZhangO2NC
 from privopt import certify
 from privopt.ledger.amounts import Budget
 from privopt.planning.instance import Instance
-from privopt.problems.problem import Problem
-from privopt.problems.smoothing import smoothed
 from privopt.solve import minimize
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
@@ -53,12 +51,10 @@ class Method:
     Attributes:
         name: in the tables.
         settings: solvers; the best by the reported loss counts where there are several.
-        smoothing: radius over which the loss is averaged beforehand, over a ball; 0 leaves it.
     """
 
     name: str
     settings: tuple[Callable[[Instance], Solver], ...]
-    smoothing: float = 0.0
 
 
 def methods(data: Data) -> list[Method]:
@@ -77,7 +73,7 @@ def methods(data: Data) -> list[Method]:
         Method(name="descent, default", settings=(lambda _: GradientDescent(),)),
         Method(name="descent by an oracle", settings=oracle),
         Method(name="o2nc", settings=(lambda _: O2NC(**common),)),
-        Method(name="o2nc, smoothed", settings=(lambda _: O2NC(**common),), smoothing=data.distance / 16.0),
+        Method(name="o2nc, not smoothed", settings=(lambda _: O2NC(oracle="gradients", **common),)),
         Method(name="variance-reduced", settings=(lambda _: VarianceReducedO2NC(**common),)),
         Method(
             name="variance-reduced, by values",
@@ -119,8 +115,7 @@ def cell(several: Sequence[Data], method: Method, epsilon: float, *, seeds: int)
     for setting in method.settings:
         found, results = [], []
         for data in several:
-            problem = posed(data, method.smoothing)
-            units = data.units()
+            problem, units = data.problem, data.units()
             for seed in range(seeds):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
@@ -155,14 +150,6 @@ def cell(several: Sequence[Data], method: Method, epsilon: float, *, seeds: int)
         shown = certify.goldstein(several[0].gradient, np.asarray(results[0].params), radius=RADIUS, seed=0)
         record["norm"] = float(shown.norm)
     return record
-
-
-def posed(data: Data, smoothing: float) -> Problem:
-    """The problem, its loss averaged over a ball where that is wanted."""
-    if not smoothing:
-        return data.problem
-    loss: Any = data.problem.loss
-    return Problem(smoothed(loss, radius=smoothing, kind="exact", dimension=data.rows.shape[1]))
 
 
 def table_rows(records: Sequence[Record], name: str) -> list[list[str]]:
