@@ -43,6 +43,11 @@ class Data:
     problem: Problem
     distance: float  # of a good point from 0, a guess made without the data
 
+    @property
+    def longest(self) -> float:
+        """The longest gradient of a record: the steepest slope of the loss, since no row is longer than 1."""
+        return self.problem.loss.lipschitz
+
     def units(self) -> Units:
         """The records, replaced one at a time."""
         return Units.from_arrays(self.rows, self.targets, row_bound=1.0, relation="replace-one")

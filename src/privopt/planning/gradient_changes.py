@@ -101,7 +101,7 @@ def directions(parameters: int) -> int:
 
 
 def evaluations(solver: Any, instance: Instance, *, gradients: float) -> dict[str, Finding]:
-    """For a plan's indicators, how often a loss by values is called for so many `gradients` of units."""
+    """For a plan's indicators, how often a loss by values is called for so many `gradients` of units at points."""
     if solver.estimate != "values":
         return {}
     calls = int(2 * directions(instance.parameters) * gradients)

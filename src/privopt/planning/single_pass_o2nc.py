@@ -142,8 +142,7 @@ def step_sizes(
 
 def steps(solver: Any, instance: Instance) -> int:
     """T: few, since the units are shared among them."""
-    del solver
-    return min(STEPS, instance.public.n // 2)
+    return min(STEPS, instance.public.n // (4 if solver.variance_reduction else 2))
 
 
 def smoothing(solver: Any, instance: Instance) -> float:

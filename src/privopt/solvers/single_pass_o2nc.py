@@ -144,6 +144,7 @@ class SinglePassO2NC(StepwiseSolver):
         total, once = self.rounds, Gaussian(self.noise_multiplier).event()
         if not total:
             return NoEvent()
+        planning.batches(self, public.n)  # refuses those of fewer than two units
         if not self.reduces:
             return Parallel((once,) * total)
         return Sequence((once, Parallel((NoEvent(),) * total)))
