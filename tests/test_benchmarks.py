@@ -13,6 +13,7 @@ from benchmarks import (
     kl_data,
     kl_methods,
     methods,
+    nonsmooth,
     planned,
     synthetic,
     tables,
@@ -62,7 +63,7 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "place",
-    [tables.PAGE, correlated.PAGE, kl.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE],
+    [tables.PAGE, correlated.PAGE, kl.PAGE, nonsmooth.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE],
     ids=lambda place: place.stem,
 )
 def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
