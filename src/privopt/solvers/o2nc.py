@@ -34,6 +34,7 @@ from privopt.planning.online_to_nonconvex import Places, places_of, step_length,
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding
 from privopt.problems.ball import ball_point, haar_block
+from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
@@ -313,6 +314,7 @@ class O2NC(StepwiseSolver):
             never_clipped=problem.gradient_bound(public) <= self.clip,
             unit=public.unit,
             penalised=not isinstance(problem.regulariser, NoRegulariser),
+            scaled=isinstance(problem.loss, BlackBox),
             moving=(self.oracle == "gradients" and is_bounded(problem.loss)) or None,
         )
 
