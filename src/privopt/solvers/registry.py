@@ -96,6 +96,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
+OWN_FIRST_QUANTILE, OWN_QUANTILE = 0.3, 0.8  # of gradients no longer than the clip: at the start, and later
 MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
@@ -189,12 +190,12 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    windows = PrivateClip(inner=O2NC())
+    windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE), quantile=OWN_FIRST_QUANTILE)
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
             windows,
             "for user-written losses it was the most accurate on the whole with nothing given: the clip is chosen "
-            "privately, and steps do not scale with gradients",
+            "privately and follows the gradients, and steps do not scale with them",
         )
     if instance.has_own_loss:
         return Choice(

@@ -146,6 +146,7 @@ class SinglePassO2NC(StepwiseSolver):
         total, once = self.rounds, Gaussian(self.noise_multiplier).event()
         if not total:
             return NoEvent()
+        planning.batches(self, public.n)  # refuses those of fewer than two units
         if not self.reduces:
             return Parallel((once,) * total)
         return Sequence((once, Parallel((NoEvent(),) * total)))
@@ -167,6 +168,10 @@ class SinglePassO2NC(StepwiseSolver):
         directions = gradient_changes.directions(int(np.prod(problem.parameter_shape(public))))
         return two_point_values(public, directions, self.passes())
 
+    def estimates(self, curator: Curator, problem: Problem) -> Estimates:
+        """What the steps ask for."""
+        return Estimates.of(self, problem.loss, curator, placed=self.reduces)
+
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 2 with the oracle of Algorithms 3 and 5."""
         total, window = whole_blocks(self.steps, self.window)
@@ -175,7 +180,7 @@ class SinglePassO2NC(StepwiseSolver):
         places, chosen = public_numbers(
             curator, steps=total, window=window, places=self.places, of_window=self.returns == "random"
         )
-        estimates = Estimates.of(self, problem.loss, curator, placed=self.reduces)
+        estimates = self.estimates(curator, problem)
         longest, step_sizes = planning.step_sizes(self, curator.public, start.size)
         first, count = o2nc.kept(self, chosen)
         state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
