@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
     from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
     from privopt.solvers.vertex_anytime import VertexAnytime
+    from privopt.solvers.warm_start import WarmStart
     from privopt.solvers.whitening import Whitening
     from privopt.solvers.worst_group_descent import WorstGroupDescent
     from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -146,6 +147,7 @@ __all__ = [
     "VarianceReducedFrankWolfe",
     "VarianceReducedO2NC",
     "VertexAnytime",
+    "WarmStart",
     "Whitening",
     "WorstGroupDescent",
     "WorstGroupTwoStage",
@@ -230,6 +232,7 @@ _HOME = {
     "VarianceReducedFrankWolfe": "privopt.solvers.variance_reduced_frank_wolfe",
     "VarianceReducedO2NC": "privopt.solvers.variance_reduced_o2nc",
     "VertexAnytime": "privopt.solvers.vertex_anytime",
+    "WarmStart": "privopt.solvers.warm_start",
     "Whitening": "privopt.solvers.whitening",
     "WorstGroupDescent": "privopt.solvers.worst_group_descent",
     "WorstGroupTwoStage": "privopt.solvers.worst_group_two_stage",

@@ -22,6 +22,7 @@ from privopt.ledger.events import Event, NoEvent, Parallel, repeat, sequence
 from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import o2nc as planning
+from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.goldstein_certificate import (
     Certified,
@@ -207,6 +208,11 @@ class O2NC(StepwiseSolver):
         """A sample or a part a step, else a pass; the certificate's points share one."""
         steps = self.rounds * (self.rate or 1.0) / self.blocks
         return steps + (1.0 if self.rounds and self.certificate_share else 0.0)
+
+    def loss_values(self, problem: Problem, public: Public) -> float:
+        """Two along each direction, for every record of a pass."""
+        del problem
+        return two_point_values(public, self.directions, self.passes()) if self.oracle == "values" else 0.0
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 2, then what its releases, or one more, show of how flat the objective is."""
