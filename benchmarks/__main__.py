@@ -2,7 +2,7 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, correlated, kl, users,
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, robust, correlated, kl, users,
 synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
 benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside the algorithms.
 Without a command everything is measured and the tables are renewed.
@@ -27,6 +27,7 @@ from benchmarks import (
     methods,
     paper,
     planned,
+    robust,
     sparse,
     speed,
     steps,
@@ -72,6 +73,7 @@ def parser() -> argparse.ArgumentParser:
             "vertices",
             "sparse",
             "groups",
+            "robust",
             "correlated",
             "kl",
             "users",
@@ -217,6 +219,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
     ),
     "groups": lambda options, _: groups.measure(options.shared, seeds=_seeds(options), quick=options.quick),
+    "robust": lambda options, _: robust.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "games": lambda options, _: games.measure(seeds=_seeds(options), quick=options.quick),
     "vertices": lambda options, _: vertices.measure(seeds=_seeds(options), quick=options.quick),
@@ -270,6 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kl.PAGE,
             users.PAGE,
             groups.PAGE,
+            robust.PAGE,
             synthetic.PAGE,
         ):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
@@ -281,6 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             kl.verdicts,
             users.verdicts,
             groups.verdicts,
+            robust.verdicts,
             synthetic_tables.verdicts,
         ):
             for verdict in made(records):

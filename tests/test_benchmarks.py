@@ -5,7 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import eager, groups, kl, kl_data, kl_methods, methods, planned, synthetic, tables, users
+from benchmarks import (
+    eager,
+    groups,
+    kl,
+    kl_data,
+    kl_methods,
+    methods,
+    planned,
+    robust,
+    synthetic,
+    tables,
+    users,
+)
 from benchmarks.bars import verdicts
 from benchmarks.cells import Task, measure
 from benchmarks.encoded import encode, open_encoded
@@ -50,7 +62,7 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "place",
-    [tables.PAGE, kl.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE],
+    [tables.PAGE, kl.PAGE, users.PAGE, groups.PAGE, robust.PAGE, synthetic.PAGE],
     ids=lambda place: place.stem,
 )
 def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
