@@ -15,6 +15,7 @@ from benchmarks import (
     methods,
     nonsmooth,
     planned,
+    robust,
     synthetic,
     tables,
     users,
@@ -63,7 +64,16 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "place",
-    [tables.PAGE, correlated.PAGE, kl.PAGE, nonsmooth.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE],
+    [
+        tables.PAGE,
+        correlated.PAGE,
+        kl.PAGE,
+        nonsmooth.PAGE,
+        robust.PAGE,
+        users.PAGE,
+        groups.PAGE,
+        synthetic.PAGE,
+    ],
     ids=lambda place: place.stem,
 )
 def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:

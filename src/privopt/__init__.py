@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         QuantileRegressor,
         Ridge,
     )
+    from privopt.estimators.robust import RobustClassifier, RobustRegressor
     from privopt.estimators.selection import PrivateSearchCV
     from privopt.estimators.synthetic_data import SyntheticData
     from privopt.games.best_response import BestResponse
@@ -131,6 +132,8 @@ __all__ = [
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "RobustClassifier",
+    "RobustRegressor",
     "SaddleGradientDescent",
     "SaddleMirrorDescent",
     "SaddleProblem",
@@ -204,6 +207,8 @@ _HOME = {
     "QuantileRegressor": "privopt.estimators.regressors",
     "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
+    "RobustClassifier": "privopt.estimators.robust",
+    "RobustRegressor": "privopt.estimators.robust",
     "SaddleProblem": "privopt.problems.saddle",
     "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
     "minimax": "privopt.solve_games",
