@@ -79,7 +79,8 @@ def measure(
 def cell(problem: Case, method: str, epsilon: float, seeds: int) -> Record:
     """Run one method at one budget."""
     tried = [
-        (setting, kl.runs(problem, solver, epsilon, seeds)) for setting, solver in candidates(problem, method)
+        (setting, kl.runs_of(problem, solver, epsilon, seeds))
+        for setting, solver in candidates(problem, method)
     ]
     setting, runs = min(tried, key=lambda one: float(np.mean(one[1]["excess"])))
     excess = runs.pop("excess")

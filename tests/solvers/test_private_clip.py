@@ -64,9 +64,9 @@ def test_auto_as_a_clip_means_the_front_end():
     given = minimize(PROBLEM, units, budget=BUDGET, solver=O2NC(clip="auto", steps=10), random_state=2)
     meant = minimize(PROBLEM, units, budget=BUDGET, solver=PrivateClip(inner=O2NC(steps=10)), random_state=2)
     assert np.array_equal(given.params, meant.params)
-    assert given.plan.solver == "o2nc with a private clip"
+    assert given.plan.solver == "privately clipped o2nc"
     plans = plan(PROBLEM, n=3_000, d=3, epsilon=1.0, delta=1e-6, solver=GradientDescent(clip="auto"))
-    assert "gradient-descent with a private clip" in str(plans)
+    assert "privately clipped gradient-descent" in str(plans)
 
 
 def test_elsewhere_auto_is_refused_by_name():
