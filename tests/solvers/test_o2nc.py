@@ -106,6 +106,7 @@ def test_the_schedule_of_the_practical_mode():
         assert step_sizes[t - 1] == pytest.approx(eta, abs=1e-10)
 
 
+@pytest.mark.audit
 def test_a_rescaled_problem_is_solved_by_the_rescaled_run():
     """x -> 4 x: rows and clip a quarter, distance four times as long."""
     rows, targets = reference_rows()
@@ -125,7 +126,7 @@ def test_no_run_goes_further_than_its_steps_allow():
     assert result.status is Status.FINISHED
 
 
-@pytest.mark.parametrize("steps", [0, 1, 3, 7])
+@pytest.mark.parametrize("steps", [0, 7])
 def test_few_steps_are_whole_windows(steps):
     result = solve(steps=steps)
     assert result.transcript.releases == steps  # windows of 1
@@ -157,6 +158,7 @@ def test_the_certificate_of_the_guarantee_mode_is_released_and_priced():
     assert "released for a part of the budget" in result.findings["certificate"].meaning
 
 
+@pytest.mark.audit
 def test_what_a_certificate_cannot_say_it_does_not_say():
     units, budget = units_of(), Budget(2.0, 1e-6)
     settings = {"steps": 10, "clip": 1.0}
@@ -239,6 +241,7 @@ def test_auto_takes_it_where_the_loss_is_ones_own_or_not_convex():
     assert "whitened" in str(plan(losses.logistic, **public))
 
 
+@pytest.mark.audit
 def test_a_black_box_is_minimised_by_values_with_a_private_clip():
     rng = np.random.default_rng(0)
     rows = rng.uniform(-1.0, 1.0, (60, 2))
