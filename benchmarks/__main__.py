@@ -2,10 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, correlated, kl, own_losses,
-users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
-benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside the algorithms.
-Without a command everything is measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, correlated, kl, nonsmooth,
+own_losses, users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick
+run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside the
+algorithms. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from benchmarks import (
     kl_methods,
     lasso,
     methods,
+    nonsmooth,
     own_losses,
     own_losses_data,
     paper,
@@ -76,6 +77,7 @@ def parser() -> argparse.ArgumentParser:
             "groups",
             "correlated",
             "kl",
+            "nonsmooth",
             "own_losses",
             "users",
             "synthetic",
@@ -256,6 +258,9 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         options.shared, seeds=_seeds(options), quick=options.quick
     ),
     "kl": measure_kl,
+    "nonsmooth": lambda options, _: nonsmooth.measure(
+        options.shared, seeds=options.seeds or (1 if options.quick else 3), quick=options.quick
+    ),
     "own_losses": measure_own_losses,
     "users": measure_users,
     "synthetic": lambda options, _: synthetic.measure(
@@ -296,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             correlated.PAGE,
             games.PAGE,
             kl.PAGE,
+            nonsmooth.PAGE,
             own_losses.PAGE,
             users.PAGE,
             groups.PAGE,
@@ -308,6 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             correlated.verdicts,
             games.verdicts,
             kl.verdicts,
+            nonsmooth.verdicts,
             own_losses.verdicts,
             users.verdicts,
             groups.verdicts,

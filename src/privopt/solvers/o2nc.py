@@ -36,6 +36,7 @@ from privopt.planning.plan import Finding
 from privopt.problems.ball import ball_point, haar_block
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
+from privopt.problems.regularisers import NoRegulariser
 from privopt.proofs.gradient_spread import is_bounded
 from privopt.public import Public
 from privopt.queries.averaged_gradient import AveragedGradient
@@ -311,6 +312,7 @@ class O2NC(StepwiseSolver):
             every_unit=self.blocks == 1,
             never_clipped=problem.gradient_bound(public) <= self.clip,
             unit=public.unit,
+            penalised=not isinstance(problem.regulariser, NoRegulariser),
             moving=(self.oracle == "gradients" and is_bounded(problem.loss)) or None,
         )
 
