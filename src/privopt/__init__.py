@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
     from privopt.solvers.phased_group_sgd import PhasedGroupSGD
     from privopt.solvers.phased_sgd import PhasedSGD
+    from privopt.solvers.private_clip import PrivateClip
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.single_pass_o2nc import SinglePassO2NC
@@ -126,6 +127,7 @@ __all__ = [
     "PhasedSGD",
     "PoissonRegressor",
     "PrivacyReport",
+    "PrivateClip",
     "PrivateSearchCV",
     "Problem",
     "QuantileRegressor",
@@ -228,6 +230,7 @@ _HOME = {
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
     "PhasedGroupSGD": "privopt.solvers.phased_group_sgd",
     "PhasedSGD": "privopt.solvers.phased_sgd",
+    "PrivateClip": "privopt.solvers.private_clip",
     "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
     "SinglePassO2NC": "privopt.solvers.single_pass_o2nc",
     "SnowballSGD": "privopt.solvers.snowball_sgd",
