@@ -5,7 +5,7 @@
 Every method minimises the mean loss of `own_losses_data` at the same (epsilon, delta = 1e-6), replace-one; reported is
 the excess of the mean loss on the same rows over the best found without privacy, the mean over seeds. The oracle of the
 baseline chooses clip, step size and number of steps by that very excess, averaged over the seeds that it then reports:
-the best of 8 settings of `kl_methods` for the two losses that stand there too, else of 12.
+the best of 8 settings of `kl_methods` for the two losses that stand there too, else of 18.
 """
 
 import itertools

@@ -26,6 +26,7 @@ from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.bias_reduced_gradient import BiasReducedGradient
 from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
+from privopt.queries.candidate_values import CandidateValues
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -377,6 +378,12 @@ EVERY_QUERY: dict[str, Query] = {
         smoothing=0.2,
         slope_clip=0.01,
         blocks=2,
+    ),
+    "values of candidates": CandidateValues(
+        loss=SQUARED, candidates=np.stack([AT, BEFORE, FAR]), low=0.0, high=2.0
+    ),
+    "values of candidates, black box": CandidateValues(
+        loss=BOX, candidates=np.stack([AT, BEFORE, FAR]), low=-3.0, high=0.5
     ),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "perturbed minimiser, mapped": PerturbedMinimiser(

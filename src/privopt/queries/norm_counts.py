@@ -63,8 +63,7 @@ class NormCounts(RecordSum):
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """2 / n, whatever the relation, and rounding."""
-        del sampling
-        return 2.0 / public.n + 48.0 * _UNIT_ROUNDOFF
+        return moved_by_counts(public, sampling)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """One score a length."""
@@ -119,8 +118,7 @@ class ValueNormCounts(ValueSum):
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """2 / n, whatever the relation, and rounding."""
-        del sampling
-        return 2.0 / public.n + 48.0 * _UNIT_ROUNDOFF
+        return moved_by_counts(public, sampling)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """One score a length."""
@@ -143,6 +141,19 @@ class ValueNormCounts(ValueSum):
     def finish(self, private_mean: Float[Array, " k"]) -> Float[Array, " k"]:
         """The bonus minus the distances from the share."""
         return self.bonus - jnp.abs(private_mean - self.share)
+
+
+def moved_by_counts(public: Public, sampling: Sampling) -> float:
+    """2 / n, whatever the relation, and rounding.
+
+    Raises:
+        ValueError: for a sample, where a count is divided by fewer units.
+    """
+    if not isinstance(sampling, EveryUnit):
+        raise ValueError(
+            "lengths of gradients are counted on all units and cannot be sampled: leave out `sampling`."
+        )
+    return 2.0 / public.n + 48.0 * _UNIT_ROUNDOFF
 
 
 def counted(private_vector: Array, lengths: Float[Array, " k"]) -> Float[Array, " k"]:

@@ -47,6 +47,7 @@ from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -88,12 +89,14 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "randomized-smoothing": RandomizedSmoothing,
     "phased-group-sgd": PhasedGroupSGD,
     "phased-accelerated-erm": PhasedAcceleratedERM,
+    "warm-start": WarmStart,
     "worst-group-whitening": partial(Whitening, inner=WorstGroupDescent()),
     "worst-group-descent": WorstGroupDescent,
     "worst-group-two-stage": WorstGroupTwoStage,
 }
 
 
+OWN_FIRST_QUANTILE, OWN_QUANTILE = 0.3, 0.8  # of gradients no longer than the clip: at the start, and later
 MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
@@ -187,12 +190,12 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    windows = PrivateClip(inner=O2NC())
+    windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE), quantile=OWN_FIRST_QUANTILE)
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
             windows,
             "for user-written losses it was the most accurate on the whole with nothing given: the clip is chosen "
-            "privately, and steps do not scale with gradients",
+            "privately and follows the gradients, and steps do not scale with them",
         )
     if instance.has_own_loss:
         return Choice(
