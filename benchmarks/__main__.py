@@ -2,10 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, robust, correlated, kl, users,
-synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick run in
-benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside the algorithms.
-Without a command everything is measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, robust, correlated, kl,
+nonsmooth, own_losses, users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/
+(of a quick run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside
+the algorithms. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -25,6 +25,9 @@ from benchmarks import (
     kl_methods,
     lasso,
     methods,
+    nonsmooth,
+    own_losses,
+    own_losses_data,
     paper,
     planned,
     robust,
@@ -76,6 +79,8 @@ def parser() -> argparse.ArgumentParser:
             "robust",
             "correlated",
             "kl",
+            "nonsmooth",
+            "own_losses",
             "users",
             "synthetic",
             "speed",
@@ -93,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
                     *DATA,
                     *tables.HELD_OUT,
                     *kl_data.DATA,
+                    *own_losses_data.DATA,
                     *sparse.DATA,
                     *users_data.HELD_OUT,
                     *users_data.OTHER_LOSSES,
@@ -112,7 +118,14 @@ def parser() -> argparse.ArgumentParser:
         "--method",
         nargs="+",
         default=USUAL_METHODS,
-        choices=(methods.PLAIN, *methods.PRIVATE, methods.DESCENT, *kl_methods.METHODS, *users.METHODS),
+        choices=(
+            methods.PLAIN,
+            *methods.PRIVATE,
+            methods.DESCENT,
+            *kl_methods.METHODS,
+            own_losses.TUNED,
+            *users.METHODS,
+        ),
     )
     command.add_argument(
         "--table",
@@ -196,6 +209,22 @@ def measure_kl(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     )
 
 
+def measure_own_losses(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    """Losses of a user's own, in the cells that are asked for."""
+    known = select(read(folder), benchmark="own-losses") if options.resume else []
+    asked = tuple(method for method in options.method if method in own_losses.METHODS)
+    return own_losses.measure(
+        options.shared,
+        seeds=options.seeds,
+        quick=options.quick,
+        data=tuple(name for name in options.data or () if name in own_losses_data.DATA)
+        or own_losses_data.DATA,
+        epsilons=options.epsilon,
+        methods=asked or own_losses.METHODS,
+        done={(one["data"], one["method"], one["epsilon"]) for one in known},
+    )
+
+
 def measure_users(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     """The tables on whole people that are asked for."""
     known = select(read(folder), benchmark="users") if options.resume else []
@@ -232,6 +261,10 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         options.shared, seeds=_seeds(options), quick=options.quick
     ),
     "kl": measure_kl,
+    "nonsmooth": lambda options, _: nonsmooth.measure(
+        options.shared, seeds=options.seeds or (1 if options.quick else 3), quick=options.quick
+    ),
+    "own_losses": measure_own_losses,
     "users": measure_users,
     "synthetic": lambda options, _: synthetic.measure(
         [name for name in options.table or () if name in synthetic.TABLES],
@@ -271,6 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             correlated.PAGE,
             games.PAGE,
             kl.PAGE,
+            nonsmooth.PAGE,
+            own_losses.PAGE,
             users.PAGE,
             groups.PAGE,
             robust.PAGE,
@@ -283,6 +318,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             correlated.verdicts,
             games.verdicts,
             kl.verdicts,
+            nonsmooth.verdicts,
+            own_losses.verdicts,
             users.verdicts,
             groups.verdicts,
             robust.verdicts,

@@ -202,7 +202,7 @@ def _leaky(rows: int) -> Case:
     with double_precision():
         targets = np.asarray(loss.link(jnp.asarray(features @ truth)))
     problem = Problem(RecordLoss(loss, name="leaky link"))
-    objective, gradient = _mean_loss(loss, features, targets)
+    objective, gradient = mean_loss(loss, features, targets)
     return Case(
         name="leaky",
         problem=problem,
@@ -245,7 +245,7 @@ def _network(shared: Path, rows: int) -> Case:
     problem = Problem.from_pytree(network_loss, start, name="network")
     with double_precision():
         loss = problem.loss.value
-        objective, gradient = _mean_loss(loss, features, targets)
+        objective, gradient = mean_loss(loss, features, targets)
         ends = []
         for seed in range(3):
             begin = flat(problem, network_start(width, seed))
@@ -264,7 +264,7 @@ def _network(shared: Path, rows: int) -> Case:
     )
 
 
-def _mean_loss(
+def mean_loss(
     loss: Callable[..., Any], features: NDArray[np.float64], targets: NDArray[np.float64]
 ) -> tuple[Callable[[Any], float], Callable[[Any], NDArray[np.float64]]]:
     """The mean of a record's loss as a function of the flat parameters, and its gradient."""

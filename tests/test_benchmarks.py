@@ -6,12 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from benchmarks import (
+    correlated,
     eager,
     groups,
     kl,
     kl_data,
     kl_methods,
     methods,
+    nonsmooth,
     planned,
     robust,
     synthetic,
@@ -62,7 +64,10 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "place",
-    [tables.PAGE, kl.PAGE, users.PAGE, groups.PAGE, robust.PAGE, synthetic.PAGE],
+    [
+        *(tables.PAGE, correlated.PAGE, kl.PAGE, nonsmooth.PAGE, users.PAGE, groups.PAGE),
+        *(robust.PAGE, synthetic.PAGE),
+    ],
     ids=lambda place: place.stem,
 )
 def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:

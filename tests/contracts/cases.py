@@ -53,6 +53,7 @@ from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -84,6 +85,11 @@ def own_loss(params, features, target):
     import jax.numpy as jnp
 
     return jnp.log1p((features @ params - target) ** 2) + 0.1 * jnp.sum(jnp.sin(params))
+
+
+def own_loss_of_two(params, features, target):
+    """The same of two parameters."""
+    return own_loss(params, features[:2], target)
 
 
 _LOGISTIC = Problem(losses.logistic, Ridge(0.1))
@@ -241,6 +247,12 @@ EVERY_CASE = (
         "stochastic gradient descent, own loss",
         StochasticGradientDescent(**_SAMPLED),
         Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case(
+        "warm start",
+        WarmStart(inner=GradientDescent(**_FULL), candidates=8, low=0.0, high=3.0),
+        Problem.from_pytree(own_loss_of_two, np.zeros(2)),
+        still=None,
     ),
     Case("correlated noise", CorrelatedNoiseDescent(epochs=2, blocks=3, clip=0.5), _LOGISTIC, still=None),
     Case(
@@ -483,6 +495,9 @@ EVERY_CASE = (
         Problem(losses.RecordLoss(own_loss)),
         still=None,
     ),
+    Case("o2nc, exact, random window", O2NC(returns="random", **_WINDOWS), Problem(losses.ramp())),
+    Case("o2nc, jitter", O2NC(oracle="jitter", **_WINDOWS), Problem(losses.RecordLoss(own_loss))),
+    Case("o2nc, values", O2NC(oracle="values", directions=3, **_WINDOWS), Problem(losses.softmax(3))),
     Case(
         "private clip, adaptive gradient descent, users",
         PrivateClip(inner=AdaptiveGradientDescent(window=20, most_steps=20)),

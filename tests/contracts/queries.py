@@ -26,6 +26,7 @@ from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import FunctionOfMean, MeanQuery, Query
 from privopt.queries.bias_reduced_gradient import BiasReducedGradient
 from privopt.queries.candidate_payoffs import CandidateGaps, CandidatePayoffs
+from privopt.queries.candidate_values import CandidateValues
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_and_count import GradientAndCount
@@ -41,7 +42,7 @@ from privopt.queries.marginal_errors import CellErrors, MarginalDistances, MeanD
 from privopt.queries.marginals import MarginalMeans
 from privopt.queries.minimiser import DescentEnd, HuberisedMinimiser
 from privopt.queries.mixed_gradient import MixedGradient
-from privopt.queries.norm_counts import NormCounts
+from privopt.queries.norm_counts import NormCounts, ValueNormCounts
 from privopt.queries.one_pass import NoisyPass, PassAverage
 from privopt.queries.part_scores import PartScores
 from privopt.queries.payoff_means import PayoffGradient, PayoffMeans
@@ -182,6 +183,15 @@ EVERY_QUERY: dict[str, Query] = {
     "mixture, own loss": MixedGradient(loss=OWN, at=AT, previous=BEFORE, clip=0.4, change_clip=0.1, gain=0.6),
     "counts of norms": NormCounts(loss=SQUARED, at=AT, lengths=np.array([1e3, 2.0, 0.5, 0.1]), share=0.3),
     "counts of norms, own loss": NormCounts(loss=OWN, at=FAR, lengths=np.array([1e6, 1e-3]), share=0.8),
+    "counts of norms of estimates": ValueNormCounts(
+        loss=OWN,
+        at=AT,
+        directions=np.eye(4)[:3],
+        smoothing=0.2,
+        lengths=np.array([1e3, 1.0, 1e-2]),
+        share=0.8,
+        bonus=np.array([0.0, -0.1, -0.2]),
+    ),
     "norms of gradients": GradientNorms(loss=SQUARED, points=np.stack([AT, BEFORE, FAR]), clip=0.4),
     "norms of gradients, softmax": GradientNorms(
         loss=SOFTMAX, points=np.stack([WIDE, WIDE_BEFORE]), clip=0.4
@@ -372,6 +382,12 @@ EVERY_QUERY: dict[str, Query] = {
         smoothing=0.2,
         slope_clip=0.01,
         blocks=2,
+    ),
+    "values of candidates": CandidateValues(
+        loss=SQUARED, candidates=np.stack([AT, BEFORE, FAR]), low=0.0, high=2.0
+    ),
+    "values of candidates, black box": CandidateValues(
+        loss=BOX, candidates=np.stack([AT, BEFORE, FAR]), low=-3.0, high=0.5
     ),
     "perturbed minimiser": PerturbedMinimiser(problem=_RIDGE, clip=0.4, ridge=0.1),
     "perturbed minimiser, mapped": PerturbedMinimiser(

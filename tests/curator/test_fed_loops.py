@@ -25,9 +25,11 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.participation import Participation, unit_sensitivity
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import banded, independent
+from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.held_mean import HeldMean
 
 N, D, BLOCKS, EPOCHS = 46, 3, 4, 2
 RELATIONS = ("replace-one", "add-or-remove-one")
@@ -237,7 +239,9 @@ def test_a_loop_that_would_feed_too_much_is_refused_before_anything_is_read(monk
     assert all(len(stream.entered) == 0 for stream in curator._streams.values())
 
 
-def test_an_interrupted_loop_leaves_its_items_entered(monkeypatch):
+@pytest.mark.parametrize("block", [0, 3])
+def test_after_an_interrupted_loop_its_stream_answers_no_more(block, monkeypatch):
+    """All its items count as entered and two are: the first block would seem four items away and is two."""
     eagerly(monkeypatch)
     curator = new_curator()
     stream = curator.stream("sums", SUMS, (D,))
@@ -254,8 +258,8 @@ def test_an_interrupted_loop_leaves_its_items_entered(monkeypatch):
     with pytest.raises(KeyboardInterrupt, match="now"):
         curator.iterate(Descent(), state, BLOCKS, feeds={"sums": Feed(stream, blocks)})
     monkeypatch.undo()
-    with double_precision(), pytest.raises(ValueError, match="than the stream was charged for"):
-        stream.ask("add", ClippedGradient(loss=losses.logistic, at=state.params, clip=0.5), on=blocks[3])
+    with double_precision(), pytest.raises(RuntimeError, match="broke off"):
+        stream.ask("add", ClippedGradient(loss=losses.logistic, at=state.params, clip=0.5), on=blocks[block])
 
 
 def test_independent_streams_of_one_step_keep_apart():
@@ -281,3 +285,39 @@ def test_independent_streams_of_one_step_keep_apart():
     assert np.all(quiet.scale == 0.0)
     assert np.all(noisy.scale > 0.0)
     assert not np.allclose(noisy.released, quiet.released)
+
+
+@pytest.mark.parametrize("engine", ["fast", "reference"])
+def test_a_stream_is_fed_under_one_name(engine):
+    """Counted apart, each name would put the same units into items of its own."""
+    curator = new_curator(engine=engine)
+    stream = curator.stream("sums", PrefixSum(strategy=independent(4), noise_multiplier=20.0), (D,))
+    blocks = curator.blocks(BLOCKS)
+
+    def twice(state, release):
+        gradient = ClippedGradient(loss=losses.squared, at=state, clip=0.5)
+        return state - release(gradient, into="a") - release(gradient, into="b")
+
+    feeds = {"a": Feed(stream, blocks), "b": Feed(stream, blocks)}
+    with pytest.raises(ValueError, match="one stream under several names"):
+        curator.iterate(twice, jnp.zeros(D), 2, feeds=feeds)
+
+
+def test_a_loop_feeds_no_points_that_are_the_sample_of_another_stream():
+    """Their price covers what that stream releases, and takes it to be secret who is in the sample."""
+    tests = TestedSamples(
+        20.0, 1.0, 1.0, reversed=True, bad_event_delta=1e-7, rate=0.5, noise_multiplier=2.0, tests=2
+    )
+    sums = PrefixSum(strategy=independent(1), noise_multiplier=20.0)
+    ledger = Ledger(Budget(1e6, 1e-5), "replace-one", plan=Sequence((tests.event(), sums.event())))
+    curator = LocalCurator(some_units(), ledger, noise=NoiseSource(1))
+    points = ClippedGradient(loss=losses.squared, at=np.zeros(D), clip=0.5)
+    held = curator.hold(points, sample=curator.stream("tests", tests))
+    stream = curator.stream("sums", sums, (D,))
+
+    def step(state, release):
+        mean = HeldMean(held=held, centre=jnp.zeros(D), radius=10.0)
+        return state + release(mean, into="sums")
+
+    with pytest.raises(ValueError, match="secret sample drawn for the tests"):
+        curator.iterate(step, jnp.zeros(D), 1, feeds={"sums": Feed(stream, [curator])})

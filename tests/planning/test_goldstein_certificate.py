@@ -117,6 +117,9 @@ def test_findings_say_what_was_bounded_and_what_was_not():
     said = released_findings(sure, [0.2, 0.0], 0.01)["certificate"].meaning
     assert "clip" not in said
     assert "users' gradients" in said
+    penalised = Certified(point=np.zeros(2), points=points, clip=0.5, penalised=True)
+    assert "improves the objective faster" in penalised.meaning
+    assert penalised.what.endswith("where it is longer, plus the penalty's")
 
 
 @pytest.mark.parametrize(

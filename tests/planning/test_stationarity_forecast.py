@@ -3,7 +3,8 @@
 import pytest
 
 from privopt import O2NC, Budget, Problem, losses, regularisers
-from privopt.planning.goldstein_bounds import StationarityTask, plain_bound
+from privopt.planning.goldstein_bounds import plain_bound
+from privopt.planning.goldstein_errors import StationarityTask
 from privopt.planning.instance import Instance
 from privopt.planning.o2nc import stddev
 from privopt.planning.stationarity_forecast import task_of

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
+from privopt.ledger.sampling import FixedSize
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.precision import double_precision
@@ -98,3 +99,10 @@ def test_no_unit_moves_the_scores_by_more(row, relation, by_user, share):
             audit = Audit(left, right, Unlimited(relation))
             audit.release(counts(loss, share), ExponentialMechanism(1.0))
             assert audit.moves[0][1] <= 1.0
+
+
+def test_a_sample_is_refused_before_anything_is_read():
+    """A count over the expected number of sampled units moves by more than 2 / n."""
+    curator = LocalCurator(units_of(ROWS), Unlimited(Relation.REPLACE_ONE))
+    with pytest.raises(ValueError, match="counted on all units and cannot be sampled"):
+        curator.release(counts(losses.squared), ExponentialMechanism(1.0), FixedSize(4, 40))

@@ -24,6 +24,7 @@ from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import RecordLoss
 from privopt.problems.problem import Problem
 from privopt.public import Relation
+from privopt.queries.placed_values import PlacedValueGradient
 from privopt.queries.value_difference import ValueDifference
 from privopt.queries.value_gradient import ValueGradient, differences
 
@@ -351,3 +352,40 @@ def test_chunks_of_any_length_give_the_same_for_a_black_box():
     whole = ReferenceEngine(units).clipped_sum(query)
     assert np.allclose(ReferenceEngine(units, at_once=8).clipped_sum(query), whole, rtol=0, atol=1e-12)
     assert np.array_equal(ReferenceEngine(units).clipped_sum(query, np.array([], np.int64)), np.zeros(3))
+
+
+def test_directions_that_are_no_numbers_leave_no_column_longer_than_the_clip():
+    """Their stretch is none, so what is released must be, whatever else the directions hold."""
+    query = PlacedValueGradient(
+        loss=RecordLoss(lambda params, features, target: jnp.abs(params[1] - target)),
+        at=np.zeros(2),
+        directions=np.array([[np.nan, 1e6]]),
+        smoothing=1.0,
+        clip=0.5,
+    )
+    assert not np.any(np.isfinite(query.finish(jnp.asarray([0.5]))))
+
+
+def test_a_distance_whose_square_vanishes_is_none_for_values_too():
+    """See the same of gradients: in a compiled program the root of the square of one number does not vanish."""
+
+    def above(params, features, target):
+        return features[0] * jnp.where(params[0] > target, 1.0, 0.0)
+
+    query = ValueDifference(
+        loss=RecordLoss(above),
+        at=np.array([1e-160]),
+        anchor=np.zeros(1),
+        directions=np.ones((1, 1)),
+        smoothing=7e-161,
+        slope_clip=np.inf,
+    )
+    released = [
+        LocalCurator(
+            Units.from_arrays(row * np.ones((6, 1)), np.full(6, 5e-161), row_bound=1.0, storage="float64"),
+            Unlimited(Relation.REPLACE_ONE),
+        ).release(query, Gaussian(1.0))
+        for row in (1.0, -1.0)
+    ]
+    assert float(query.radius()) == 0.0
+    assert released[0] == released[1] == 0.0

@@ -13,7 +13,8 @@ import pytest
 from tests.support import report_samples as samples
 
 import privopt
-from privopt.ledger.events import Repeated, RoundingEvent
+from privopt.curator.transcript import Transcript
+from privopt.ledger.events import GaussianEvent, NoEvent, Repeated, RoundingEvent
 from privopt.public import Relation
 from privopt.report.explain import price, utility_assumptions
 from privopt.report.figures import schedule_figure
@@ -389,3 +390,16 @@ def test_a_report_of_a_game_speaks_of_draws() -> None:
     assert re.search(r"exponential-mechanism selections, rho [0-9.e-]+ in all", text)
     drawn = [group for group in report.releases if group.is_drawn]
     assert {_release_row(report, group)["Largest change by one record"] for group in drawn} == {"—"}
+
+
+def test_sums_of_a_stream_are_shown_with_their_noise():
+    transcript = Transcript(Relation.REPLACE_ONE)
+    transcript.append(samples.release("gradient sums", GaussianEvent(20.0), 1, 0.0, multiplier=0.0))
+    scales = np.array([1.0, 2.0, 3.0])
+    transcript.append(samples.release("PrefixSum.add", NoEvent(), 3, scales, multiplier=10.0))
+    group = group_releases(transcript)[-1]
+    assert group.is_sum_of_stream
+    assert group.noise == "correlated over the sums, so that it nearly cancels in them; charged as a whole"
+    assert group.scale == pytest.approx((1.0, 3.0))
+    assert group.sensitivity == pytest.approx((0.1, 0.3))
+    assert len(group.schedule) == 3

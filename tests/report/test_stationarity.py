@@ -44,6 +44,13 @@ def test_an_estimate_is_not_said_to_show_anything():
     assert "sampling error that is not covered" in stationarity.for_experts(report)
 
 
+def test_with_a_penalty_it_speaks_of_the_objective():
+    about = dataclasses.replace(ABOUT, penalised=True)
+    result = samples.gaussian_result(1.0)
+    report = PrivacyReport.of(result._replace(findings=free_findings(about, np.ones((2, 2)), 0.1)))
+    assert "improves the objective faster than" in stationarity.in_words(report)
+
+
 def test_a_run_without_a_certificate_says_nothing_of_it():
     report = samples.gaussian_report()
     assert stationarity.in_words(report) == ""

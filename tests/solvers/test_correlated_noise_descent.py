@@ -10,13 +10,16 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent
 from privopt.ledger.ledger import Ledger
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.correlated_noise import prefix_map
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
+from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, Ridge
 from privopt.public import Public, Relation
+from privopt.queries.gradient import ClippedGradient
 from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 from privopt.solvers.registry import SOLVERS
 
@@ -62,8 +65,14 @@ def reference(rows, targets, solver, noise, ridge=0.0, l1=0.0):
     return average if solver.returns == "weighted" else x
 
 
-@pytest.mark.parametrize("returns", ["weighted", "last"])
-def test_without_noise_it_is_the_algorithm(returns):
+@pytest.mark.parametrize(
+    ("returns", "penalty", "strengths"),
+    [
+        ("weighted", Ridge(0.05), {"ridge": 0.05}),
+        pytest.param("last", L1(0.01), {"l1": 0.01}, marks=pytest.mark.audit),
+    ],
+)
+def test_without_noise_it_is_the_algorithm(returns, penalty, strengths):
     rows, targets, units = toy_units(61)
     solver = CorrelatedNoiseDescent(
         epochs=3,
@@ -75,13 +84,10 @@ def test_without_noise_it_is_the_algorithm(returns):
         returns=returns,
         noise_multiplier=0.0,
     )
-    silent = np.zeros((12, 3))
-    for penalty, strengths in ((Ridge(0.05), {"ridge": 0.05}), (L1(0.01), {"l1": 0.01})):
-        result = solve(solver, Problem(losses.logistic, penalty), units, NO_PRIVACY)
-        np.testing.assert_allclose(
-            result.params, reference(rows, targets, solver, silent, **strengths), rtol=1e-9, atol=1e-12
-        )
-        assert result.pictures == ()
+    result = solve(solver, Problem(losses.logistic, penalty), units, NO_PRIVACY)
+    expected = reference(rows, targets, solver, np.zeros((12, 3)), **strengths)
+    np.testing.assert_allclose(result.params, expected, rtol=1e-9, atol=1e-12)
+    assert result.pictures == ()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -127,24 +133,18 @@ def test_the_price_is_one_gaussian_release_whatever_the_strategy(strategy, epoch
 
 def test_blocks_in_order_are_slices_and_need_records_that_stay():
     rows, targets, units = toy_units(60)
-    ordered = CorrelatedNoiseDescent(
-        epochs=1,
-        blocks=3,
-        clip=1.0,
-        step_size=1.0,
-        momentum=0.0,
-        in_order=True,
-        noise_multiplier=0.0,
-        returns="last",
-    )
-    problem = Problem(losses.logistic)
-    found = solve(ordered, problem, units, NO_PRIVACY).params
-    np.testing.assert_allclose(found, reference(rows, targets, ordered, np.zeros((3, 3))), rtol=1e-9)
-    at_random = ordered.with_(in_order=False)
-    assert not np.allclose(solve(at_random, problem, units, NO_PRIVACY).params, found)
+    curator = LocalCurator(units, Ledger(NO_PRIVACY, "replace-one"), noise=NoiseSource(4))
+    with double_precision():
+        query = ClippedGradient(loss=losses.logistic, at=np.zeros(3), clip=5.0)
+        means = [block.release(query, Gaussian(0.0)) for block in curator.blocks(3, in_order=True)]
+        at_random = [block.release(query, Gaussian(0.0)) for block in curator.blocks(3)]
+    expected = -0.5 * (rows * targets[:, None]).reshape(3, 20, 3).mean(axis=1)
+    np.testing.assert_allclose(np.stack(means), expected, rtol=1e-9)
+    assert not np.allclose(np.stack(at_random), expected)
+    ordered = CorrelatedNoiseDescent(in_order=True)
     for public in (Public(n=60, d=3, relation=ADD), Public(n=60, d=3, relation=REPLACE, unit="user")):
         with pytest.raises(ValueError, match="blocks in order need records under replace-one"):
-            ordered.configure(Instance(problem, public, Budget(1.0, 1e-6)))
+            ordered.configure(Instance(Problem(losses.logistic), public, Budget(1.0, 1e-6)))
     curator = LocalCurator(toy_units(relation=ADD)[2], Ledger(Budget(1.0, 1e-6), "add-or-remove-one"))
     with pytest.raises(ValueError, match="blocks in order need records under replace-one"):
         curator.blocks(2, in_order=True)
@@ -188,6 +188,7 @@ def test_without_privacy_it_converges_by_name():
     assert np.linalg.norm(gradient + 0.1 * np.asarray(found.params)) < 1e-3
 
 
+@pytest.mark.audit
 def test_a_loss_of_ones_own_is_fitted_with_its_notice():
     rows, targets, units = toy_units(400)
 

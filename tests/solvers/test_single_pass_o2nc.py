@@ -248,6 +248,41 @@ def test_budgets_are_spent_whole():
         assert solver.plan(instance).epsilon == pytest.approx(1.0, rel=1e-3)
 
 
+def test_plans_count_evaluations_and_state_the_bounds():
+    problem = Problem.of_values(BlackBox(by_hand, value_range=(0.0, 3.0), scale=1.0), np.zeros(3))
+    public = units_of().public
+    solver = SinglePassO2NC(steps=8, variance_reduction=True, period=4, mode="guarantee")
+    plan = solver.plan(Instance(problem, public, BUDGET))
+    sizes = [12, 2, 2, 2] * 2  # 0.6 of 40 units at two starts
+    assert plan.indicators["evaluations"].value == 2 * 3 * (sum(sizes) + 2 * 6)
+    assert "vacuous at this budget" in plan.indicators["stationarity_bound"].meaning
+    wide = Problem.of_values(BlackBox(by_hand, value_range=(0.0, 3.0), scale=1.0), np.zeros(300))
+    assert any(
+        "along 200 random directions" in note for note in solver.plan(Instance(wide, public, BUDGET)).notices
+    )
+
+
+@pytest.mark.parametrize("count", [2, 3, 8, 21, 37])
+@pytest.mark.parametrize("reduced", [True, False])
+def test_few_units_are_shared_among_few_steps(count, reduced):
+    units = units_of(count)
+    solver = SinglePassO2NC(variance_reduction=reduced, period=4 if reduced else None)
+    solver = solver.filled(Instance(PROBLEM, units.public, BUDGET))
+    sizes = planning.batches(solver, count)
+    assert min(sizes, default=2) >= 2
+    assert sum(sizes) <= count
+
+
+def test_without_privacy_nothing_is_clipped():
+    units = units_of()
+    instance = Instance(PROBLEM, units.public, Budget(math.inf, 1e-6))
+    solver = SinglePassO2NC(variance_reduction=True, period=2, steps=8, distance=1.0).configure(instance)
+    result = run(solver, units)
+    assert solver.clip == math.inf
+    assert np.all(np.isfinite(np.asarray(result.params)))
+    assert any("not private" in note for note in solver.plan(instance).notices)
+
+
 def test_what_does_not_fit_is_refused_before_data_is_read():
     units = units_of()
     with pytest.raises(ValueError, match="give variance_reduction=True"):
@@ -255,7 +290,7 @@ def test_what_does_not_fit_is_refused_before_data_is_read():
     with pytest.raises(ValueError, match="take fewer steps"):
         configured(units, steps=40)
     with pytest.raises(ValueError, match="a batch needs at least 2"):
-        planning.batches(configured(units, steps=16, share=0.9), 40)
+        configured(units, steps=16, share=0.9).event(units.public)
     with pytest.raises(ValueError, match="no known curvature"):
         configured(units, slope_clip=None)
 

@@ -98,6 +98,13 @@ def require_sample(stream: OpenStream, request: StreamRequest) -> None:
         raise ValueError(SAMPLE_IS_ANOTHERS)
 
 
+def require_no_sample(query: Query) -> None:
+    """Refuse a statistic of points that are the secret sample of a stream, which alone may ask about them."""
+    held: Any = query.held if isinstance(query, StatisticOfHeld) else None
+    if getattr(held, "drawn_for", None) is not None:
+        raise ValueError(SAMPLE_IS_ANOTHERS)
+
+
 def require_fit(
     query: Query, mechanism: Mechanism | StreamMechanism, sampling: Sampling, public: Public
 ) -> None:
@@ -112,10 +119,8 @@ def require_fit(
     if not isinstance(query, StatisticOfHeld | FunctionOfMean):
         query.require_rows(public)
     require_pure(query, public)
-    if isinstance(query, StatisticOfHeld) and isinstance(mechanism, Mechanism):
-        held: Any = query.held
-        if getattr(held, "drawn_for", None) is not None:
-            raise ValueError(SAMPLE_IS_ANOTHERS)
+    if not isinstance(mechanism, TestedSamples):
+        require_no_sample(query)
     if query.norm != mechanism.norm and query.shape(public) != ():
         raise ValueError(
             f"{query.name} states its sensitivity in the {query.norm} norm, but {type(mechanism).__name__} scales "
@@ -160,8 +165,10 @@ def require_priced(
     """Refuse a release call of a step other than the one that was priced at this position.
 
     Raises:
-        ValueError: the step is not the same at every call, so it is not a function of its state.
+        ValueError: the step is not the same at every call, so it is not a function of its state, or asks about points
+            that are the sample of a stream.
     """
+    require_no_sample(query)
     slot = slots[position] if position < len(slots) else None
     price = NoEvent() if mechanism is None else sampling.event(mechanism.event())
     if slot is None or (type(query), sampling, price, into) != (

@@ -97,14 +97,19 @@ class StreamKeeper(abc.ABC):
         """Enter the items of a loop into its streams, all or none, and keep the streams while the loop runs.
 
         Privacy:
-            The items count as entered before the first is computed: a loop that is interrupted leaves none to be fed
-            again with the same noise.
+            The items count as entered before the first is computed. After a loop that was interrupted, when fewer may
+            be, its streams answer no more, see `OpenStream`.
         Raises:
-            ValueError: a stream is not of prefix sums, is another curator's or full, or an item would put a unit into
-                more items than it was charged for.
+            ValueError: a stream is not of prefix sums, is another curator's or full, or fed under two names; or an item
+                would put a unit into more items than it was charged for.
         """
+        keys = [feed.stream.key for feed in feeds.values() if feed.stream.is_of(self)]
+        if len(set(keys)) < len(keys):
+            raise ValueError(
+                "the loop feeds one stream under several names: name it once, a step may feed it several times."
+            )
         with contextlib.ExitStack() as turns:
-            for key in sorted({feed.stream.key for feed in feeds.values() if feed.stream.is_of(self)}):
+            for key in sorted(keys):
                 turns.enter_context(self._streams[key])
             after: dict[str, Entered] = {}
             for name, feed in feeds.items():

@@ -6,6 +6,8 @@ planned against measured seconds, which should be within a factor of 3.
 
 import math
 
+from privopt.problems.black_box import BlackBox
+from privopt.problems.black_box_trial import seconds_per_value
 from privopt.public import Public
 
 ROW_SECONDS = 1.2e-8  # a record's scalar work (one exponential) in the compiled kernel
@@ -31,6 +33,20 @@ def pass_seconds(public: Public, outputs: int = 1, *, own: int | None = None) ->
     if own is not None:
         return records * (OWN_SECONDS + own * OWN_PARAMETER_SECONDS)
     return records * (4 * public.d * BYTE_SECONDS * max(1, outputs / 2) + ROW_SECONDS * outputs)
+
+
+def value_seconds(loss: BlackBox, public: Public) -> float:
+    """Rough time of one value of one record: on the host it is measured, on a made-up record, once for each loss."""
+    layout = loss.layout
+    size = 1 if layout is None else layout.size
+    if not loss.host or layout is None:
+        return OWN_SECONDS + size * OWN_PARAMETER_SECONDS
+    return seconds_per_value(loss, public.d)
+
+
+def records(public: Public) -> int:
+    """About how many records there are."""
+    return _records(public)
 
 
 def loading_seconds(public: Public) -> float:

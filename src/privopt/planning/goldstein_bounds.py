@@ -19,84 +19,32 @@ Source:
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from privopt.planning.plan import Bound, Finding, figure
-from privopt.problems.ball import moved_share, smoothing_constant
-
-Numbers = NDArray[np.float64]
-Oracle = Literal["gradients", "jitter", "smoothed", "values"]
-Method = Literal[
-    "plain",
-    "plain single-pass",
-    "variance-reduced",
-    "variance-reduced single-pass",
-    "Zhang et al. single-pass",
-]
-METHODS: tuple[Method, ...] = (
-    "plain",
-    "plain single-pass",
-    "variance-reduced",
-    "variance-reduced single-pass",
-    "Zhang et al. single-pass",
+from privopt.planning.goldstein_errors import (
+    METHODS,
+    Method,
+    Numbers,
+    Oracle,
+    Settings,
+    StationarityTask,
+    estimation_error,
+    longest_step,
+    squared_error,
 )
-_MOST_STEPS = {
-    "plain": 2_000_000,
-    "variance-reduced": 10_000_000,
-}  # of a method that may take as many as it wants
-_SHARES = np.array(
-    [0.2, 0.35, 0.5, 0.65, 0.8]
-)  # of the radius for smoothing; of data or budget for fresh gradients
-_PERIODS = 2.0 ** np.arange(14)
+from privopt.planning.plan import Bound, Finding, figure
+from privopt.problems.ball import smoothing_constant
 
-
-@dataclass(frozen=True, kw_only=True)
-class StationarityTask:
-    """What the bounds depend on, all of it public.
-
-    Attributes:
-        n: units.
-        d: parameters.
-        mu: of the whole budget, in Gaussian differential privacy; infinite without noise.
-        lipschitz: L, the longest gradient of a unit, and the clip.
-        drop: Phi, a bound on the objective at the start above its infimum.
-        radius: a, around the result.
-        factor: 2 where a unit is replaced, 1 where one is added or removed.
-    """
-
-    n: int
-    d: int
-    mu: float
-    lipschitz: float = 1.0
-    drop: float = 1.0
-    radius: float = 1.0
-    factor: int = 2
-
-    def __post_init__(self) -> None:
-        for name in ("n", "d", "mu", "lipschitz", "radius"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)!r}.")
-        if not self.drop >= 0:
-            raise ValueError(
-                f"drop must be at least 0, got {self.drop!r}: the start is no better than the infimum."
-            )
-
-    @property
-    def noise_of_sum(self) -> float:
-        """Standard deviation of a coordinate of one clipped sum bought with the whole budget: factor L / mu."""
-        return self.factor * self.lipschitz / self.mu
-
-    def variance(self, oracle: Oracle) -> float:
-        """The mean squared error of one unit's estimate, and for values of the mean of all: they share directions."""
-        if oracle == "values":
-            return self.lipschitz**2 * (self.d / (self.d - 1) if self.d > 1 else 1.0)
-        return self.lipschitz**2 if oracle == "jitter" else 0.0
+# Of a method that may take as many steps as it wants.
+_MOST_STEPS = {"plain": 2_000_000, "variance-reduced": 10_000_000}
+# Of the radius, for smoothing; and of the units or the budget, for fresh gradients.
+_SHARES = np.array([0.2, 0.35, 0.5, 0.65, 0.8])
+_PERIODS: Numbers = np.asarray(4.0 ** np.arange(8), float)  # up to LARGEST_PERIOD
+_NEAR = np.geomspace(0.5, 2.0, 7)  # times the best number of a coarse grid
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,26 +123,27 @@ def predict(
         shares = np.array([smoothing])
     elif plain and oracle in ("gradients", "smoothed"):
         shares = np.zeros(1)
-    window, blocks = _steps(most, 120 if plain else 44)
-    grid: tuple[Any, ...] = np.meshgrid(
-        np.arange(len(window)),
-        _PERIODS[most >= _PERIODS] if not plain else np.ones(1),
-        _SHARES if not plain else np.ones(1),
-        shares,
-        indexing="ij",
+    window, blocks = _steps(most, 120 if plain else 30)
+    coarse = _crossed(
+        window,
+        blocks,
+        period=np.ones(1) if plain else _PERIODS[most >= _PERIODS],
+        share=np.ones(1) if plain else _SHARES,
+        smoothing=shares,
     )
-    index = grid[0].astype(int)
-    settings = _Settings(window[index], blocks[index], grid[1], grid[2], grid[3])
-    values = _bound(method, task, settings, oracle)
-    best = np.unravel_index(int(np.argmin(values)), values.shape)
+    value, near = _smallest(method, task, coarse, oracle)
+    if not plain:
+        value, near = min(
+            (value, near), _smallest(method, task, _around(near, task, most), oracle), key=lambda one: one[0]
+        )
     return Prediction(
         method=method,
-        value=float(values[best]),
-        window=int(settings.window[best]),
-        blocks=int(settings.blocks[best]),
-        period=int(settings.period[best]),
-        share=float(settings.share[best]),
-        smoothing=float(settings.smoothing[best]),
+        value=value,
+        window=int(near[0]),
+        blocks=int(near[1]),
+        period=int(near[2]),
+        share=near[3],
+        smoothing=near[4],
         lipschitz=task.lipschitz,
     )
 
@@ -220,10 +169,10 @@ def plain_bound(
             all units.
     """
     ones = [np.asarray([float(number)]) for number in (window, blocks, 1, 1, smoothing)]
-    settings = _Settings(*ones)
+    settings = Settings(*ones)
     error = None
     if noise is not None:
-        error = task.d * noise**2 + _averaged(task, oracle, float(task.n))
+        error = task.d * noise**2 + estimation_error(task, oracle, float(task.n))
     return float(_bound("plain", task, settings, oracle, error)[0])
 
 
@@ -262,25 +211,10 @@ def method_findings(
     }
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """Settings of a method, arrays that broadcast: M, K, S, share of fresh gradients, alpha_s."""
-
-    window: Numbers
-    blocks: Numbers
-    period: Numbers
-    share: Numbers
-    smoothing: Numbers
-
-    @property
-    def steps(self) -> Numbers:
-        return self.window * self.blocks
-
-
 def _bound(
     method: Method,
     task: StationarityTask,
-    at: _Settings,
+    at: Settings,
     oracle: Oracle,
     error: float | None = None,
 ) -> Numbers:
@@ -288,114 +222,51 @@ def _bound(
     drop, longest = task.drop, task.lipschitz
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         averaged = task.radius - at.smoothing
-        squared = _ERRORS[method](task, at, oracle) if error is None else np.asarray(error)
+        squared = squared_error(method, task, at, oracle) if error is None else np.asarray(error)
         wrong, length = np.sqrt(squared), np.sqrt(longest**2 + squared)
         value = (drop + longest * at.smoothing) * (at.window + 1.0) / (2.0 * averaged * at.steps)
         value = value + 2.0 * length / np.sqrt(at.window)
         if method.startswith("plain"):
             value = value + wrong / np.sqrt(at.window)
         else:
-            midpoint = smoothing_constant(task.d) * longest * _longest_step(task, at) / (4.0 * at.smoothing)
+            midpoint = smoothing_constant(task.d) * longest * longest_step(task, at) / (4.0 * at.smoothing)
             value = value + 2.0 * wrong + midpoint
     return np.where(np.isfinite(value) & (averaged > 0), value, math.inf)
 
 
-def _longest_step(task: StationarityTask, at: _Settings) -> Numbers:
-    """D."""
-    return 2.0 * (task.radius - at.smoothing) / (at.window + 1.0)
+def _smallest(
+    method: Method, task: StationarityTask, at: Settings, oracle: Oracle
+) -> tuple[float, tuple[float, float, float, float, float]]:
+    """The smallest bound among some settings, and (M, K, S, share, alpha_s) of it."""
+    values = _bound(method, task, at, oracle)
+    best = int(np.argmin(values))
+    parts = (at.window, at.blocks, at.period, at.share, at.smoothing)
+    window, blocks, period, share, smoothing = (float(part[best]) for part in parts)
+    return float(values[best]), (window, blocks, period, share, smoothing)
 
 
-def _plain_error(task: StationarityTask, at: _Settings, oracle: Oracle) -> Numbers:
-    noise = task.noise_of_sum * np.sqrt(at.steps) / task.n
-    return task.d * noise**2 + _averaged(task, oracle, float(task.n))
+def _crossed(
+    window: Numbers, blocks: Numbers, *, period: Numbers, share: Numbers, smoothing: Numbers
+) -> Settings:
+    """Every pair (M, K) with every period, share and radius of smoothing, as flat arrays."""
+    grid: tuple[Any, ...] = np.meshgrid(np.arange(len(window)), period, share, smoothing, indexing="ij")
+    index, *others = (one.ravel() for one in grid)
+    return Settings(window[index], blocks[index], *others)
 
 
-def _single_pass_error(task: StationarityTask, at: _Settings, oracle: Oracle) -> Numbers:
-    batch = np.floor(task.n / at.steps)
-    noise = task.noise_of_sum / batch
-    return task.d * noise**2 + task.lipschitz**2 / batch + _averaged(task, oracle, batch)
-
-
-def _averaged(task: StationarityTask, oracle: Oracle, units: Any) -> Any:
-    """The error of the estimates themselves: draws of units average out over them, shared directions do not."""
-    variance = task.variance(oracle)
-    return variance if oracle == "values" else variance / units
-
-
-def _change(task: StationarityTask, at: _Settings, oracle: Oracle) -> Numbers:
-    """The longest difference of one unit's estimates at successive points, at most D apart."""
-    step = _longest_step(task, at)
-    if oracle == "values":
-        ratio = math.sqrt(task.d) * step / at.smoothing
-    else:
-        ratio = 2.0 * np.asarray(moved_share(step / at.smoothing, 1.0, task.d))
-    return task.lipschitz * np.minimum(ratio, 2.0)
-
-
-def _variance_reduced_error(task: StationarityTask, at: _Settings, oracle: Oracle) -> Numbers:
-    fresh = np.ceil(at.steps / at.period)
-    changes = at.steps - fresh
-    share = np.where(changes > 0, at.share, 1.0)
-    change = _change(task, at, oracle)
-    of_fresh = (task.noise_of_sum / task.n) ** 2 * fresh / share
-    ratio = change / task.lipschitz
-    of_change = (task.noise_of_sum * ratio / task.n) ** 2 * changes / np.maximum(1.0 - share, 1e-300)
-    of_change = np.where(changes > 0, of_change, 0.0)
-    unit = max(task.variance(oracle), task.lipschitz**2)
-    return (
-        task.d * (of_fresh + (at.period - 1.0) * of_change)
-        + unit / task.n
-        + (at.period - 1.0) * change**2 / task.n
+def _around(near: tuple[float, ...], task: StationarityTask, most: int) -> Settings:
+    """Settings near one."""
+    window, blocks = (np.unique(np.maximum(1.0, np.round(number * _NEAR))) for number in near[:2])
+    pairs = np.meshgrid(window, blocks, indexing="ij")
+    kept = pairs[0] * pairs[1] <= max(most, 1)
+    share, smoothing = near[3], near[4] / task.radius
+    return _crossed(
+        pairs[0][kept],
+        pairs[1][kept],
+        period=np.unique(np.clip(np.round(near[2] * _NEAR), 1.0, _PERIODS[-1])),
+        share=np.clip(share + np.linspace(-0.1, 0.1, 5), 0.05, 0.95),
+        smoothing=task.radius * np.clip(smoothing + np.linspace(-0.1, 0.1, 5), 0.05, 0.95),
     )
-
-
-def _single_pass_reduced_error(
-    task: StationarityTask, at: _Settings, oracle: Oracle, *, zhang: bool = False
-) -> Numbers:
-    """Fresh batches of B1 units and batches of B2 for the changes; their noise is a stream of prefix sums."""
-    fresh = np.ceil(at.steps / at.period)
-    changes = at.steps - fresh
-    share = np.where(changes > 0, at.share, 1.0)
-    first = np.floor(share * task.n / fresh)
-    later = np.where(changes > 0, np.floor((1.0 - share) * task.n / np.maximum(changes, 1.0)), 1.0)
-    unit = task.noise_of_sum  # of a contribution of length L
-    if zhang:
-        # d independent directions, each clipped alone: d L, and d L D / alpha, at worst.
-        stretch, relative = float(task.d), task.d * _longest_step(task, at) / at.smoothing
-        spread = task.d * (task.lipschitz * _longest_step(task, at) / at.smoothing) ** 2
-        variance = task.variance("values")
-    else:
-        stretch, relative = 1.0, _change(task, at, oracle) / task.lipschitz
-        spread, variance = (task.lipschitz * relative) ** 2, max(task.variance(oracle), task.lipschitz**2)
-    of_fresh = unit * stretch / first
-    of_change = np.where(changes > 0, unit * relative / later, 0.0)
-    prefix = _prefix_noise()[np.minimum(at.period.astype(int) - 1, len(_prefix_noise()) - 1)]
-    return (
-        variance / first
-        + (at.period - 1.0) * spread / later
-        + task.d * (of_fresh**2 + (of_change * prefix) ** 2)
-    )
-
-
-def _zhang_error(task: StationarityTask, at: _Settings, oracle: Oracle) -> Numbers:
-    return _single_pass_reduced_error(task, at, oracle, zhang=True)
-
-
-_ERRORS: Mapping[str, Callable[[StationarityTask, _Settings, Oracle], Numbers]] = {
-    "plain": _plain_error,
-    "plain single-pass": _single_pass_error,
-    "variance-reduced": _variance_reduced_error,
-    "variance-reduced single-pass": _single_pass_reduced_error,
-    "Zhang et al. single-pass": _zhang_error,
-}
-
-
-@cache
-def _prefix_noise() -> Numbers:
-    """Largest standard deviation of the first S prefix sums under the square-root strategy, S = 0, 1, ..., 2^13."""
-    items = np.arange(1, int(_PERIODS[-1]))
-    coefficients = np.cumprod(np.concatenate([[1.0], 1.0 - 1.0 / (2.0 * items)]))
-    return np.concatenate([[0.0], np.cumsum(coefficients**2)])
 
 
 def _steps(most: int, points: int) -> tuple[Numbers, Numbers]:

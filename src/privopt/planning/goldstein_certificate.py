@@ -160,6 +160,7 @@ class Certified:
         every_unit: whether every unit takes part in every release, not a sample.
         never_clipped: whether no gradient can be longer than the clip, by the loss's formula.
         unit: what the mean is over.
+        penalised: whether a penalty's gradient was added to the mean.
         moving: whether the scale of a release's noise may follow earlier releases.
         confidence: of the bound.
     """
@@ -172,6 +173,7 @@ class Certified:
     every_unit: bool = True
     never_clipped: bool = False
     unit: str = "record"
+    penalised: bool = False
     moving: bool | None = None
     confidence: float = CONFIDENCE
 
@@ -185,16 +187,17 @@ class Certified:
         """The mean that a certificate is about, in words."""
         smoothed = f", smoothed over balls of radius {self.smoothing:.3g}" if self.smoothing > 0 else ""
         units = "users'" if self.unit == "user" else "units'"
-        if self.never_clipped:
-            return f"the mean of the {units} gradients{smoothed}"
-        return f"the mean of the {units} gradients, each shortened to {self.clip:.3g} where it is longer{smoothed}"
+        shortened = "" if self.never_clipped else f", each shortened to {self.clip:.3g} where it is longer"
+        penalty = ", plus the penalty's" if self.penalised else ""
+        return f"the mean of the {units} gradients{shortened}{smoothed}{penalty}"
 
     @property
     def meaning(self) -> str:
         """What a bound says."""
         caught = "" if self.never_clipped else ", as far as gradients are no longer than the clip"
+        improved = "objective" if self.penalised else "mean loss"
         return (
-            f"no single direction improves the mean loss faster than this everywhere within {self.radius:.3g} of the "
+            f"no single direction improves the {improved} faster than this everywhere within {self.radius:.3g} of the "
             f"result{caught}: it bounds the length of an average, over points of that ball, of {self.what}"
         )
 

@@ -1,6 +1,11 @@
 """What several solvers tell a user, from public quantities."""
 
+import numpy as np
+
 from privopt.planning.instance import Instance
+from privopt.planning.plan import figure
+from privopt.problems.black_box import BlackBox
+from privopt.problems.losses import Loss
 
 NOISE_IS_OFF = "epsilon is infinite: nothing is clipped or noised, and the result is not private."
 
@@ -21,6 +26,30 @@ def faint_signal(instance: Instance, excess: float | None) -> tuple[str, ...]:
     return (
         f"the predicted excess {excess:.2g} is near {at_zero:.2g}, a bound on the loss of the zero model: "
         "the noise may drown the signal. More units or a larger epsilon would help.",
+    )
+
+
+def declared_of_black_box(loss: Loss) -> tuple[str, ...]:
+    """What the user declares of a black box, in sentences; nothing of any other loss."""
+    if not isinstance(loss, BlackBox):
+        return ()
+    scales = sorted({float(one) for one in np.ravel(loss.scale)}) if loss.layout is not None else []
+    far = f"; parameters move by about {figure(scales[0])}" if scales else ""
+    if len(scales) > 1:
+        far += f" to {figure(scales[-1])}"
+    return (
+        f"The {loss.name} is a function of the parameters and of one record alone, without state.",
+        f"Its values lie between {figure(loss.low)} and {figure(loss.high)}, others are moved there{far}.",
+    )
+
+
+def many_parameters(parameters: int, directions: int) -> tuple[str, ...]:
+    """Values along fewer directions than there are parameters."""
+    if directions >= parameters:
+        return ()
+    return (
+        f"each step asks for values along {directions} random directions of {parameters} parameters, so that it takes "
+        "about as many more steps: a loss that can be differentiated would need none of them.",
     )
 
 

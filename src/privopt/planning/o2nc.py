@@ -4,9 +4,11 @@
     a_t   = (R / 4) (1 - t / T) + R / 200,  D_t = 2 a_t / (M + 1)          mode "practical": R a guess of the distance
     a_t   = the given radius                                               mode "guarantee"
     eta_t = 4 D_t / (sqrt(M) sqrt(G^2 + p sigma^2)),  G = 0.3 C            "guarantee": 2 D / (sqrt(M) sqrt(C^2 + ...))
+    R     = sqrt(p) / row bound; 4 times that, and twice the step size, for a user-written loss
 
 with p parameters and sigma the noise of a released gradient. The points of a window lie within D (M + 1) / 2 of their
-mean, hence D. The practical numbers were chosen on generated problems, by their loss; utility only.
+mean, hence D. The practical numbers were chosen by the loss on generated problems; those of user-written losses on the
+first three of benchmarks/own_losses_data.py. Utility only.
 
 Source:
     Kornowski, Liu, Talwar 2024, Algorithm 2 and Proposition 2.6, with steps twice as large for the same radius and
@@ -21,22 +23,34 @@ from numpy.typing import NDArray
 
 from privopt.planning import descent_defaults
 from privopt.planning.forecast import Forecast
+from privopt.planning.goldstein_bounds import Oracle as BoundedOracle
 from privopt.planning.goldstein_certificate import CERTIFICATE_SHARE
+from privopt.planning.gradient_changes import MOST_DIRECTIONS
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import step_length, whole_blocks
+from privopt.planning.plan import Finding
 from privopt.planning.stationarity_forecast import task_of, with_method_bounds, with_own_bound
+from privopt.problems.black_box import BlackBox
+from privopt.problems.losses import GLMLoss, Loss, RecordLoss
+from privopt.problems.problem import Problem
 from privopt.public import Public
 
 STEPS, WINDOW = 300, 20
 FEWEST_WINDOWS = 5
 TAIL = 0.1  # of the steps, whose points are averaged
 TYPICAL = 0.3  # of the clip: the mean gradient's length that the step size allows for
-STEP_FACTOR, PROVED_STEP_FACTOR = 4.0, 2.0
+STEP_FACTOR, OWN_STEP_FACTOR, PROVED_STEP_FACTOR = 4.0, 8.0, 2.0
+OWN_DISTANCE = 4.0  # of a user-written loss
 GUARANTEE_RADIUS = 1.0 / 8.0  # of the distance
 FAINT = 100.0  # p sigma^2 over C^2 M from which on steps say next to nothing
 
+STEPS_BY_VALUES = 100
+SMOOTHING, SMOOTHING_OF_PLATEAUS = 1.0 / 64.0, 1.0 / 16.0  # of the distance
+VALUE_SMOOTHING = 0.1  # of a parameter's scale
+
 Returns = Literal["tail", "last", "random", "best"]
+Oracle = Literal["gradients", "exact", "jitter", "values"]
 
 
 def rounds(solver: Any) -> int:
@@ -68,8 +82,7 @@ def schedule(
     if solver.step_size is not None:
         return longest, np.full(len(longest), float(solver.step_size))
     length = math.hypot(solver.typical, math.sqrt(parameters) * stddev)
-    factor = PROVED_STEP_FACTOR if solver.mode == "guarantee" else STEP_FACTOR
-    return longest, factor * longest / (math.sqrt(window) * length)
+    return longest, solver.step_factor * longest / (math.sqrt(window) * length)
 
 
 def kept(solver: Any, chosen: int) -> tuple[int, int]:
@@ -87,10 +100,68 @@ def kept(solver: Any, chosen: int) -> tuple[int, int]:
             return 0, total  # which of the windows is known at the end
 
 
+def oracle(solver: Any, instance: Instance) -> Oracle:
+    """Values of a black box, the closed average of a generalised-linear loss with kinks or plateaus, else gradients."""
+    loss = instance.problem.loss
+    if isinstance(loss, BlackBox):
+        return "values"
+    if solver.smoothing == 0 or solver.mode == "guarantee":
+        return "gradients"
+    if (
+        isinstance(loss, GLMLoss)
+        and loss.outputs == 1
+        and (_has_plateaus(loss) or math.isinf(loss.curvature))
+    ):
+        return "exact"
+    return "jitter" if solver.smoothing else "gradients"
+
+
+def oracle_obstacle(solver: Any, problem: Problem) -> str | None:
+    """Why the loss cannot be asked in this way, or None if it can."""
+    loss = problem.loss
+    if isinstance(loss, BlackBox):
+        if solver.oracle not in (None, "values"):
+            return "the loss is a black box, known by its values only: use oracle='values'"
+        if solver.rate is not None:
+            return "values are not asked of samples: leave out `rate`"
+        if solver.certificate_share:
+            return "the loss is a black box, without the gradients that a certificate needs: use certificate_share=0"
+    if solver.oracle == "exact" and not (isinstance(loss, GLMLoss) and loss.outputs == 1):
+        return f"the {loss.name} loss has no closed average over a ball: use oracle='jitter'"
+    return None
+
+
+def smoothing(solver: Any, instance: Instance) -> float:
+    """alpha_s: a tenth of a parameter's scale for values, R / 64 for kinks, R / 16 for plateaus."""
+    if solver.oracle == "gradients":
+        return 0.0
+    if solver.oracle == "values":
+        return VALUE_SMOOTHING * (1.0 if isinstance(instance.problem.loss, BlackBox) else solver.distance)
+    plateaus = _has_plateaus(instance.problem.loss)
+    return solver.distance * (SMOOTHING_OF_PLATEAUS if plateaus else SMOOTHING)
+
+
+def _has_plateaus(loss: Loss) -> bool:
+    return loss.convex is False
+
+
+def directions(solver: Any, instance: Instance) -> int:
+    """k of values."""
+    del solver
+    return min(instance.parameters, MOST_DIRECTIONS)
+
+
+def clip(solver: Any, instance: Instance) -> float:
+    """C; of values as long as an estimate along one direction can be."""
+    loss = instance.problem.loss
+    if isinstance(loss, BlackBox) and instance.is_private:
+        return (loss.high - loss.low) / (2.0 * solver.smoothing)
+    return descent_defaults.default_clip(instance)
+
+
 def steps(solver: Any, instance: Instance) -> int:
     """T."""
-    del solver, instance
-    return STEPS
+    return STEPS_BY_VALUES if solver.oracle == "values" else STEPS
 
 
 def window(solver: Any, instance: Instance) -> int:
@@ -100,10 +171,19 @@ def window(solver: Any, instance: Instance) -> int:
 
 
 def distance(solver: Any, instance: Instance) -> float:
-    """R: sqrt(p), for a generalised-linear loss over the row bound."""
+    """R: sqrt(p) in units of one over the row bound, or of a black box's scale; four times that for a user's own."""
     del solver
-    scale = 1.0 if instance.has_own_loss else instance.public.row_bound
-    return math.sqrt(instance.parameters) / scale
+    root, loss = math.sqrt(instance.parameters), instance.problem.loss
+    if isinstance(loss, BlackBox):
+        return root
+    return root * (OWN_DISTANCE if isinstance(loss, RecordLoss) else 1.0) / instance.public.row_bound
+
+
+def step_factor(solver: Any, instance: Instance) -> float:
+    """What the step size is in units of D / (sqrt(M) |g|)."""
+    if solver.mode == "guarantee":
+        return PROVED_STEP_FACTOR
+    return OWN_STEP_FACTOR if isinstance(instance.problem.loss, RecordLoss) else STEP_FACTOR
 
 
 def typical(solver: Any, instance: Instance) -> float:
@@ -114,15 +194,25 @@ def typical(solver: Any, instance: Instance) -> float:
     return clip if solver.mode == "guarantee" else TYPICAL * clip
 
 
+def certificate_share(solver: Any, instance: Instance) -> float:
+    """A tenth of the budget where a guarantee is asked for and there are gradients."""
+    by_gradients = not isinstance(instance.problem.loss, BlackBox)
+    return CERTIFICATE_SHARE if solver.mode == "guarantee" and by_gradients else 0.0
+
+
 DEFAULTS = {
-    "steps": steps,
-    "window": window,
     "distance": distance,
     "radius": lambda solver, instance: solver.distance * GUARANTEE_RADIUS,
-    "clip": lambda solver, instance: descent_defaults.default_clip(instance),
+    "oracle": oracle,
+    "smoothing": smoothing,
+    "directions": directions,
+    "steps": steps,
+    "window": window,
+    "clip": clip,
     "typical": typical,
+    "step_factor": step_factor,
     "returns": lambda solver, instance: "last" if solver.mode == "guarantee" else "tail",
-    "certificate_share": lambda solver, instance: CERTIFICATE_SHARE if solver.mode == "guarantee" else 0.0,
+    "certificate_share": certificate_share,
 }
 
 
@@ -142,34 +232,38 @@ def deviation(solver: Any, public: Public) -> float:
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """No prediction of the excess, the bounds on how flat the result is, and notices."""
+    """Evaluations of a black box, the bounds on how flat the result is, and notices; no prediction of the excess."""
+    meaning = "the method says how flat its result is, not how far it is from a minimum"
+    indicators: dict[str, Finding] = {}
+    notices: tuple[str, ...] = ()
+    if solver.oracle == "values":
+        evaluations = 2 * solver.directions * rounds(solver) * instance.public.n
+        indicators["evaluations"] = Finding(
+            evaluations, "calls of the loss in the steps, for one record at one point"
+        )
+        if solver.directions < instance.parameters:
+            notices += (
+                f"values are taken along {solver.directions} random directions a step of {instance.parameters} "
+                "parameters: steps are noisier than with all of them. `directions` says how many.",
+            )
     if not instance.is_private:
-        return Forecast(meaning="the method says how flat its result is", notices=(NOISE_IS_OFF,))
-    found = large_delta(instance)
-    noise = instance.parameters * stddev(solver, instance) ** 2
-    if noise > FAINT * solver.clip**2 * solver.window:
-        found += (
+        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *notices), indicators=indicators)
+    notices = (*large_delta(instance), *notices)
+    noise = stddev(solver, instance)
+    parameters = solver.directions if solver.oracle == "values" else instance.parameters
+    if parameters * noise**2 > FAINT * solver.clip**2 * solver.window:
+        notices += (
             "the noise of a window of steps is more than ten times the clip: the steps say next to nothing. More "
             "units, a larger epsilon or fewer parameters would help.",
         )
-    if instance.has_own_loss:
-        found += (
-            "distance and clip of a user-written loss, where not given, are guesses from the number of parameters "
-            "and the row bound.",
-        )
-    return bounded(
-        solver,
-        instance,
-        Forecast(
-            meaning="the method says how flat its result is, not how far it is from a minimum", notices=found
-        ),
-    )
+    return bounded(solver, instance, Forecast(meaning=meaning, notices=notices, indicators=indicators))
 
 
 def bounded(solver: Any, instance: Instance, found: Forecast) -> Forecast:
     """The forecast with what theorems say: of each method, and of this run where it meets their conditions."""
-    lengths = {"clip": solver.clip, "radius": solver.radius, "distance": solver.distance}
-    found = with_method_bounds(found, instance, **lengths)
+    lengths = {"clip": solver.clip, "radius": solver.radius + solver.smoothing, "distance": solver.distance}
+    by_values = solver.oracle == "values"
+    found = with_method_bounds(found, instance, **lengths, values=by_values)
     proved = (
         solver.mode == "guarantee"
         and solver.returns == "random"
@@ -178,9 +272,18 @@ def bounded(solver: Any, instance: Instance, found: Forecast) -> Forecast:
         and solver.typical == solver.clip
         and solver.rate is None
         and solver.blocks == 1
+        and not (by_values and solver.directions < instance.parameters)
     )
     if not proved:
         return found
     total, window = whole_blocks(solver.steps, solver.window)
-    task = task_of(instance, **lengths)
-    return with_own_bound(found, task, window=window, blocks=total // window, noise=stddev(solver, instance))
+    oracle: BoundedOracle = "smoothed" if solver.oracle == "exact" else solver.oracle
+    return with_own_bound(
+        found,
+        task_of(instance, **lengths),
+        window=window,
+        blocks=total // window,
+        noise=stddev(solver, instance),
+        smoothing=solver.smoothing,
+        oracle=oracle,
+    )

@@ -110,6 +110,7 @@ class Plan:
         notices: sentences for the user, from public quantities.
         adaptive: whether `releases` and `passes` are the most there can be, and the run may end earlier.
         reason: why "auto" chose this solver, as the end of a sentence that begins with "because".
+        evaluations: values of single records that a run asks for, where it asks for nothing else of the loss; else 0.
         measure: what `predicted_excess` is: the "excess" of an objective, the "duality gap" of a game.
         black_box: of a loss that is known by its values only, what the user declared of it, in sentences.
     """
@@ -131,6 +132,7 @@ class Plan:
     adaptive: bool = False
     reason: str = ""
     measure: str = "excess"
+    evaluations: float = 0.0
     black_box: tuple[str, ...] = ()
 
     @property
@@ -170,6 +172,7 @@ class Plan:
                 "notices": list(self.notices),
                 "reason": self.reason,
                 "measure": self.measure,
+                "evaluations": self.evaluations,
                 "black_box": list(self.black_box),
             }
         )
@@ -200,15 +203,17 @@ class Plan:
             adaptive=values.get("adaptive", False),
             reason=values.get("reason", ""),
             measure=values.get("measure", "excess"),
+            evaluations=float(values.get("evaluations", 0.0)),
             black_box=tuple(values.get("black_box", ())),
         )
 
     def rows(self) -> list[tuple[str, str]]:
         """What there is to say, as labelled sentences."""
         most = "at most " if self.adaptive else ""
+        values = f" ({_many(self.evaluations)} values of the loss)" if self.evaluations else ""
         effort = (
             f"{most}{self.releases:,} releases, {_many(self.passes)} passes over {self.public.n:,} x "
-            f"{self.public.d:,}, about {self.seconds:.2g} s and {self.memory_bytes / 2**20:.0f} MB"
+            f"{self.public.d:,}{values}, about {self.seconds:.2g} s and {self.memory_bytes / 2**20:.0f} MB"
         )
         chosen = [("chosen", f"by 'auto' because {self.reason.rstrip('.')}")] if self.reason else []
         people = [("protects", promise(self.public)), ("objective", objective(self.public))]

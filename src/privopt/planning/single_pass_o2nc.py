@@ -142,8 +142,7 @@ def step_sizes(
 
 def steps(solver: Any, instance: Instance) -> int:
     """T: few, since the units are shared among them."""
-    del solver
-    return min(STEPS, instance.public.n // 2)
+    return min(STEPS, instance.public.n // (4 if solver.variance_reduction else 2))
 
 
 def smoothing(solver: Any, instance: Instance) -> float:
@@ -175,16 +174,25 @@ DEFAULTS = {
 }
 
 
+def asked(solver: Any, n: int) -> int:
+    """How often a unit's gradient is asked for, over units and points."""
+    sizes = batches(solver, n)
+    return sum(size * (2 if t % solver.period else 1) for t, size in enumerate(sizes))
+
+
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """No prediction of the excess, the bounds on how flat a result may be, and notices."""
+    """Evaluations, the theorems' bounds and notices; no prediction of the excess."""
+    meaning = "the method says where the loss is flat, not how far the result is from a minimum"
+    indicators = gradient_changes.evaluations(
+        solver, instance, gradients=asked(solver, instance.public.n) if rounds(solver) else 0
+    )
+    found = gradient_changes.few_directions(solver, instance)
     if not instance.is_private:
-        return Forecast(meaning="the method says how flat its result is", notices=(NOISE_IS_OFF,))
-    found = large_delta(instance)
+        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found), indicators=indicators)
+    found = (*large_delta(instance), *found)
     noise = noise_of_steps(solver, instance.public, instance.parameters)
-    if (
-        len(noise)
-        and instance.parameters * float(np.mean(noise**2)) > o2nc.FAINT * solver.clip**2 * solver.window
-    ):
+    squares = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
+    if squares > o2nc.FAINT * solver.clip**2 * solver.window:
         found += (
             "the noise of a window of steps is more than ten times the clip: one pass over so few units says next to "
             "nothing. A method that passes over the data many times (o2nc) has far less noise.",
@@ -195,9 +203,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "gradient and none a difference: a larger `smoothing` or a smaller radius would change that.",
         )
     return with_method_bounds(
-        Forecast(
-            meaning="the method says how flat its result is, not how far it is from a minimum", notices=found
-        ),
+        Forecast(meaning=meaning, notices=found, indicators=indicators),
         instance,
         clip=solver.clip,
         radius=solver.radius,

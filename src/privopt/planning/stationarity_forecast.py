@@ -5,15 +5,8 @@ from dataclasses import replace
 from functools import cache
 
 from privopt.planning.forecast import Forecast
-from privopt.planning.goldstein_bounds import (
-    METHODS,
-    Method,
-    Oracle,
-    Prediction,
-    StationarityTask,
-    plan_bound,
-    predict,
-)
+from privopt.planning.goldstein_bounds import Prediction, plan_bound, predict
+from privopt.planning.goldstein_errors import METHODS, Method, Oracle, StationarityTask
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding, figure
 from privopt.problems.regularisers import NoRegulariser

@@ -83,7 +83,7 @@ def step_sizes(
 
 
 DEFAULTS = {
-    "steps": o2nc.steps,
+    "steps": lambda solver, instance: o2nc.STEPS,
     "window": o2nc.window,
     "distance": o2nc.distance,
     "radius": lambda solver, instance: solver.distance * o2nc.GUARANTEE_RADIUS,
@@ -97,11 +97,16 @@ DEFAULTS = {
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """No prediction of the excess, the bounds on how flat a result may be, and notices."""
-    meaning = "the method says how flat its result is, not how far it is from a minimum"
+    """Evaluations, the theorems' bounds and notices; no prediction of the excess."""
+    meaning = "the method says where the loss is flat, not how far the result is from a minimum"
+    gradients, changes = counts(solver)
+    indicators = gradient_changes.evaluations(
+        solver, instance, gradients=(gradients + 2 * changes) * instance.public.n
+    )
+    found = gradient_changes.few_directions(solver, instance)
     if not instance.is_private:
-        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF,))
-    found = large_delta(instance)
+        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found), indicators=indicators)
+    found = (*large_delta(instance), *found)
     noise = noise_of_steps(solver, instance.public, instance.parameters)
     squares = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
     if squares > o2nc.FAINT * solver.clip**2 * solver.window:
@@ -109,14 +114,9 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "the noise of a window of steps is more than ten times the clip: the steps say next to nothing. More "
             "units, a larger epsilon or fewer parameters would help.",
         )
+    found += ("without variance reduction (o2nc) the noise of a window of steps is never larger.",)
     return with_method_bounds(
-        Forecast(
-            meaning=meaning,
-            notices=(
-                *found,
-                "without variance reduction (o2nc) the noise of a window of steps is never larger.",
-            ),
-        ),
+        Forecast(meaning=meaning, notices=found, indicators=indicators),
         instance,
         clip=solver.clip,
         radius=solver.radius,

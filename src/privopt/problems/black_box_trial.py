@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.problems.black_box import FAILURES, BlackBox, CallsOfPoints, number_of, quiet_calls
 
-_TIMED_CALLS, _TIMED_SECONDS = 20, 0.2
+_TIMED_POINTS, _TIMED_CALLS, _TIMED_SECONDS = 20, 5, 0.2
 
 
 def try_on_made_up_records(loss: BlackBox, start: ArrayLike, features: int) -> None:
@@ -44,15 +44,16 @@ def try_on_made_up_records(loss: BlackBox, start: ArrayLike, features: int) -> N
         )
 
 
-def seconds_per_value(loss: BlackBox, start: ArrayLike, features: int) -> float:
-    """Roughly how long one value takes on the host, by a few calls on a made-up record."""
-    flat = tuple(float(one) for one in np.asarray(start, np.float64).ravel())
-    return _seconds(loss, flat, features)
-
-
 @lru_cache(maxsize=64)
-def _seconds(loss: BlackBox, start: tuple[float, ...], features: int) -> float:
-    points = _two_points(start)
+def seconds_per_value(loss: BlackBox, features: int) -> float:
+    """Roughly how long one value takes on the host, by a few calls on a made-up record; timed once for each loss.
+
+    With several points at once it is that of one among twenty.
+    """
+    layout = loss.layout
+    assert layout is not None
+    points = np.zeros((_TIMED_POINTS, layout.size))
+    points += np.linspace(-0.1, 0.1, _TIMED_POINTS)[:, None]
     calls = CallsOfPoints(loss, points)
     record = next(_records(loss, features))
     with quiet_calls():

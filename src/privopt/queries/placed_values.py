@@ -79,4 +79,5 @@ def contracted(directions: Float[Array, "rows p"], private_mean: Array) -> Array
     """
     rows = jnp.asarray(directions, float)
     stretch = jnp.sqrt(jnp.max(jnp.sum(jnp.abs(rows @ rows.T), axis=1)))
-    return private_mean / jnp.where(stretch > 1.0 + 1e-12, stretch, 1.0)
+    # Rows that are no numbers make everything none: a comparison that is false would leave other columns as long.
+    return private_mean / jnp.where(stretch <= 1.0 + 1e-12, 1.0, stretch)

@@ -17,6 +17,7 @@ from privopt.ledger.sampling import Sampling, expected_units
 from privopt.problems.losses import GLMLoss
 from privopt.proofs.gradient_spread import is_bounded, norm_bound
 from privopt.public import Public
+from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import (
     LARGEST_RADIUS,
     ROUNDING_MARGIN,
@@ -193,6 +194,7 @@ def _across(private_factors: NDArray[Any], private_vectors: Vectors) -> NDArray[
 _RECEPTIONS: dict[type[Query], Reception] = {
     ClippedGradient: Reception(_in_l2_ball, stated=False, radius=_longest_gradient),
     GradientNorm: Reception(_in_l2_ball, stated=False, radius=_longest_gradient),
+    AveragedGradient: Reception(_in_l2_ball, stated=False),
     MixedGradient: Reception(_in_l2_ball, stated=False, radius=_longest_mixture),
     ClippedGradientDifference: Reception(_in_l2_ball),
     GradientAndCount: Reception(_in_l2_ball),

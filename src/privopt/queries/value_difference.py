@@ -9,6 +9,7 @@ from jaxtyping import Array, Float
 from privopt.problems.losses import Loss
 from privopt.public import Public
 from privopt.queries.base import Scalar, query, static
+from privopt.queries.gradient_difference import by_distance
 from privopt.queries.value_gradient import along, around, clip_blocks, differences
 from privopt.queries.values import ValueSum
 
@@ -45,9 +46,7 @@ class ValueDifference(ValueSum):
 
     def block_clip(self) -> Scalar:
         """H times the distance; 0 for equal points, also where H is infinite."""
-        moved = jnp.asarray(self.at, float) - jnp.asarray(self.anchor, float)
-        distance = jnp.sqrt(jnp.sum(moved * moved))
-        return jnp.where(distance > 0, self.slope_clip * jnp.where(distance > 0, distance, 1.0), 0.0)
+        return by_distance(self.at, self.anchor, self.slope_clip)
 
     def radius(self) -> Scalar:
         """H |at - anchor| / sqrt(J)."""

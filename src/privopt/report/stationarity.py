@@ -15,11 +15,12 @@ def in_words(report: ReportFacts) -> str:
     if found is None:
         return ""
     slope, radius, proved = found
+    improved = "objective" if _is_penalised(report.findings) else "mean loss"
     sure = "shows" if proved else "suggests, without proof,"
     return (
         "Of a loss that need be neither smooth nor convex nobody can promise the least value: what can be shown of a "
         f"result is how little is left to gain around it. The certificate {sure} that no single direction improves the "
-        f"mean loss faster than {words.pretty(slope, 3)} for each unit of length everywhere within "
+        f"{improved} faster than {words.pretty(slope, 3)} for each unit of length everywhere within "
         f"{words.pretty(radius, 3)} of the result. A valley passes this test, and so does a plateau or the ridge "
         "between two valleys: it does not say that the loss is low. Which mean it is about, of gradients that were "
         "shortened or of a smoothed loss, stands beside the number below."
@@ -37,6 +38,15 @@ def for_experts(report: ReportFacts) -> str:
         f"({words.pretty(radius, 3)}, {words.pretty(slope, 3)})-Goldstein stationarity{how}: the convex hull of the "
         f"mean clipped gradients within {words.pretty(radius, 3)} of the result has a vector of length at most "
         f"{words.pretty(slope, 3)}. It is arithmetic on releases; its probability is over their noise"
+    )
+
+
+def _is_penalised(findings: Mapping[str, Finding]) -> bool:
+    """Whether the certificate is about the mean loss plus a penalty, by its own words."""
+    return any(
+        "improves the objective" in findings[name].meaning
+        for name in findings
+        if name.startswith(CERTIFICATE)
     )
 
 

@@ -14,11 +14,11 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import leaf_counts
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.effort import RELEASE_SECONDS, pass_seconds
+from privopt.planning.effort import RELEASE_SECONDS, pass_seconds, value_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.indicators import common_indicators
 from privopt.planning.instance import Instance
-from privopt.planning.notices import faint_signal
+from privopt.planning.notices import declared_of_black_box, faint_signal
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Task
 from privopt.precision import double_precision
@@ -85,8 +85,16 @@ class Solver(Program[Problem]):
         del public
         return 0.0
 
+    def evaluations(self, problem: Problem, public: Public) -> float:
+        """How many values of single records a run asks for, where it asks for nothing else of the loss; 0 elsewhere."""
+        del problem, public
+        return 0.0
+
     def seconds(self, problem: Problem, public: Public) -> float:
         """Rough time of a run of this configured solver on data that are loaded."""
+        if isinstance(problem.loss, BlackBox):
+            values = self.evaluations(problem, public) * value_seconds(problem.loss, public)
+            return values + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
         own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
         passes = self.passes() * pass_seconds(public, problem.loss.outputs, own=own)
         return passes + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
@@ -155,7 +163,12 @@ class Solver(Program[Problem]):
     def plan(self, instance: Instance) -> Plan:
         """The plan of this solver, configured first where needed."""
         plan = super().plan(instance)
-        return replace(plan, notices=plan.notices + faint_signal(instance, plan.predicted_excess))
+        return replace(
+            plan,
+            evaluations=self.evaluations(instance.problem, instance.public),
+            notices=plan.notices + faint_signal(instance, plan.predicted_excess),
+            black_box=declared_of_black_box(instance.problem.loss),
+        )
 
     def solve(self, curator: Curator, problem: Problem, start: Array | None = None) -> Result:
         """Run the solver.

@@ -29,8 +29,8 @@ from privopt.solvers.fields import choice, derived
 from privopt.solvers.guarded import guarded
 
 
-class CorrelatedState(NamedTuple):
-    """Where the descent stands, and what one compiled loop serves for any value of."""
+class CorrelatedIterate(NamedTuple):
+    """Where the descent stands; every entry is a function of released values."""
 
     params: Float[Array, " *shape"]  # x_t
     at: Float[Array, " *shape"]  # u_t = x_t + b (x_t - x_{t-1}), where the next gradient is taken
@@ -38,6 +38,12 @@ class CorrelatedState(NamedTuple):
     prefix: Float[Array, " *shape"]  # the released sum of the gradients so far
     time: Float[Array, ""]  # t
     finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
+
+
+class CorrelatedState(NamedTuple):
+    """An iterate, and what one compiled loop serves for any value of."""
+
+    iterate: CorrelatedIterate
     problem: Problem
     step_size: Float[Array, ""]
     momentum: Float[Array, ""]
@@ -127,23 +133,19 @@ class CorrelatedNoiseDescent(Solver):
         """Algorithm 1, with momentum and averaging: the increments of the released sum move the iterate."""
         stream = curator.stream("gradient sums", self.stream(), start.shape)  # charges for all of it
         feed = Feed(stream, curator.blocks(self.blocks, in_order=self.in_order))
+        zero = jnp.zeros_like(start)
         state = CorrelatedState(
-            params=start,
-            at=start,
-            average=start,
-            prefix=jnp.zeros_like(start),
-            time=jnp.zeros(()),
-            finite=jnp.asarray(True),
+            iterate=CorrelatedIterate(start, start, start, zero, jnp.zeros(()), jnp.asarray(True)),
             problem=problem,
             step_size=jnp.asarray(self.step_size, jnp.float64),
             momentum=jnp.asarray(self.momentum, jnp.float64),
             clip=jnp.asarray(self.clip, jnp.float64),
         )
-        state = curator.iterate(CorrelatedStep(), state, self.steps, feeds={"gradients": feed})
-        params = state.params if self.returns == "last" else problem.constraint.project(state.average)
+        end = curator.iterate(CorrelatedStep(), state, self.steps, feeds={"gradients": feed}).iterate
+        params = end.params if self.returns == "last" else problem.constraint.project(end.average)
         sums = curator.transcript[len(curator.transcript) - 1]
         pictures = () if sums.scale is None else planning.noise_picture(sums.scale, sums.sensitivity, self)
-        return Outcome(params, ending(state.finite), pictures=pictures)
+        return Outcome(params, ending(end.finite), pictures=pictures)
 
 
 @dataclass(frozen=True)
@@ -152,21 +154,31 @@ class CorrelatedStep:
 
     def __call__(self, state: CorrelatedState, release: ReleaseCall) -> CorrelatedState:
         """G_t = the released sum of the gradients on the blocks so far, then a step along G_t - G_{t-1}."""
-        query = ClippedGradient(loss=state.problem.loss, at=state.at, clip=state.clip)
-        return _step(state, release(query, into="gradients"))
+        query = ClippedGradient(loss=state.problem.loss, at=state.iterate.at, clip=state.clip)
+        prefix = release(query, into="gradients")
+        moved = _step(
+            state.iterate,
+            prefix,
+            problem=state.problem,
+            step_size=state.step_size,
+            momentum=state.momentum,
+        )
+        return state._replace(iterate=moved)
 
 
 @jax.jit
 @guarded
-def _step(state: CorrelatedState, prefix: Array) -> CorrelatedState:
+def _step(
+    iterate: CorrelatedIterate, prefix: Array, *, problem: Problem, step_size: Array, momentum: Array
+) -> CorrelatedIterate:
     """x = prox(u - eta (g + grad r(u))), then the next u and the average."""
-    params = state.problem.proximal_step(state.at, prefix - state.prefix, state.step_size)
-    count = state.time + 1.0
+    params = problem.proximal_step(iterate.at, prefix - iterate.prefix, step_size)
+    count = iterate.time + 1.0
     weight = 6.0 * count / ((count + 1.0) * (2.0 * count + 1.0))  # count^2 over the sum of 1, 4, 9, ...
-    return state._replace(
+    return iterate._replace(
         params=params,
-        at=params + state.momentum * (params - state.params),
-        average=state.average + weight * (params - state.average),
+        at=params + momentum * (params - iterate.params),
+        average=iterate.average + weight * (params - iterate.average),
         prefix=prefix,
         time=count,
     )

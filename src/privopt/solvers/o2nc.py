@@ -6,9 +6,9 @@ Source: Kornowski, Liu, Talwar 2024, Algorithm 2, with the plain oracle on all u
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,13 +33,18 @@ from privopt.planning.instance import Instance
 from privopt.planning.online_to_nonconvex import Places, places_of, step_length, whole_blocks
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding
-from privopt.problems.ball import ball_point
+from privopt.problems.ball import ball_point, haar_block
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
+from privopt.problems.regularisers import NoRegulariser
 from privopt.proofs.gradient_spread import is_bounded
 from privopt.public import Public
 from privopt.queries.averaged_gradient import AveragedGradient
+from privopt.queries.base import MeanQuery
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.gradient_and_count import GradientAndCount, share_inside
+from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
+from privopt.queries.value_gradient import ValueGradient
 from privopt.result import Outcome, ending
 from privopt.solvers.base import Defaults
 from privopt.solvers.fields import choice, derived, number, optional
@@ -53,6 +58,7 @@ from privopt.solvers.online_to_nonconvex import (
 )
 from privopt.solvers.stepwise import StepwiseSolver
 
+HEIGHT = 0.19  # of the count of units within the clip, over the clip: 1.8 % more noise
 START_JITTER = 1e-3  # of the first step's longest length
 
 
@@ -68,21 +74,31 @@ class O2NC(StepwiseSolver):
         distance: R, a guess of how far a good point is from the start; sets the radii of the practical mode.
         radius: a of the guarantee mode: the points of a window lie this close to their mean.
         clip: C, the largest norm of one unit's gradient.
+        quantile: the share of the units whose gradients the clip is to leave as they are: from `clip` on it follows the
+            shares that the steps release. None for a clip that stays.
+        clip_rate: how fast: each step multiplies it by exp(-clip_rate (share - quantile)).
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
+        step_factor: the step size in units of D / sqrt(M) over that norm, noise included.
         step_size: eta, the same at every step; default the schedule of `planning.o2nc`.
         places: where on each step the gradient is taken: "uniform" (anywhere, by public chance) or in its "middle".
         returns: "tail" (mean of the last tenth of the points), "last" (of the last window), "random" (of a uniformly
             random window) or "best" (of the window whose released gradients have the shortest mean).
         rate: q, each step on a secret Poisson sample of so large a part of the units; default everybody.
+        oracle: what is asked for at a point: "gradients"; "exact", gradients of the loss averaged over a ball, by a
+            formula; "jitter", gradients at a random point of the ball, another one for each unit; or "values",
+            two-point differences along random orthonormal directions.
+        smoothing: radius of that ball; 0 for gradients.
+        directions: k, of values; fewer than parameters leave the rest to chance.
         blocks: each step on the next of so many disjoint random parts of the units, in turns; 1 is everybody.
         certificate_share: part of the budget, about, for a release of the mean gradient at the points of the result,
             which certifies it; 0 leaves the certificate that the steps' own releases give.
     Guarantee:
         T Gaussian releases, of sensitivity factor * C / n or what the loss allows at the point if that is less (see
-        `ClippedGradient`), with fixed multipliers: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the
-        curator's relation, for any data, loss and parameters. Samples are priced by numerical accounting; of disjoint
-        parts the one that is used most often is charged. The places on the steps and where the start is moved to are
-        public random numbers; certificates are arithmetic on releases, the released one is one more of them.
+        `ClippedGradient`; with a count of units beside it where the clip follows a quantile), with fixed multipliers:
+        exactly (epsilon, delta)-DP by Gaussian-DP composition, under the curator's relation, for any data, loss and
+        parameters. Samples are priced by numerical accounting; of disjoint parts the one that is used most often is
+        charged. The places on the steps, directions and where the start is moved to are public random numbers;
+        certificates are arithmetic on releases, the released one is one more of them.
     Differs from the paper:
         all units at every step, no differences of gradients: less noise, and a better bound by d^(1/4); radius
         D (M + 1) / 2 in place of D M; see docs/algorithms/o2nc.md for the errata.
@@ -91,6 +107,7 @@ class O2NC(StepwiseSolver):
     """
 
     name: ClassVar[str] = "o2nc"
+    by_values: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     window: int = derived(at_least=1)
@@ -98,16 +115,30 @@ class O2NC(StepwiseSolver):
     distance: float = derived(above=0)
     radius: float = derived(above=0)
     clip: float = derived(above=0)
+    quantile: float | None = optional(above=0, below=1)
+    clip_rate: float = number(0.2, above=0)
     typical: float = derived(above=0)
+    step_factor: float = derived(above=0)
     step_size: float | None = optional(above=0)
     places: Places = choice("uniform")
     returns: planning.Returns = derived()
+    oracle: planning.Oracle = derived()
+    smoothing: float = derived(at_least=0)
+    directions: int = derived(at_least=1)
     rate: float | None = optional(above=0, at_most=1)
     blocks: int = number(1, at_least=1)
     certificate_share: float = derived(at_least=0, below=1)
 
     def check(self) -> None:
         """Samples or parts, not both."""
+        if self.oracle == "values" and self.rate is not None:
+            raise ValueError(
+                "samples are drawn in a compiled loop, which values have no part in: leave out `rate`."
+            )
+        if self.oracle not in (None, "gradients") and self.smoothing == 0:
+            raise ValueError(
+                f"smoothing must be positive for oracle={self.oracle!r}: it is the radius of the ball."
+            )
         if self.rate is not None and self.blocks > 1:
             raise ValueError(
                 f"rate={self.rate!r} draws secret samples and blocks={self.blocks!r} takes parts in turns: give one "
@@ -123,6 +154,13 @@ class O2NC(StepwiseSolver):
             return "its points move in balls around each other and cannot be kept in a set: leave the set out"
         if not problem.regulariser.is_smooth:
             return "it adds the penalty's gradient, and the penalty has none: use a ridge or no penalty"
+        if self.quantile is not None and (self.oracle not in (None, "gradients") or self.rate is not None):
+            return (
+                "a clip that follows a quantile is for gradients on all units or parts: leave out `quantile`"
+            )
+        missing = planning.oracle_obstacle(self, problem)
+        if missing is not None:
+            return missing
         if self.blocks > 1 and public.n < 2 * self.blocks:
             return f"{self.blocks} parts of n = {public.n} units have less than two units each: use fewer"
         return None
@@ -176,7 +214,9 @@ class O2NC(StepwiseSolver):
             return Outcome(start, ending(jnp.asarray(True)))
         start, places, chosen = self._public_numbers(curator, start)
         longest, step_sizes = planning.schedule(
-            self, parameters=start.size, stddev=planning.deviation(self, curator.public)
+            self,
+            parameters=self.directions if self.oracle == "values" else start.size,
+            stddev=planning.deviation(self, curator.public),
         )
         window = whole_blocks(self.steps, self.window)[1]
         first, count = planning.kept(self, chosen)
@@ -190,8 +230,11 @@ class O2NC(StepwiseSolver):
             state = state._replace(points=state.points[first : first + count])
         params = mean_of_points(state) if bool(state.finite) else state.at
         certified = self._certified(curator.public, problem, params, state.points)
+        moving = self.quantile is not None  # a mean of gradients clipped in several ways certifies nothing
         findings, pictures = seen.shown(certified, slice(first, first + count), window, self.returns)
+        findings = {} if moving else findings
         if self.certificate_share:
+            certified = replace(certified, oracle="gradients", smoothing=0.0)
             penalty = jnp.mean(jax.vmap(problem.regulariser.gradient)(state.points), axis=0)
             query = AveragedGradient(loss=problem.loss, points=state.points, clip=self.clip)
             released = curator.release(query, self.certificate_noise)
@@ -204,22 +247,59 @@ class O2NC(StepwiseSolver):
         self, curator: Curator, problem: Problem, state: ConversionState
     ) -> tuple[ConversionState, "Seen"]:
         """All the steps, on everybody or on disjoint parts in turns, and what they released."""
-        noise, seen = Gaussian(self.noise_multiplier), Seen()
+        noise, seen, ask = Gaussian(self.noise_multiplier), Seen(), self._asked(curator, problem)
         curators = curator.blocks(self.blocks) if self.blocks > 1 else [curator]
+        clip = self.clip
         for turn in range(self.rounds):
-            query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip)
-            gradient = curators[turn % self.blocks].release(query, noise)
+            here = curators[turn % self.blocks]
+            if self.quantile is None:
+                query = ask(state.at, turn)
+                gradient = in_parameters(query, here.release(query, noise))
+            else:
+                gradient, clip = self._followed(here, problem, state.at, clip)
             state, slope = _step(state, gradient, problem)
             seen.add(slope, curator.transcript[-1].scale)
         return state, seen
+
+    def _followed(self, curator: Curator, problem: Problem, at: Array, clip: float) -> tuple[Array, float]:
+        """A gradient and, in the same release, how many units the clip left alone; and the next clip."""
+        assert self.quantile is not None
+        height = HEIGHT * clip if math.isfinite(clip) else 1.0
+        query = GradientAndCount(loss=problem.loss, at=at, clip=clip, height=height)
+        released = curator.release(query, Gaussian(self.noise_multiplier))
+        inside = float(share_inside(released[-1], height))
+        moved_clip = clip * math.exp(-self.clip_rate * (inside - self.quantile))
+        return jnp.reshape(released[:-1], at.shape), moved_clip
 
     def _descend_on_samples(
         self, curator: Curator, problem: Problem, state: ConversionState
     ) -> ConversionState:
         """All the steps, as one priced loop."""
-        step = SampledStep(noise=Gaussian(self.noise_multiplier), sampling=self.sampling())
+        step = SampledStep(
+            noise=Gaussian(self.noise_multiplier),
+            sampling=self.sampling(),
+            oracle=self.oracle,
+            smoothing=self.smoothing,
+        )
         first = SampledState(state, problem, jnp.asarray(self.clip, jnp.float64))
         return curator.iterate(step, first, self.rounds).conversion
+
+    def _asked(self, curator: Curator, problem: Problem) -> Callable[[Array, int], MeanQuery]:
+        """What is asked for at a point, at step number `turn`."""
+        if self.oracle != "values":
+            return lambda at, turn: gradient_query(self.oracle, problem, at, self.clip, self.smoothing)
+        key = jax.random.key(curator.public_seed("directions"))
+
+        def values(at: Array, turn: int) -> MeanQuery:
+            return ValueGradient(
+                loss=problem.loss,
+                at=at,
+                directions=haar_block(jax.random.fold_in(key, turn), self.directions, at.size),
+                smoothing=self.smoothing,
+                clip=self.clip,
+            )
+
+        return values
 
     def _certified(self, public: Public, problem: Problem, params: Array, points: Array) -> Certified:
         """What a certificate of this run is about."""
@@ -227,10 +307,13 @@ class O2NC(StepwiseSolver):
             point=params,
             points=points,
             clip=self.clip,
+            oracle="smoothed" if self.oracle == "exact" else self.oracle,
+            smoothing=self.smoothing,
             every_unit=self.blocks == 1,
             never_clipped=problem.gradient_bound(public) <= self.clip,
             unit=public.unit,
-            moving=is_bounded(problem.loss) or None,
+            penalised=not isinstance(problem.regulariser, NoRegulariser),
+            moving=(self.oracle == "gradients" and is_bounded(problem.loss)) or None,
         )
 
     def _public_numbers(self, curator: Curator, start: Array) -> tuple[Array, NDArray[np.float64], int]:
@@ -243,9 +326,30 @@ class O2NC(StepwiseSolver):
         if self.places == "middle":
             return start, places_of("middle", total), chosen
         seed = curator.public_seed("places on the steps")
+        if self.smoothing:
+            return start, places_of("uniform", total, seed), chosen
         point = ball_point(jax.random.key(seed), start.size).reshape(start.shape)
         first = step_length(float(planning.radii(self)[0]), window)
         return start + START_JITTER * first * point, places_of("uniform", total, seed), chosen
+
+
+def gradient_query(
+    oracle: planning.Oracle, problem: Problem, at: Array, clip: Any, smoothing: float
+) -> MeanQuery:
+    """The query for a mean gradient at a point."""
+    loss: Any = problem.loss  # `applicable` has seen to its kind
+    match oracle:
+        case "exact":
+            return SmoothedGradient(loss=loss, at=at, smoothing=smoothing, clip=clip)
+        case "jitter":
+            return JitteredGradient(loss=loss, at=at, smoothing=smoothing, clip=clip)
+        case _:
+            return ClippedGradient(loss=loss, at=at, clip=clip)
+
+
+def in_parameters(query: MeanQuery, released: Array) -> Array:
+    """A released estimate, shaped like the parameters."""
+    return query.gradient(released) if isinstance(query, ValueGradient) else released
 
 
 class Seen:
@@ -271,7 +375,7 @@ class Seen:
             window: M.
             returns: how those steps were found: one that was chosen by its releases is not certified by them.
         """
-        if not any(self._scales):
+        if not any(self._scales) or not self._slopes:
             return {}, ()
         picture = certificate_picture(self._slopes, self._scales, window=window, moving=of.moving)
         if returns == "best":
@@ -294,10 +398,12 @@ class SampledStep:
 
     noise: Gaussian
     sampling: Sampling
+    oracle: planning.Oracle
+    smoothing: float
 
     def __call__(self, state: SampledState, release: ReleaseCall) -> SampledState:
         """g = released mean over the sampled units, then a step along it."""
-        query = ClippedGradient(loss=state.problem.loss, at=state.conversion.at, clip=state.clip)
+        query = gradient_query(self.oracle, state.problem, state.conversion.at, state.clip, self.smoothing)
         gradient = release(query, self.noise, self.sampling)
         return state._replace(conversion=_step(state.conversion, gradient, state.problem)[0])
 

@@ -7,8 +7,9 @@ Source: ours; the choice is that of a quantile by the exponential mechanism (Smi
 
 import math
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array
 
@@ -19,11 +20,15 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning import private_clip as planning
 from privopt.planning.forecast import Forecast
+from privopt.planning.gradient_changes import MOST_DIRECTIONS
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
+from privopt.problems.ball import haar_block
+from privopt.problems.black_box import BlackBox
 from privopt.problems.problem import Problem
 from privopt.public import Public
-from privopt.queries.norm_counts import NormCounts
+from privopt.queries.base import MeanQuery
+from privopt.queries.norm_counts import NormCounts, ValueNormCounts
 from privopt.result import Outcome
 from privopt.solvers.base import Defaults, Solver
 from privopt.solvers.fields import asks_for_clip, declared, derived, number
@@ -38,7 +43,7 @@ class PrivateClip(Solver):
         inner: the method, its clip left open; its other open fields are derived once the clip is known. All it
             releases must be Gaussian and on all units.
         share: the choice's part of the budget, a fraction of rho.
-        quantile: the share of the units whose gradients are to be no longer than the clip.
+        quantile: the share of the units whose gradients, or estimates from values, are to be no longer than the clip.
         longest: the largest clip that may be chosen.
         noise_multiplier: 1 where there is noise, 0 where there is none: both parts state their own.
         choice_range: the bounded range of the choice.
@@ -54,11 +59,12 @@ class PrivateClip(Solver):
     """
 
     name: ClassVar[str] = "private-clip"
+    by_values: ClassVar[bool] = True  # with an inner solver that can
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     inner: Solver = field(default_factory=GradientDescent)
     share: float = number(planning.SHARE, above=0, below=1)
-    quantile: float = number(planning.QUANTILE, above=0, below=1)
+    quantile: float = derived(above=0, below=1)
     delta: float = derived(at_least=0, below=1)
     longest: float = derived(above=0)
     remainder: float = derived(at_least=0)
@@ -160,13 +166,28 @@ class PrivateClip(Solver):
         """Choose the clip, then run the inner solver under a filter that holds the rest of the budget."""
         lengths = jnp.asarray(planning.lengths(self.longest))
         curator.announce("lengths of gradients")
-        counts = NormCounts(loss=problem.loss, at=start, lengths=lengths, share=self.quantile)
+        counts = self._counts(curator, problem, start, lengths)
         index = int(curator.release(counts, self.choice))
         clip = float(lengths[index])
         inner = self.configured_inner(problem, curator.public, clip)
         outcome = inner.run(curator.filtered(inner.title, Gaussian(self.remainder)), problem, start)
         found = Finding(clip, f"clip: about {self.quantile:.0%} of the gradients were no longer at the start")
         return outcome._replace(findings={"clip": found, **outcome.findings})
+
+    def _counts(self, curator: Curator, problem: Problem, start: Array, lengths: Array) -> MeanQuery:
+        """How many gradients, or estimates from values, are no longer than each length."""
+        loss: Any = problem.loss
+        rule: dict[str, Any] = {
+            "lengths": lengths,
+            "share": self.quantile,
+            "bonus": jnp.asarray(planning.bonuses(loss)),
+        }
+        if not isinstance(loss, BlackBox):
+            return NormCounts(loss=loss, at=start, **rule)
+        key = jax.random.key(curator.public_seed("directions at the start"))
+        rows = haar_block(key, min(start.size, MOST_DIRECTIONS), start.size)
+        smoothing = planning.smoothing(self, Instance(problem, curator.public, planning.rest(self)))
+        return ValueNormCounts(loss=loss, at=start, directions=rows, smoothing=smoothing, **rule)
 
 
 def with_private_clip(solver: Solver) -> Solver:

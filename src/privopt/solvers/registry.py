@@ -47,6 +47,7 @@ from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
 from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
 from privopt.solvers.vertex_anytime import VertexAnytime
+from privopt.solvers.warm_start import WarmStart
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -88,12 +89,14 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "randomized-smoothing": RandomizedSmoothing,
     "phased-group-sgd": PhasedGroupSGD,
     "phased-accelerated-erm": PhasedAcceleratedERM,
+    "warm-start": WarmStart,
     "worst-group-whitening": partial(Whitening, inner=WorstGroupDescent()),
     "worst-group-descent": WorstGroupDescent,
     "worst-group-two-stage": WorstGroupTwoStage,
 }
 
 
+OWN_FIRST_QUANTILE, OWN_QUANTILE = 0.3, 0.8  # of gradients no longer than the clip: at the start, and later
 MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
@@ -134,6 +137,7 @@ def automatic(instance: Instance) -> Choice:
         a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
             no set, where whitening applies                               whitened descent for the worst group
             else                                                          descent for the worst group
+        a black box                                                       O2NC by values, with a private clip
         no privacy                                                        gradient descent
         users whose typical records times log(2p)^2 are fewer than the
         p parameters in a set with an l1 ball                             Frank-Wolfe
@@ -142,6 +146,7 @@ def automatic(instance: Instance) -> Choice:
         other users of generalised-linear losses, smooth penalties,
         at most 2000 features                                             probed user-level gradient descent
         other users                                                       user-level gradient descent
+        ramp and capped losses, smooth penalties, no set                  O2NC
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss but counts, a ridge or no penalty,
@@ -152,7 +157,8 @@ def automatic(instance: Instance) -> Choice:
         a non-smooth penalty and a ridge on every coordinate, if stable   SVRG
         another generalised-linear loss with a ridge or no penalty:
         counts, other sets, at most 2000 features                         probed gradient descent
-        everything else: losses of the user's own, other penalties        gradient descent
+        losses of the user's own, smooth penalties, no set                O2NC with a private clip
+        everything else                                                   gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
     docs/benchmarks-kl.md. The Poisson loss has no constants of its own for whitening yet, and with borrowed ones it
@@ -169,6 +175,12 @@ def automatic(instance: Instance) -> Choice:
         return Choice(GradientDescent(), "without noise the plainest method converges")
     if public.by_user:
         return _for_users(instance)
+    if (
+        not instance.has_own_loss
+        and problem.loss.convex is False
+        and O2NC().obstacle(problem, public) is None
+    ):
+        return Choice(O2NC(), "the loss is not convex, and its steps average the noise on smoothed gradients")
     for solver, reason in _wanted(problem):
         if solver.obstacle(problem, public) is None:
             return Choice(solver, reason)
@@ -178,10 +190,17 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
+    windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE), quantile=OWN_FIRST_QUANTILE)
+    if instance.has_own_loss and windows.obstacle(problem, public) is None:
+        return Choice(
+            windows,
+            "for user-written losses it was the most accurate on the whole with nothing given: the clip is chosen "
+            "privately and follows the gradients, and steps do not scale with them",
+        )
     if instance.has_own_loss:
         return Choice(
             GradientDescent(),
-            "for user-written losses it was the most accurate on the whole with nothing given, in the fewest passes",
+            "it follows penalties and sets that have no gradient, for losses of any kind",
         )
     probed = CurvatureProbe(inner=GradientDescent())
     if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
@@ -190,12 +209,10 @@ def automatic(instance: Instance) -> Choice:
 
 
 def _for_values(instance: Instance) -> Choice:
-    """The default where nothing but values is known of the loss: the first solver that asks for no more."""
-    for kind in SOLVERS.values():
-        solver = kind()
-        if solver.by_values and solver.applicable(instance.problem, instance.public) is None:
-            return Choice(solver, "it asks for values of the loss alone, and the loss is a black box")
-    return Choice(GradientDescent())
+    """The default where nothing but values is known of the loss."""
+    reason = "it asks for values of the loss alone, and the loss is a black box"
+    windows: Solver = PrivateClip(inner=O2NC()) if instance.is_private else O2NC()
+    return Choice(windows, reason)
 
 
 def _for_groups(instance: Instance) -> Choice:

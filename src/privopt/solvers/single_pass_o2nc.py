@@ -144,6 +144,7 @@ class SinglePassO2NC(StepwiseSolver):
         total, once = self.rounds, Gaussian(self.noise_multiplier).event()
         if not total:
             return NoEvent()
+        planning.batches(self, public.n)  # refuses those of fewer than two units
         if not self.reduces:
             return Parallel((once,) * total)
         return Sequence((once, Parallel((NoEvent(),) * total)))
@@ -158,6 +159,10 @@ class SinglePassO2NC(StepwiseSolver):
             return 0.0
         return 2.0 - self.share if self.reduces else 1.0
 
+    def estimates(self, curator: Curator, problem: Problem) -> Estimates:
+        """What the steps ask for."""
+        return Estimates.of(self, problem.loss, curator, placed=self.reduces)
+
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 2 with the oracle of Algorithms 3 and 5."""
         total, window = whole_blocks(self.steps, self.window)
@@ -166,7 +171,7 @@ class SinglePassO2NC(StepwiseSolver):
         places, chosen = public_numbers(
             curator, steps=total, window=window, places=self.places, of_window=self.returns == "random"
         )
-        estimates = Estimates.of(self, problem.loss, curator, placed=self.reduces)
+        estimates = self.estimates(curator, problem)
         longest, step_sizes = planning.step_sizes(self, curator.public, start.size)
         first, count = o2nc.kept(self, chosen)
         state = opened(start, schedule(longest, step_sizes, places), window=window, first=first, kept=count)
