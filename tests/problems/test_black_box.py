@@ -2,6 +2,7 @@
 
 import random
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox, CallsOfPoints
 from privopt.problems.black_box_trial import seconds_per_value, try_on_made_up_records
 from privopt.problems.constraints import L2Ball
+from privopt.problems.layout import PytreeLayout
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 from privopt.solve import plan
@@ -99,8 +101,18 @@ def test_parameters_come_back_in_their_own_units_and_shape():
 
 
 def test_a_scale_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match="pass the same structure"):
+    with pytest.raises(ValueError, match=r"scale must be .* got array\(2,\) where the start is array\(3,\)"):
         Problem.of_values(box(scale=np.ones(2)), np.zeros(3))
+    with pytest.raises(ValueError, match=r"got \[number, number\] where the start is \{'s': number\}"):
+        Problem.of_values(box(scale=[1.0, 2.0]), {"s": 1.0})
+
+
+def test_a_scale_keeps_its_digits_without_double_precision():
+    with jax.enable_x64(False):
+        loss = box(scale={"s": 0.1, "t": np.array([3e60])}).laid_out(
+            PytreeLayout.of({"s": 1.0, "t": np.ones(1)})
+        )
+    assert loss.scale == (0.1, 3e60)
 
 
 def test_values_are_moved_into_the_range_and_bad_ones_are_nan():
@@ -215,6 +227,7 @@ def raising(params, features, target):
         (lambda p, f, t: p - f, r"an array of shape \(3,\)"),
         (lambda p, f, t: np.nan, "it answered with .*nan"),
         (lambda p: 1.0, "it raised TypeError"),
+        (lambda p, f, t: f.sort() or 1.0, r"it raised ValueError \(.*read-only\)"),
     ],
 )
 def test_a_callable_that_fails_on_made_up_records_is_refused_with_what_it_did(values, message):
@@ -250,6 +263,19 @@ def test_one_that_needs_certain_records_is_tried_on_an_example():
     with pytest.raises(TypeError, match="no month"):
         refused(whole)
     refused(whole, example=([1.0, 12.0, 3.0], 2.0))
+
+
+@pytest.mark.parametrize(
+    ("example", "message"),
+    [
+        (3, "a pair of its features, numbers, and its target"),
+        (([1.0, 2.0, "a"], 1.0), "a pair of its features, numbers, and its target"),
+        ((np.ones(7), 1.0), r"features of one record, of shape \(3,\), got shape \(7,\)"),
+    ],
+)
+def test_an_example_that_is_no_record_is_refused(example, message):
+    with pytest.raises(ValueError, match=message):
+        refused(lambda p, f, t: 1.0, example=example)
 
 
 def test_jax_ones_are_traced_and_not_called():

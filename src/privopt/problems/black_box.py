@@ -123,8 +123,7 @@ class BlackBox:
             ValueError: the scale has another structure than the parameters, or is not positive.
         """
         whole = _is_one_number(self.scale)
-        flat = np.full(layout.size, float(self.scale)) if whole else np.asarray(layout.ravel(self.scale))
-        _require_scales(flat)
+        flat = np.full(layout.size, float(self.scale)) if whole else _flat_scale(self.scale, layout)
         return replace(self, scale=tuple(float(one) for one in flat), layout=layout)
 
     def inward(self, params: Any) -> Any:
@@ -291,6 +290,34 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def _is_one_number(scale: Any) -> bool:
     return isinstance(scale, int | float | np.integer | np.floating) and not isinstance(scale, bool)
+
+
+def _flat_scale(scale: Any, layout: PytreeLayout) -> NDArray[np.float64]:
+    leaves, structure = jax.tree_util.tree_flatten(scale)
+    if structure != layout.treedef or tuple(np.shape(leaf) for leaf in leaves) != layout.shapes:
+        made_like_it = jax.tree_util.tree_unflatten(
+            layout.treedef, [np.ones(shape) for shape in layout.shapes]
+        )
+        raise ValueError(
+            f"scale must be one number for all parameters, or shaped like the start, got {_shaped(scale)} where the "
+            f"start is {_shaped(made_like_it)}."
+        )
+    return np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in leaves])
+
+
+def _shaped(tree: Any) -> str:
+    """A pytree in words: each leaf by its shape."""
+    return str(
+        jax.tree_util.tree_map(
+            lambda leaf: _Word(f"array{np.shape(leaf)}" if np.ndim(leaf) else "number"), tree
+        )
+    )
+
+
+class _Word(str):
+    """Shown without quotation marks."""
+
+    __repr__ = str.__str__
 
 
 def _require_scales(scale: Any) -> None:

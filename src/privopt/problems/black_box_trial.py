@@ -73,8 +73,7 @@ def _two_points(start: ArrayLike) -> Float[NDArray[np.float64], "2 p"]:
 def _records(loss: BlackBox, features: int) -> Iterator[tuple[NDArray[np.float64], float]]:
     """The example, or simple rows: small numbers of both signs, zeros, ones, and whole numbers."""
     if loss.example is not None:
-        row, target = loss.example
-        yield np.asarray(row, np.float64).reshape(features), float(target)
+        yield _example(loss.example, features)
         return
     places = np.arange(1.0, features + 1.0)
     yield np.cos(places) / np.sqrt(features), 0.0
@@ -83,9 +82,26 @@ def _records(loss: BlackBox, features: int) -> Iterator[tuple[NDArray[np.float64
     yield places % 5.0, 1.0
 
 
+def _example(example: Any, features: int) -> tuple[NDArray[np.float64], float]:
+    try:
+        row, target = example
+        found = np.asarray(row, np.float64), float(target)
+    except (TypeError, ValueError):
+        raise ValueError(
+            "example must be one made-up record: a pair of its features, numbers, and its target, a number."
+        ) from None
+    if found[0].shape != (features,):
+        raise ValueError(
+            f"example must have the features of one record, of shape ({features},), got shape {found[0].shape}."
+        )
+    return found
+
+
 def _what_it_did(calls: CallsOfPoints, loss: BlackBox, row: NDArray[np.float64], target: float) -> str:
     """What the callable did on a made-up record, in words."""
     try:
+        row = np.array(row)
+        row.flags.writeable = False  # as in a run
         answer: Any = calls.asked(calls.first_arguments, row, target)
     except FAILURES as failure:
         said = str(failure).splitlines()
