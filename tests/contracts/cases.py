@@ -272,6 +272,7 @@ EVERY_CASE = (
     Case("whitening", Whitening(), _LOGISTIC, still=None),
     Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),
     Case("whitening, squared loss", Whitening(), Problem(losses.squared), still=None),
+    Case("whitening, ramp", Whitening(inner=GradientDescent(steps=5)), Problem(losses.ramp()), still=None),
     Case("objective perturbation", ObjectivePerturbation(), _LOGISTIC, still=None),
     Case(
         "objective perturbation, l1, ball",

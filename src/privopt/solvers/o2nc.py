@@ -22,6 +22,7 @@ from privopt.ledger.events import Event, NoEvent, Parallel, repeat, sequence
 from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import o2nc as planning
+from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.goldstein_certificate import (
     Certified,
@@ -34,6 +35,7 @@ from privopt.planning.online_to_nonconvex import Places, places_of, step_length,
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding
 from privopt.problems.ball import ball_point, haar_block
+from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
@@ -207,6 +209,11 @@ class O2NC(StepwiseSolver):
         steps = self.rounds * (self.rate or 1.0) / self.blocks
         return steps + (1.0 if self.rounds and self.certificate_share else 0.0)
 
+    def loss_values(self, problem: Problem, public: Public) -> float:
+        """Two along each direction, for every record of a pass."""
+        del problem
+        return two_point_values(public, self.directions, self.passes()) if self.oracle == "values" else 0.0
+
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 2, then what its releases, or one more, show of how flat the objective is."""
         total = self.rounds
@@ -313,6 +320,7 @@ class O2NC(StepwiseSolver):
             never_clipped=problem.gradient_bound(public) <= self.clip,
             unit=public.unit,
             penalised=not isinstance(problem.regulariser, NoRegulariser),
+            scaled=isinstance(problem.loss, BlackBox),
             moving=(self.oracle == "gradients" and is_bounded(problem.loss)) or None,
         )
 
