@@ -403,3 +403,23 @@ def test_sums_of_a_stream_are_shown_with_their_noise():
     assert group.scale == pytest.approx((1.0, 3.0))
     assert group.sensitivity == pytest.approx((0.1, 0.3))
     assert len(group.schedule) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "bought"),
+    [
+        ({"coarse": "None"}, "buys the second moment of the rows"),
+        ({"longest": 200.0}, "buys the clip"),
+        ({"candidates": 64}, "buys the choice of a start"),
+        ({"variance_reduction": True}, None),
+    ],
+)
+def test_a_share_is_said_to_buy_what_it_does(settings: dict[str, float | str], bought: str | None) -> None:
+    report = gaussian()
+    assert report.plan is not None
+    plan = dataclasses.replace(report.plan, settings={"share": 0.05, **settings})
+    shares = [
+        one for one in utility_assumptions(dataclasses.replace(report, plan=plan)) if "A share of" in one
+    ]
+    assert len(shares) == (bought is not None)
+    assert all(str(bought) in one and "A share of 0.05 of the budget" in one for one in shares)

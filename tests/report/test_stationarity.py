@@ -7,10 +7,11 @@ import pytest
 from tests.support import report_samples as samples
 
 from privopt.planning.goldstein_certificate import Certified, free_findings, released_findings
-from privopt.planning.plan import Plan
+from privopt.planning.plan import Finding, Plan
 from privopt.report import explain, stationarity, words
 from privopt.report.report import PrivacyReport
 from privopt.report.technical import technical
+from privopt.report.terminal import rows
 
 ABOUT = Certified(point=np.zeros(2), points=np.array([[0.3, 0.4], [0.0, 0.1]]), clip=0.7)
 DECLARED = ("Values of the black box 'policy' lie between 0 and 12.",)
@@ -34,6 +35,20 @@ def test_the_certificate_is_explained_with_its_numbers_and_its_limits(certified)
     assert "no single direction improves" in certified.to_html()
     expert = {point.title: point.text for point in technical(certified)}["Certificate"]
     assert expert.startswith(f"(0.5, {bound})-Goldstein stationarity: ")
+
+
+def test_a_terminal_shows_the_whole_certificate_before_other_findings(certified):
+    first = {"clip": Finding(0.7, "the clip"), "other": Finding(1.0, "another number")}
+    report = dataclasses.replace(certified, findings={**first, **certified.findings})
+    (shown, *_) = [text for label, text in rows(report) if label == "shows"]
+    assert shown.startswith("certificate 0.0")
+    assert shown.endswith(certified.findings["certificate"].meaning)
+
+
+def test_a_terminal_says_what_is_not_protected_of_a_black_box(certified):
+    own = "how long the loss function takes, what it prints or stores"
+    assert own in dict(rows(certified))["not covered"]
+    assert own not in dict(rows(samples.gaussian_report()))["not covered"]
 
 
 def test_an_estimate_is_not_said_to_show_anything():

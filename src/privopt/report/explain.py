@@ -302,9 +302,14 @@ _SETTINGS = {
     "difference_clip": "Clip {0} of gradient differences, over curvature times step: longer ones are shortened, which "
     "may bias the answer.",
     "change_clip": "Clip {0} of gradient changes: longer ones are shortened, which may bias the answer.",
-    "share": "A share of {0} of the budget (of mu^2) buys the second moment of the rows, so that the rest is spent in "
-    "coordinates where the features look alike; the clip there follows from what was released.",
     "inner.steps": "{0} steps are taken there; they were chosen to balance progress against noise.",
+}
+_SHARES = {  # what a share of the budget buys, by a setting that stands beside it
+    "coarse": "A share of {0} of the budget (of mu^2) buys the second moment of the rows, so that the rest is spent in "
+    "coordinates where the features look alike; the clip there follows from what was released.",
+    "longest": "A share of {0} of the budget (of mu^2) buys the clip, a length that most contributions at the start do "
+    "not exceed; longer ones are shortened to it, then and later, which may bias the answer.",
+    "candidates": "A share of {0} of the budget (of mu^2) buys the choice of a start among public points.",
 }
 
 
@@ -317,6 +322,9 @@ def utility_assumptions(report: ReportFacts) -> list[str]:
         text.format(words.pretty(value))
         for key, text in _SETTINGS.items()
         if isinstance(value := settings.get(key), int | float) and math.isfinite(value)
+    ]
+    sentences += [
+        text.format(words.pretty(settings["share"])) for key, text in _SHARES.items() if key in settings
     ]
     longest = words.pretty(report.plan.public.row_bound)
     sentences.append(

@@ -8,6 +8,7 @@ from privopt.report import words
 from privopt.report.facts import ReportFacts
 
 CERTIFICATE, RADIUS, APPROXIMATE = "certificate", "certificate_radius", "certificate_approximate"
+CERTIFICATES = (CERTIFICATE, APPROXIMATE)
 
 
 def in_words(report: ReportFacts) -> str:

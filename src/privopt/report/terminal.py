@@ -4,8 +4,8 @@ import math
 import textwrap
 
 from privopt.planning import user_words
-from privopt.planning.plan import figure
-from privopt.report import explain, words
+from privopt.planning.plan import Finding, figure
+from privopt.report import explain, stationarity, words
 from privopt.report.facts import ReportFacts
 from privopt.report.releases import ReleaseGroup
 
@@ -52,13 +52,24 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
     if report.plan is not None and report.plan.bound is not None:
         lines.append(("bound", report.plan.bound.sentence))
     shown = [(name, found) for name, found in report.findings.items() if isinstance(found.value, int | float)]
+    shown.sort(key=lambda one: one[0] not in stationarity.CERTIFICATES)
     lines += [
-        ("shows", f"{words.spelled(name)} {figure(found.value)}: {textwrap.shorten(found.meaning, 160)}")
+        ("shows", f"{words.spelled(name)} {figure(found.value)}: {_meaning(name, found)}")
         for name, found in shown[:MOST_FINDINGS]
     ]
     if report.notices:
         lines.append(("notices", f"{len(report.notices)}, first: {textwrap.shorten(report.notices[0], 120)}"))
-    return [*lines, ("not covered", NOT_COVERED)]
+    own = "how long the loss function takes, what it prints or stores; " if _is_black_box(report) else ""
+    return [*lines, ("not covered", own + NOT_COVERED)]
+
+
+def _meaning(name: str, found: Finding) -> str:
+    """Of a certificate all of it: which mean it is about stands at its end."""
+    return found.meaning if name in stationarity.CERTIFICATES else textwrap.shorten(found.meaning, 160)
+
+
+def _is_black_box(report: ReportFacts) -> bool:
+    return report.plan is not None and bool(report.plan.black_box)
 
 
 def _guarantee(report: ReportFacts) -> list[tuple[str, str]]:

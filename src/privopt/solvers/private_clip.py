@@ -180,7 +180,7 @@ class PrivateClip(Solver):
         clip = float(lengths[index])
         inner = self.configured_inner(problem, curator.public, clip)
         outcome = inner.run(curator.filtered(inner.title, Gaussian(self.remainder)), problem, start)
-        found = Finding(clip, f"clip: about {self.quantile:.0%} of the gradients were no longer at the start")
+        found = Finding(clip, f"about {self.quantile:.0%} of the gradients were no longer at the start")
         return outcome._replace(findings={"clip": found, **outcome.findings})
 
     def _counts(self, curator: Curator, problem: Problem, start: Array, lengths: Array) -> MeanQuery:
