@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         QuantileRegressor,
         Ridge,
     )
+    from privopt.estimators.robust import RobustClassifier, RobustRegressor
     from privopt.estimators.selection import PrivateSearchCV
     from privopt.estimators.synthetic_data import SyntheticData
     from privopt.games.best_response import BestResponse
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
     from privopt.solvers.phased_group_sgd import PhasedGroupSGD
     from privopt.solvers.phased_sgd import PhasedSGD
+    from privopt.solvers.private_clip import PrivateClip
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.single_pass_o2nc import SinglePassO2NC
@@ -125,12 +127,15 @@ __all__ = [
     "PhasedSGD",
     "PoissonRegressor",
     "PrivacyReport",
+    "PrivateClip",
     "PrivateSearchCV",
     "Problem",
     "QuantileRegressor",
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "RobustClassifier",
+    "RobustRegressor",
     "SaddleGradientDescent",
     "SaddleMirrorDescent",
     "SaddleProblem",
@@ -204,6 +209,8 @@ _HOME = {
     "QuantileRegressor": "privopt.estimators.regressors",
     "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
+    "RobustClassifier": "privopt.estimators.robust",
+    "RobustRegressor": "privopt.estimators.robust",
     "SaddleProblem": "privopt.problems.saddle",
     "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
     "minimax": "privopt.solve_games",
@@ -223,6 +230,7 @@ _HOME = {
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
     "PhasedGroupSGD": "privopt.solvers.phased_group_sgd",
     "PhasedSGD": "privopt.solvers.phased_sgd",
+    "PrivateClip": "privopt.solvers.private_clip",
     "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
     "SinglePassO2NC": "privopt.solvers.single_pass_o2nc",
     "SnowballSGD": "privopt.solvers.snowball_sgd",

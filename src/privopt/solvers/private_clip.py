@@ -76,7 +76,7 @@ class PrivateClip(Solver):
     @property
     def title(self) -> str:
         """What runs inside, and that its clip is chosen."""
-        return f"{self.inner.title} with a private clip"
+        return f"privately clipped {self.inner.title}"
 
     @property
     def rests_on_convexity(self) -> str:
