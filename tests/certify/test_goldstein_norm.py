@@ -159,6 +159,10 @@ def test_what_cannot_be_certified_is_refused_with_the_way_out():
         certify.goldstein(squared, [1.0], radius=1.0)
     with pytest.raises(ValueError, match="a gradient is a function of the point alone"):
         certify.goldstein(direction, [1.0], radius=1.0, X=rows)
+    with pytest.raises(TypeError, match=r"give a Problem\(loss, ...\).*, got Hinge"):
+        certify.goldstein(losses.hinge, np.zeros(3), radius=1.0, X=rows, y=targets)
+    with pytest.raises(ValueError, match=r"x must have shape \(3,\), for the columns of X, got \(2,\)"):
+        certify.goldstein(squared, np.zeros(2), radius=1.0, X=rows, y=targets)
     with pytest.raises(ValueError, match=r"got \(40, 3\) and \(3,\)"):
         certify.goldstein(squared, np.zeros(3), radius=1.0, X=rows, y=targets[:3])
     ball = Problem(losses.squared, constraint=constraints.L2Ball(1.0))

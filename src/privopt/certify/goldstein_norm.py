@@ -237,8 +237,15 @@ def _as_batch(
             )
         gradients, objective = gradient_of_problem(function, X, y, at.shape)
         return gradients, objective if value is None else value
+    if not callable(function):
+        raise TypeError(
+            f"give a Problem(loss, ...), or a function from a point to a gradient there, got {type(function).__name__}."
+        )
     if X is not None or y is not None:
-        raise ValueError("X and y go with a problem; a gradient is a function of the point alone.")
+        raise ValueError(
+            "X and y go with a problem, such as Problem(loss) of a loss of records; a gradient is a function of the "
+            "point alone."
+        )
 
     def one_by_one(points: NDArray[np.float64]) -> NDArray[np.float64]:
         rows = [np.ravel(np.asarray(function(point.reshape(at.shape)), np.float64)) for point in points]

@@ -51,6 +51,12 @@ def gradient_of_problem(
         raise ValueError(
             f"X must have shape (n, d) and y (n,), got {private_rows.shape} and {private_targets.shape}."
         )
+    d = private_rows.shape[1]
+    expected = (d,) if loss.outputs == 1 else (d, loss.outputs)
+    if isinstance(loss, GLMLoss) and shape != expected:
+        raise ValueError(
+            f"x must have shape {expected}, for the columns of X, got {shape}: an intercept has a column of its own."
+        )
 
     @jax.jit
     def at_points(points: Array, private_rows: Array, private_targets: Array) -> Array:
