@@ -146,6 +146,7 @@ def _check(kind: type[Any], name: str, allowed: Declared, hints: tuple[Any, ...]
         return
     if isinstance(value, bool) or not isinstance(value, numbers):
         noun = "a whole number" if whole else "a number"
+        noun += f" or {AUTO_CLIP!r}" if name == "clip" else ""
         raise TypeError(f"{name} must be {noun}, got {value!r}{_reason(kind, name)}.")
     if not allowed.contains(float(value)):
         raise ValueError(f"{name} must be {allowed}, got {value!r}{_reason(kind, name)}.")
