@@ -100,3 +100,11 @@ def test_scores_are_those_of_the_loss() -> None:
     for loss in ("absolute", "squared", "quantile"):
         model = configured(RobustRegressor, loss=loss, epsilon=50.0, solver="auto", random_state=0).fit(X, y)
         assert 0.2 < model.score(X, y) < 1.0
+
+
+@pytest.mark.parametrize(
+    "model", [RobustClassifier(classes=[0, 1]), RobustRegressor(target_bounds=(0.0, 1.0))]
+)
+def test_their_default_is_whitened_descent(model):
+    model.set_params(epsilon=1.0, delta=1e-6, bounds=(-1, 1))
+    assert model.plan(n_features=3, n=4000).solver == "whitened gradient-descent"

@@ -233,7 +233,8 @@ def test_auto_takes_it_where_the_loss_is_ones_own_or_not_convex():
     written = str(plan(own, start=np.zeros(3), **public))
     assert "privately clipped o2nc" in written
     assert "user-written" in written
-    assert "o2nc: " in str(plan(losses.ramp(), **public))
+    assert "o2nc: " in str(plan(losses.ramp(), **(public | {"d": 2_500})))  # where whitening does not apply
+    assert "whitened" in str(plan(losses.ramp(), **public))
     box = BlackBox(policy, value_range=(0.0, 10.0), scale=2.0)
     by_values = str(plan(box, start=np.zeros(3), **public))
     assert "privately clipped o2nc" in by_values

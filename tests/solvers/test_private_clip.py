@@ -72,7 +72,7 @@ def test_auto_as_a_clip_means_the_front_end():
 def test_elsewhere_auto_is_refused_by_name():
     with pytest.raises(ValueError, match="use PrivateClip"):
         GradientDescent(clip="auto").configure(Instance(PROBLEM, Public(n=50, d=3), BUDGET))
-    with pytest.raises(TypeError, match="clip must be a number or .auto., got"):
+    with pytest.raises(TypeError, match="clip must be a number or 'auto', got"):
         GradientDescent(clip="automatic")
 
 

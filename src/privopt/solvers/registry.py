@@ -146,7 +146,8 @@ def automatic(instance: Instance) -> Choice:
         other users of generalised-linear losses, smooth penalties,
         at most 2000 features                                             probed user-level gradient descent
         other users                                                       user-level gradient descent
-        ramp and capped losses, smooth penalties, no set                  O2NC
+        ramp and capped losses where whitening does not apply, smooth
+        penalties, no set                                                 O2NC
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss but counts, a ridge or no penalty,
@@ -178,6 +179,7 @@ def automatic(instance: Instance) -> Choice:
     if (
         not instance.has_own_loss
         and problem.loss.convex is False
+        and Whitening().obstacle(problem, public) is not None
         and O2NC().obstacle(problem, public) is None
     ):
         return Choice(O2NC(), "the loss is not convex, and its steps average the noise on smoothed gradients")
