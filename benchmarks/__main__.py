@@ -2,10 +2,10 @@
 
     python -m benchmarks [WHAT]
 
-WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, correlated, kl, nonsmooth,
-own_losses, users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/ (of a quick
-run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside the
-algorithms. Without a command everything is measured and the tables are renewed.
+WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, robust, correlated, kl,
+nonsmooth, own_losses, users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/
+(of a quick run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside
+the algorithms. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from benchmarks import (
     own_losses_data,
     paper,
     planned,
+    robust,
     sparse,
     speed,
     steps,
@@ -75,6 +76,7 @@ def parser() -> argparse.ArgumentParser:
             "vertices",
             "sparse",
             "groups",
+            "robust",
             "correlated",
             "kl",
             "nonsmooth",
@@ -246,6 +248,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         options.shared, SCRATCH, seeds=_seeds(options), quick=options.quick
     ),
     "groups": lambda options, _: groups.measure(options.shared, seeds=_seeds(options), quick=options.quick),
+    "robust": lambda options, _: robust.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "lasso": lambda options, _: lasso.measure(options.shared, seeds=_seeds(options), quick=options.quick),
     "games": lambda options, _: games.measure(seeds=_seeds(options), quick=options.quick),
     "vertices": lambda options, _: vertices.measure(seeds=_seeds(options), quick=options.quick),
@@ -305,6 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own_losses.PAGE,
             users.PAGE,
             groups.PAGE,
+            robust.PAGE,
             synthetic.PAGE,
         ):
             page.write_text(tables.render(records, page.read_text(encoding="utf-8")), encoding="utf-8")
@@ -318,6 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             own_losses.verdicts,
             users.verdicts,
             groups.verdicts,
+            robust.verdicts,
             synthetic_tables.verdicts,
         ):
             for verdict in made(records):

@@ -98,10 +98,12 @@ def measure(shared: Path, *, seeds: int, quick: bool) -> Iterator[Record]:
         }
 
 
-def _candidates(method: str, epochs: int, blocks: int) -> Iterator[tuple[tuple[float, float], Solver]]:
+def _candidates(
+    method: str, epochs: int, blocks: int
+) -> Iterator[tuple[tuple[float | None, float | None], Solver]]:
     """Solvers, by step size and momentum."""
     if method == DEFAULT:
-        yield (math.nan, math.nan), CorrelatedNoiseDescent(epochs=epochs)
+        yield (None, None), CorrelatedNoiseDescent(epochs=epochs)
         return
     for step_size, momentum in itertools.product(STEP_SIZES, MOMENTA):
         given = {"step_size": step_size, "momentum": momentum, "clip": 1.0}

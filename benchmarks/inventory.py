@@ -124,7 +124,7 @@ def run(
         at = jnp.asarray(start, float)
         if method.warm:
             points = candidates(np.asarray(start), REACH, CANDIDATES, seed)
-            values = CandidateValues(loss=loss, candidates=points, low=loss.low, high=loss.high)
+            values = CandidateValues(loss=loss, candidates=jnp.asarray(points), low=loss.low, high=loss.high)
             choice = ExponentialMechanism(2.0 * mu * math.sqrt(method.warm))
             at = jnp.asarray(points[int(curator.release(values, choice))])
         if not method.steps:

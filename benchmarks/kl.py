@@ -116,7 +116,7 @@ def cell(problem: Case, method: str, epsilon: float, seeds: int, *, quick: bool 
         if obstacle is not None:
             return {**found, "refused": obstacle}
     try:
-        tried = [(setting, runs(problem, solver, epsilon, seeds)) for setting, solver in choices]
+        tried = [(setting, runs_of(problem, solver, epsilon, seeds)) for setting, solver in choices]
     except NotPriceable as refusal:
         return {**found, "refused": str(refusal)}
     setting, runs = min(tried, key=lambda one: float(np.mean(one[1]["excess"])))
@@ -131,7 +131,7 @@ def cell(problem: Case, method: str, epsilon: float, seeds: int, *, quick: bool 
     }
 
 
-def runs(problem: Case, solver: Any, epsilon: float, seeds: int) -> dict[str, Any]:
+def runs_of(problem: Case, solver: Any, epsilon: float, seeds: int) -> dict[str, Any]:
     """The excess of every seed, and what a run took."""
     excess, seconds, releases = [], [], []
     name, bound = "", None

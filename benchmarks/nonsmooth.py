@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import inventory
 from benchmarks.bars import Verdict
 from benchmarks.nonsmooth_data import Data, flipped, randhie
 from benchmarks.results import Record, select
@@ -106,6 +107,7 @@ def measure(shared: Path, *, seeds: int, quick: bool) -> Iterator[Record]:
         for method in methods(several[0]):
             if "by values" not in method.name:
                 yield cell(several, method, 1.0, seeds=1)
+    yield from inventory.measure(seeds=seeds, quick=quick)
 
 
 def cell(several: Sequence[Data], method: Method, epsilon: float, *, seeds: int) -> Record:

@@ -14,7 +14,9 @@ from benchmarks import (
     kl_methods,
     methods,
     nonsmooth,
+    own_losses,
     planned,
+    robust,
     synthetic,
     tables,
     users,
@@ -63,7 +65,17 @@ def test_the_last_result_of_a_cell_counts_and_is_rendered(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     "place",
-    [tables.PAGE, correlated.PAGE, kl.PAGE, nonsmooth.PAGE, users.PAGE, groups.PAGE, synthetic.PAGE],
+    [
+        tables.PAGE,
+        correlated.PAGE,
+        kl.PAGE,
+        nonsmooth.PAGE,
+        own_losses.PAGE,
+        robust.PAGE,
+        users.PAGE,
+        groups.PAGE,
+        synthetic.PAGE,
+    ],
     ids=lambda place: place.stem,
 )
 def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
@@ -98,6 +110,25 @@ def test_a_cell_of_the_kl_comparison_has_the_excess_over_the_optimum(small_gener
     assert auto["seeds"] == 2
     assert tuned["candidates"] == 4
     assert set(tuned["oracle"]) == {"steps", "step_size"}
+
+
+def test_the_default_is_judged_cell_by_cell_against_the_tuned_baseline() -> None:
+    def record(data: str, epsilon: float, method: str, excess: float) -> dict[str, object]:
+        here = "kl" if method == kl_methods.TUNED else "own-losses"
+        return {"benchmark": here, "data": data, "method": method, "epsilon": epsilon, "excess": excess}
+
+    records = [
+        record("leaky", 1.0, own_losses.AUTO, 0.5e-3),
+        record("leaky", 1.0, kl_methods.TUNED, 2e-3),
+        record("relu", 1.0, own_losses.AUTO, 1.0),
+        record("relu", 1.0, own_losses.TUNED, 1.0),
+    ]
+    assert own_losses.ratios(records) == {("leaky", 1.0): 0.25, ("relu", 1.0): 1.0}
+    mean, worst, *_, leaky = own_losses.verdicts(records)
+    assert (mean.measured, worst.measured, leaky.measured) == (0.5, 1.0, 0.5)
+    assert mean.met
+    assert leaky.met
+    assert own_losses.ratio_rows(records)[0] == ["leaky", "yes", "", "0.25", ""]
 
 
 def test_no_parameters_are_below_the_certified_optimum(small_generated: kl_data.Case) -> None:

@@ -241,6 +241,8 @@ def test_a_plan_as_json_holds_what_is_printed(folder: Path, run: Run) -> None:
         ("quantile", "change", ("--quantile", "0.9")),
         ("poisson", "visits", ("--relation", "add-or-remove-one", "--n", "1000")),
         ("svm", "ill", ("--solver", "stochastic-gradient-descent")),
+        ("robust", "ill", ()),
+        ("robust", "change", ("--group", "person")),
     ],
 )
 def test_every_model_predicts_a_column(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         QuantileRegressor,
         Ridge,
     )
+    from privopt.estimators.robust import RobustClassifier, RobustRegressor
     from privopt.estimators.selection import PrivateSearchCV
     from privopt.estimators.synthetic_data import SyntheticData
     from privopt.games.best_response import BestResponse
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
     from privopt.solvers.phased_group_sgd import PhasedGroupSGD
     from privopt.solvers.phased_sgd import PhasedSGD
+    from privopt.solvers.private_clip import PrivateClip
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.single_pass_o2nc import SinglePassO2NC
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from privopt.solvers.variance_reduced_frank_wolfe import VarianceReducedFrankWolfe
     from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
     from privopt.solvers.vertex_anytime import VertexAnytime
+    from privopt.solvers.warm_start import WarmStart
     from privopt.solvers.whitening import Whitening
     from privopt.solvers.worst_group_descent import WorstGroupDescent
     from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
@@ -124,12 +127,15 @@ __all__ = [
     "PhasedSGD",
     "PoissonRegressor",
     "PrivacyReport",
+    "PrivateClip",
     "PrivateSearchCV",
     "Problem",
     "QuantileRegressor",
     "RandomizedSmoothing",
     "Relation",
     "Ridge",
+    "RobustClassifier",
+    "RobustRegressor",
     "SaddleGradientDescent",
     "SaddleMirrorDescent",
     "SaddleProblem",
@@ -146,6 +152,7 @@ __all__ = [
     "VarianceReducedFrankWolfe",
     "VarianceReducedO2NC",
     "VertexAnytime",
+    "WarmStart",
     "Whitening",
     "WorstGroupDescent",
     "WorstGroupTwoStage",
@@ -202,6 +209,8 @@ _HOME = {
     "QuantileRegressor": "privopt.estimators.regressors",
     "Relation": "privopt.public",
     "Ridge": "privopt.estimators.regressors",
+    "RobustClassifier": "privopt.estimators.robust",
+    "RobustRegressor": "privopt.estimators.robust",
     "SaddleProblem": "privopt.problems.saddle",
     "SampledDualAveraging": "privopt.games.sampled_dual_averaging",
     "minimax": "privopt.solve_games",
@@ -221,6 +230,7 @@ _HOME = {
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
     "PhasedGroupSGD": "privopt.solvers.phased_group_sgd",
     "PhasedSGD": "privopt.solvers.phased_sgd",
+    "PrivateClip": "privopt.solvers.private_clip",
     "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
     "SinglePassO2NC": "privopt.solvers.single_pass_o2nc",
     "SnowballSGD": "privopt.solvers.snowball_sgd",
@@ -230,6 +240,7 @@ _HOME = {
     "VarianceReducedFrankWolfe": "privopt.solvers.variance_reduced_frank_wolfe",
     "VarianceReducedO2NC": "privopt.solvers.variance_reduced_o2nc",
     "VertexAnytime": "privopt.solvers.vertex_anytime",
+    "WarmStart": "privopt.solvers.warm_start",
     "Whitening": "privopt.solvers.whitening",
     "WorstGroupDescent": "privopt.solvers.worst_group_descent",
     "WorstGroupTwoStage": "privopt.solvers.worst_group_two_stage",

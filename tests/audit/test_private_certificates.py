@@ -39,7 +39,9 @@ def test_certificates_hold_as_often_as_they_say_and_are_close():
     units, problem = Units.from_arrays(rows, labels, row_bound=1.0), Problem(losses.ramp())
     true, released, free = [], [], []
     with double_precision():
-        solver = O2NC(certificate_share=0.1).configure(Instance(problem, units.public, BUDGET))
+        solver = O2NC(oracle="gradients", certificate_share=0.1).configure(
+            Instance(problem, units.public, BUDGET)
+        )
         engine = InProcessEngine(units)
         for seed in range(RUNS):
             ledger = Ledger(BUDGET, units.public.relation, plan=solver.event(units.public))

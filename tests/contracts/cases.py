@@ -272,6 +272,7 @@ EVERY_CASE = (
     Case("whitening", Whitening(), _LOGISTIC, still=None),
     Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),
     Case("whitening, squared loss", Whitening(), Problem(losses.squared), still=None),
+    Case("whitening, ramp", Whitening(inner=GradientDescent(steps=5)), Problem(losses.ramp()), still=None),
     Case("objective perturbation", ObjectivePerturbation(), _LOGISTIC, still=None),
     Case(
         "objective perturbation, l1, ball",
@@ -465,8 +466,8 @@ EVERY_CASE = (
     ),
     Case("o2nc", O2NC(**_WINDOWS), _LOGISTIC, tags=frozenset({_TYPICAL})),
     Case(
-        "o2nc, own loss, constant radius, best window",
-        O2NC(mode="guarantee", returns="best", **_WINDOWS),
+        "o2nc, own loss, jitter, constant radius, best window",
+        O2NC(mode="guarantee", returns="best", oracle="jitter", **_WINDOWS),
         Problem(losses.RecordLoss(own_loss)),
     ),
     Case(
@@ -490,20 +491,12 @@ EVERY_CASE = (
     ),
     Case(
         "private clip, o2nc, own loss",
-        PrivateClip(inner=O2NC(steps=4, window=2)),
+        PrivateClip(inner=O2NC(steps=4, window=2, quantile=0.5)),
         Problem(losses.RecordLoss(own_loss)),
         still=None,
     ),
     Case("o2nc, exact, random window", O2NC(returns="random", **_WINDOWS), Problem(losses.ramp())),
-    Case("o2nc, jitter", O2NC(oracle="jitter", **_WINDOWS), Problem(losses.RecordLoss(own_loss))),
     Case("o2nc, values", O2NC(oracle="values", directions=3, **_WINDOWS), Problem(losses.softmax(3))),
-    Case(
-        "private clip, adaptive gradient descent, users",
-        PrivateClip(inner=AdaptiveGradientDescent(window=20, most_steps=20)),
-        _LOGISTIC,
-        still=None,
-        by_user=True,
-    ),
     Case("kl spider", KLSpider(**_PHASES), Problem(losses.logistic, growth=_KL), still=_NO_PHASES),
     Case(
         "kl spider, ridge, no recycling",

@@ -112,6 +112,10 @@ _GROUP_WEIGHTS = np.array([0.4, 2.5])
 
 EVERY_QUERY: dict[str, Query] = {
     "gradient, logistic": ClippedGradient(loss=losses.logistic, at=AT, clip=0.4),
+    "gradient, ramp": ClippedGradient(loss=losses.ramp(), at=AT, clip=2.0),
+    "gradient, capped, not compiled": ClippedGradient(
+        loss=losses.capped(0.7, "quantile", level=0.2), at=AT, clip=2.0
+    ),
     "gradient, logistic, balanced": ClippedGradient(loss=losses.logistic, at=FAR, clip=0.3, balanced=True),
     "gradient, squared": ClippedGradient(loss=SQUARED, at=AT, clip=0.4),
     "gradient, squared, tiny clip": ClippedGradient(loss=SQUARED, at=FAR, clip=3e-16),

@@ -45,6 +45,16 @@ def test_the_printed_nodes_do_not_cover_the_eighth_of_eight_items() -> None:
     assert np.array_equal(np.flatnonzero(np.abs(prefix_map(binary_tree(8))[7]) > 1e-9), [7])  # one node
 
 
+@pytest.mark.parametrize("period", [1, 3, 8])
+def test_indexed_by_the_step_in_its_period_the_printed_tree_adds_no_noise_at_the_periods_end(
+    period: int,
+) -> None:
+    """E1: Algorithms 3 and 5 ask for TREE(t mod S), which is made of no node at t = S; ours has noise there."""
+    if period > 1:
+        assert printed_nodes(period % period, period) == []
+    assert prefix_noise(binary_tree(period))[-1] >= 1.0
+
+
 def printed_stddev(items: int) -> float:
     """Proposition 2.5, of a node, for items of sensitivity 1."""
     return 4.0 * math.sqrt(math.log(items) * math.log(1.0 / DELTA)) / EPSILON

@@ -57,7 +57,7 @@ def expected_to_fail(estimator: Any) -> dict[str, str]:
 
 
 # They differ from Ridge by their loss alone.
-LIKE_RIDGE = ("LinearRegression", "HuberRegressor", "QuantileRegressor")
+LIKE_RIDGE = ("LinearRegression", "HuberRegressor", "QuantileRegressor", "RobustRegressor")
 
 
 @parametrize_with_checks(

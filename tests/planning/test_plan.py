@@ -128,7 +128,7 @@ def test_figures_are_short() -> None:
 
 def test_a_function_is_planned_from_the_shape_of_its_start() -> None:
     plans = privopt.plan(network, d=4, start=START, **BUDGET)
-    assert plans.default.solver == "gradient-descent"
+    assert plans.default.solver == "privately clipped o2nc"
     same = privopt.plan(privopt.Problem.from_pytree(network, START), d=4, **BUDGET)
     assert same.default.to_dict() == plans.default.to_dict()
     with pytest.raises(ValueError, match="give `start`: the parameters at which your loss function begins"):

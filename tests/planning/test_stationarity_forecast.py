@@ -9,6 +9,7 @@ from privopt.planning.instance import Instance
 from privopt.planning.o2nc import stddev
 from privopt.planning.stationarity_forecast import task_of
 from privopt.precision import double_precision
+from privopt.problems.black_box import BlackBox
 from privopt.public import Public
 from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
@@ -71,3 +72,9 @@ def test_every_method_of_the_family_says_what_each_could_promise(kind):
 def test_nothing_is_said_where_nothing_bounds_the_gradient():
     assert "stationarity_bound" not in O2NC().plan(instance(regulariser=regularisers.Ridge(0.1))).indicators
     assert task_of(instance(), clip=float("inf"), radius=1.0, distance=1.0) is None
+
+
+def test_a_black_box_cannot_improve_by_more_than_its_range():
+    box = BlackBox(lambda params, features, target: 0.0, value_range=(2.0, 5.0), scale=1.0)
+    here = Instance(Problem(box), Public(n=100, d=2), Budget(1.0, 1e-6))
+    assert task_of(here, clip=10.0, radius=0.1, distance=4.0).drop == pytest.approx(3.0, abs=2e-3)

@@ -96,7 +96,8 @@ def exact_difference(smoothing):
     return 2.0 * (cdf[1] - cdf[0]) * ROW
 
 
-@pytest.mark.parametrize("kind", ["lune", pytest.param("translation", marks=pytest.mark.audit)])
+@pytest.mark.audit
+@pytest.mark.parametrize("kind", ["lune", "translation"])
 def test_it_is_right_on_average(kind):
     """10 000 units with the same record: their mean is the difference of the exactly smoothed gradients."""
     common = {"loss": KINK, "at": AT, "anchor": ANCHOR, "smoothing": 0.25, "clip": 2.0}
@@ -132,6 +133,7 @@ def test_at_equal_points_it_is_exactly_nothing(kind):
     np.testing.assert_array_equal(released_from(alike(MANY), query), np.zeros(3))
 
 
+@pytest.mark.audit
 def test_gradients_at_random_points_are_right_on_average():
     query = JitteredGradient(loss=KINK, at=AT, smoothing=0.25, clip=2.0)
     position = (-0.15 - ROW @ AT) / 0.25
@@ -163,9 +165,8 @@ def along(params, features, target):
     return jnp.abs(params[0]) * features[0]
 
 
-@pytest.mark.parametrize(
-    "relation", ["replace-one", pytest.param("add-or-remove-one", marks=pytest.mark.audit)]
-)
+@pytest.mark.audit
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
 def test_a_pair_attains_the_sensitivity_of_lunes(relation):
     """Far apart all of a ball is moved, and a kink between the centres gives two opposite gradients of norm C."""
     query = LuneDifference(

@@ -51,6 +51,13 @@ def test_with_a_penalty_it_speaks_of_the_objective():
     assert "improves the objective faster than" in stationarity.in_words(report)
 
 
+def test_of_a_black_box_lengths_are_in_its_scales():
+    about = dataclasses.replace(ABOUT, scaled=True, oracle="values")
+    result = samples.gaussian_result(1.0)
+    report = PrivacyReport.of(result._replace(findings=free_findings(about, np.ones((2, 2)), 0.1)))
+    assert "of the result (lengths in units of the parameters' `scale`)" in stationarity.in_words(report)
+
+
 def test_a_run_without_a_certificate_says_nothing_of_it():
     report = samples.gaussian_report()
     assert stationarity.in_words(report) == ""

@@ -158,6 +158,13 @@ def test_blocks_of_fewer_than_two_units_are_refused_before_anything_is_spent():
         )
 
 
+def test_an_optimum_of_too_many_steps_is_refused_before_anything_is_spent():
+    public = Public(n=2_000, d=3, relation=REPLACE)
+    solver = CorrelatedNoiseDescent(epochs=2, blocks=257, strategy="optimum")
+    with pytest.raises(ValueError, match="for at most 512 steps, and epochs x blocks are 514"):
+        solver.configure(Instance(Problem(losses.logistic), public, Budget(1.0, 1e-6)))
+
+
 def test_the_defaults_are_public_and_grow_with_the_signal():
     problem, blocks = Problem(losses.logistic), []
     for epsilon in (0.1, 1.0, 10.0):

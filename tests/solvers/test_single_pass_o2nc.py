@@ -222,7 +222,7 @@ def by_hand(params, features, target):
     return abs(max(float(features @ params), 0.0) - target)
 
 
-@pytest.mark.parametrize("reduced", [True, False])
+@pytest.mark.parametrize("reduced", [True, pytest.param(False, marks=pytest.mark.audit)])
 def test_losses_known_by_their_values(reduced):
     rows, targets = reference_rows()
     problem = Problem.of_values(BlackBox(by_hand, value_range=(0.0, 3.0), scale=1.0), np.zeros(3))
@@ -276,7 +276,9 @@ def test_few_units_are_shared_among_few_steps(count, reduced):
 def test_without_privacy_nothing_is_clipped():
     units = units_of()
     instance = Instance(PROBLEM, units.public, Budget(math.inf, 1e-6))
-    solver = SinglePassO2NC(variance_reduction=True, period=2, steps=8, distance=1.0).configure(instance)
+    solver = SinglePassO2NC(
+        variance_reduction=True, period=2, steps=8, distance=1.0, estimate="plain", slope_clip=1.0
+    ).configure(instance)
     result = run(solver, units)
     assert solver.clip == math.inf
     assert np.all(np.isfinite(np.asarray(result.params)))

@@ -26,6 +26,7 @@ from privopt.problems.regularisers import L1, NoRegulariser, Ridge
 from privopt.public import Public
 from privopt.solve import minimize, plan
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.whitening import Whitening
 
 BUDGET = Budget(1.0, 1e-6)
@@ -264,3 +265,41 @@ def test_counts_are_left_to_probed_descent_unless_asked_otherwise():
     sizes = {"n": 5000, "d": 6, "epsilon": 1.0, "delta": 1e-8}
     assert plan(counts, **sizes).default.solver == "probed gradient-descent"
     assert plan(counts, **sizes, solver="whitening").default.solver == "whitened gradient-descent"
+
+
+def test_steps_on_a_loss_that_is_not_convex_are_coarse_in_their_first_half():
+    instance = Instance(Problem(losses.ramp()), Public(n=10_000, d=20), BUDGET)
+    solver = Whitening().configure(instance)
+    steps = WhiteningRule.of(instance, solver.share).steps()
+    assert (solver.coarse, solver.inner.steps) == (0.1, 2 * steps)
+    assert Whitening().configure(Instance(LOGISTIC, public(), BUDGET)).coarse == 0.0
+    assert Whitening(coarse=0.0).configure(instance).inner.steps == steps
+    assert Whitening(inner=GradientDescent(returns="flattest")).configure(instance).coarse == 0.0
+    rough = solver.rule.with_floor(0.1)
+    assert rough.floor == 0.1 > solver.rule.floor
+    assert solver.rule.with_floor(1e-9) == solver.rule
+
+
+def test_coarse_steps_cost_what_the_plan_says_and_start_where_the_last_ended():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(500, 3)) / 4.0
+    units = Units.from_arrays(features, np.sign(features[:, 0] + 0.1), row_bound=1.0)
+    for steps in (1, 5):
+        solver = Whitening(inner=GradientDescent(steps=steps, returns="last"))
+        result = minimize(losses.ramp(), units, budget=BUDGET, solver=solver, random_state=0)
+        assert result.transcript.releases == result.plan.releases == steps + 1
+        assert result.transcript.epsilon(BUDGET.delta) <= BUDGET.epsilon * (1 + 1e-6)
+    alone = Whitening(coarse=0.0, inner=GradientDescent(steps=1, returns="last"))
+    found = [
+        minimize(losses.ramp(), units, budget=BUDGET, solver=one, random_state=0).params
+        for one in (alone, replace(alone, coarse=0.1))
+    ]
+    np.testing.assert_array_equal(found[0], found[1])  # of one step the first half is none
+
+
+@pytest.mark.parametrize(
+    "inner", [GradientDescent(returns="random"), GradientDescent(shares="geometric"), UserGradientDescent()]
+)
+def test_only_steps_that_are_alike_are_cut_in_two(inner):
+    with pytest.raises(ValueError, match=r"coarse=0\.2 cuts the steps of gradient descent in two"):
+        Whitening(coarse=0.2, inner=inner)

@@ -14,10 +14,13 @@ from privopt.estimators.regressors import (
     QuantileRegressor,
     Ridge,
 )
+from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.solvers.gradient_descent import GradientDescent
 
-PENALISED_CLASSIFIERS = [LogisticRegression, LinearSVC]
-PENALISED_REGRESSORS = [LinearRegression, Ridge, HuberRegressor, QuantileRegressor, PoissonRegressor]
+PENALISED_CLASSIFIERS = [LogisticRegression, LinearSVC, RobustClassifier]
+PENALISED_REGRESSORS = [
+    *(LinearRegression, Ridge, HuberRegressor, QuantileRegressor, PoissonRegressor, RobustRegressor)
+]
 PENALISED = [*PENALISED_CLASSIFIERS, *PENALISED_REGRESSORS]
 CLASSIFIERS = [*PENALISED_CLASSIFIERS, LassoClassifier]
 REGRESSORS = [*PENALISED_REGRESSORS, LassoRegressor]

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from privopt.commands.task import MODELS, Estimator, Task
+from privopt.commands.task import MODELS, ROBUST_REGRESSION, Estimator, Task
 from privopt.estimators.specification import Shape
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.tables import TableError, TabularEncoder, load_model, save_model
 
-CLASSES = {kind.estimator.__name__: kind.estimator for kind in MODELS.values()}
+CLASSES = {kind.estimator.__name__: kind.estimator for kind in (*MODELS.values(), ROBUST_REGRESSION)}
 REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
 PAIRS = ("bounds", "target_bounds")  # arguments that JSON turns from tuples into lists
 RENAMED = {"scale_budget": "scale_share"}  # arguments in directories that were written before

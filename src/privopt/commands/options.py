@@ -23,6 +23,7 @@ class ModelName(StrEnum):
     POISSON = "poisson"
     QUANTILE = "quantile"
     HUBER = "huber"
+    ROBUST = "robust"
 
 
 class RelationName(StrEnum):

@@ -13,6 +13,7 @@ from privopt.estimators.regressors import (
     PoissonRegressor,
     QuantileRegressor,
 )
+from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CapPrice
 from privopt.public import Relation, of_users
@@ -44,7 +45,9 @@ MODELS = {
     "poisson": ModelKind(estimator=PoissonRegressor, title="Poisson regression"),
     "quantile": ModelKind(estimator=QuantileRegressor, title="quantile regression"),
     "huber": ModelKind(estimator=HuberRegressor, title="Huber regression"),
+    "robust": ModelKind(estimator=RobustClassifier, title="robust classification", of_classes=True),
 }
+ROBUST_REGRESSION = ModelKind(estimator=RobustRegressor, title="robust regression")  # "robust", of a number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,19 +224,21 @@ def _model_for(name: str | None, target: TargetEncoding) -> ModelKind:
     """
     if name is None:
         return MODELS["logistic" if target.classes is not None else "linear"]
+    if name == "robust" and target.classes is None:
+        return ROBUST_REGRESSION
     model, column = MODELS[name], target.column
     if model.of_classes and target.classes is None:
         raise Mistake(
             f"--model {name} predicts classes, but the schema describes the target {column!r} as a number: use linear, "
-            "poisson, quantile or huber."
+            "poisson, quantile, huber or robust."
         )
     if not model.of_classes and target.classes is not None:
         raise Mistake(
-            f"--model {name} predicts numbers, but the schema describes the target {column!r} as classes: use logistic "
-            "or svm."
+            f"--model {name} predicts numbers, but the schema describes the target {column!r} as classes: use "
+            "logistic, svm or robust."
         )
-    if name == "svm" and target.classes is not None and len(target.classes) > 2:
-        raise Mistake(f"--model svm needs a target of two classes, and {column!r} has more: use logistic.")
+    if name in ("svm", "robust") and target.classes is not None and len(target.classes) > 2:
+        raise Mistake(f"--model {name} needs a target of two classes, and {column!r} has more: use logistic.")
     if name == "poisson" and target.bounds is not None and target.bounds[0] < 0:
         raise Mistake(
             f"--model poisson predicts counts, but the schema says that {column!r} may be as low as "

@@ -174,9 +174,9 @@ class _Scaled:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Numbers(_Scaled):
-    """A number within public bounds."""
+    """A number within public bounds, predicted by a loss of one output."""
 
-    loss: losses.ScalarLoss
+    loss: GLMLoss
 
     meaning = "the prediction, in units of the target"
 

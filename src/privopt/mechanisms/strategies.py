@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Matrix = NDArray[np.float64]
-_LARGEST_DENSE = 512  # some 40 eigendecompositions: about half a minute at 512, computed once a process
+LARGEST_DENSE = 512  # some 40 eigendecompositions: about half a minute at 512, computed once a process
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -182,9 +182,9 @@ def dense_optimum(sensitivities: ArrayLike) -> Matrix:
         Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 3.2 (fixed point).
     """
     weights = np.asarray(sensitivities, dtype=np.float64)
-    if weights.ndim != 1 or not 1 <= weights.size <= _LARGEST_DENSE:
+    if weights.ndim != 1 or not 1 <= weights.size <= LARGEST_DENSE:
         raise ValueError(
-            f"dense_optimum needs the sensitivities of 1 to {_LARGEST_DENSE} items, got shape {weights.shape}: "
+            f"dense_optimum needs the sensitivities of 1 to {LARGEST_DENSE} items, got shape {weights.shape}: "
             "use square_root_toeplitz or banded for more."
         )
     if not bool(np.all((weights > 0) & np.isfinite(weights))):

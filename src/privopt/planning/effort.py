@@ -49,6 +49,11 @@ def records(public: Public) -> int:
     return _records(public)
 
 
+def two_point_values(public: Public, directions: int, passes: float) -> float:
+    """How many values passes over all records ask for, of two along each direction."""
+    return 2.0 * directions * passes * _records(public)
+
+
 def loading_seconds(public: Public) -> float:
     """Rough time until the rows are scaled, clipped and stored with their norms."""
     return _records(public) * public.d * 2 * ENTRY_SECONDS

@@ -47,6 +47,7 @@ from privopt.planning.plan import Finding
 
 CONFIDENCE = 0.95
 CERTIFICATE_SHARE = 0.1  # of rho, for a released certificate
+IN_SCALES = "lengths in units of the parameters' `scale`"
 Oracle = Literal["gradients", "jitter", "smoothed", "values"]
 _ROUNDING = 1e-9  # relative, upwards
 _LARGEST_RATIO = 1e4  # of |v + N| to s; beyond, the distribution's formula loses digits
@@ -161,6 +162,7 @@ class Certified:
         never_clipped: whether no gradient can be longer than the clip, by the loss's formula.
         unit: what the mean is over.
         penalised: whether a penalty's gradient was added to the mean.
+        scaled: whether lengths of parameters are in units of a black box's `scale`.
         moving: whether the scale of a release's noise may follow earlier releases.
         confidence: of the bound.
     """
@@ -174,6 +176,7 @@ class Certified:
     never_clipped: bool = False
     unit: str = "record"
     penalised: bool = False
+    scaled: bool = False
     moving: bool | None = None
     confidence: float = CONFIDENCE
 
@@ -196,9 +199,10 @@ class Certified:
         """What a bound says."""
         caught = "" if self.never_clipped else ", as far as gradients are no longer than the clip"
         improved = "objective" if self.penalised else "mean loss"
+        measured = f", {IN_SCALES}" if self.scaled else ""
         return (
             f"no single direction improves the {improved} faster than this everywhere within {self.radius:.3g} of the "
-            f"result{caught}: it bounds the length of an average, over points of that ball, of {self.what}"
+            f"result{measured}{caught}: it bounds the length of an average, over points of that ball, of {self.what}"
         )
 
 
@@ -230,8 +234,8 @@ def free_findings(of: Certified, released: ArrayLike, noise: ArrayLike) -> Mappi
         }.get(of.oracle, "each release saw a sample of the units")
         found["certificate_approximate"] = Finding(
             bound,
-            f"about, {of.meaning}. Noise is covered with probability {of.confidence:.3g}; not covered, so not proved, "
-            f"is the chance in the estimates themselves: {why}",
+            f"about this: {of.meaning}. Noise is covered with probability {of.confidence:.3g}; not covered, so not "
+            f"proved, is the chance in the estimates themselves: {why}",
         )
     return found
 

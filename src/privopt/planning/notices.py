@@ -43,16 +43,6 @@ def declared_of_black_box(loss: Loss) -> tuple[str, ...]:
     )
 
 
-def many_parameters(parameters: int, directions: int) -> tuple[str, ...]:
-    """Values along fewer directions than there are parameters."""
-    if directions >= parameters:
-        return ()
-    return (
-        f"each step asks for values along {directions} random directions of {parameters} parameters, so that it takes "
-        "about as many more steps: a loss that can be differentiated would need none of them.",
-    )
-
-
 def long_steps(step_size: float, smoothness: float) -> tuple[str, ...]:
     """A step size at which descent on an objective of this curvature may diverge."""
     largest = 2.0 / smoothness

@@ -9,6 +9,7 @@ from privopt.planning.goldstein_bounds import Prediction, plan_bound, predict
 from privopt.planning.goldstein_errors import METHODS, Method, Oracle, StationarityTask
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding, figure
+from privopt.problems.black_box import BlackBox
 from privopt.problems.regularisers import NoRegulariser
 
 START_MOVED = 1e-3  # of the radius, at most: how far a start is moved off a kink that it may sit on
@@ -27,8 +28,10 @@ def task_of(instance: Instance, *, clip: float, radius: float, distance: float) 
     plain = isinstance(instance.problem.regulariser, NoRegulariser)
     if not (plain and math.isfinite(clip) and clip > 0 and instance.public.n > 0):
         return None
-    known = instance.loss_at_zero
+    loss, known = instance.problem.loss, instance.loss_at_zero
     drop = clip * distance if known is None else known
+    if isinstance(loss, BlackBox):
+        drop = min(drop, loss.high - loss.low)
     return StationarityTask(
         n=instance.public.n,
         d=instance.parameters,

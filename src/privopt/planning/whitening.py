@@ -14,6 +14,9 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
     step size           1.25 / (curvature + lam |B|^2); momentum 0.5
 
+On a loss that is not convex T steps go before these in coordinates whose floor is at least R^2 / 10: fully whitened
+steps from 0 found valleys that fit wrong labels, slower ones the good one, from where whitened steps find its bottom.
+
 `loss_constants` has what depends on the loss. The numbers were chosen by the training excess of logistic regression on
 eight tables (adult, compas, covertype, fars, german, kdd99, randhie, w8a) and of softmax on MNIST, at epsilon 0.1 to 3;
 other losses' on two tables. All of it concerns utility only.
@@ -44,6 +47,7 @@ STEPS_POWER = 0.48
 FEWEST_STEPS, MOST_STEPS = 4, 100
 STEP_FACTOR, MOMENTUM = 1.25, 0.5
 LEAST_TRACE = 0.25  # over R^2: rows are seldom shorter than half their bound
+COARSE = 0.1  # over R^2: the floor of the first steps on a loss that is not convex, by adult and covertype
 FULL_RIDGE = 1e-3  # the V from which the default ridge is 1 / n
 LEAST_RIDGE = 0.1  # of 1 / n
 WEIGHTED_SLOPE, WEIGHTED_CAP = 2.0, (0.24, 0.19, 0.5)  # of losses of groups; by covertype, adult and compas
@@ -69,6 +73,11 @@ class LossConstants:
     balanced: bool = False
     pace: float = 1.0
     returns: Average = "settled"
+
+
+def coarse(instance: Instance) -> float:
+    """c: `COARSE` where the loss is not convex, so that the first steps do not rush into the nearest valley."""
+    return COARSE if instance.problem.loss.convex is False else 0.0
 
 
 def loss_constants(instance: Instance) -> LossConstants:
@@ -146,6 +155,10 @@ class WhiteningRule:
     def most_signal(self) -> float:
         """The r of eigenvalues that sum to R^2, all alike: no smaller sum and no other split gives more."""
         return self.row_bound / math.sqrt(self.floor + self.row_bound**2 / self.width)
+
+    def with_floor(self, least: float) -> "WhiteningRule":
+        """The same with a floor of at least that times R^2."""
+        return replace(self, floor=max(self.floor, least * self.row_bound**2))
 
     def noise_excess(self, signal: float) -> float:
         """V: the excess that the noise of one gradient would leave at cap 1, for rows of typical length `signal`."""

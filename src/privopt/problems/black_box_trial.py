@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.problems.black_box import BlackBox, CallsOfPoints, SignalCame, number_of, quiet_calls
 
-_TIMED_POINTS, _TIMED_CALLS, _TIMED_SECONDS = 20, 5, 0.2
+_TIMED_DIRECTIONS, _TIMED_CALLS, _TIMED_SECONDS = 200, 5, 0.2
 
 
 def try_on_made_up_records(loss: BlackBox, start: ArrayLike, features: int) -> None:
@@ -48,12 +48,12 @@ def try_on_made_up_records(loss: BlackBox, start: ArrayLike, features: int) -> N
 def seconds_per_value(loss: BlackBox, features: int) -> float:
     """Roughly how long one value takes on the host, by a few calls on a made-up record; timed once for each loss.
 
-    With several points at once it is that of one among twenty.
+    With several points at once it is that of one among as many as a step asks for.
     """
     layout = loss.layout
     assert layout is not None
-    points = np.zeros((_TIMED_POINTS, layout.size))
-    points += np.linspace(-0.1, 0.1, _TIMED_POINTS)[:, None]
+    count = 2 * min(layout.size, _TIMED_DIRECTIONS)
+    points = np.zeros((count, layout.size)) + np.linspace(-0.1, 0.1, count)[:, None]
     calls = CallsOfPoints(loss, points)
     record = next(_records(loss, features))
     with quiet_calls():

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from privopt.problems.glm import GLMLoss, ScalarLoss
+from privopt.problems.glm import GLMLoss
 from privopt.problems.losses import Poisson
 from privopt.public import Public
 from privopt.queries.base import RecordSum, Scalar, query, static
@@ -49,7 +49,7 @@ class BoundedLoss(Score):
 
     def of(self, predictions: Float[Array, "k outputs"], target: Scalar) -> Float[Array, " k"]:
         """See `Score`."""
-        assert isinstance(self.loss, ScalarLoss)
+        assert self.loss.outputs == 1
         targets = jnp.full(predictions.shape[:1], target)
         private_loss = self.loss.value(predictions[:, 0], targets)
         if isinstance(self.loss, Poisson):

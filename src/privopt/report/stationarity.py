@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from privopt.planning.goldstein_certificate import IN_SCALES
 from privopt.planning.plan import Finding
 from privopt.report import words
 from privopt.report.facts import ReportFacts
@@ -15,15 +16,16 @@ def in_words(report: ReportFacts) -> str:
     if found is None:
         return ""
     slope, radius, proved = found
-    improved = "objective" if _is_penalised(report.findings) else "mean loss"
+    improved = "objective" if _says(report.findings, "improves the objective") else "mean loss"
+    measured = f" ({IN_SCALES})" if _says(report.findings, IN_SCALES) else ""
     sure = "shows" if proved else "suggests, without proof,"
     return (
         "Of a loss that need be neither smooth nor convex nobody can promise the least value: what can be shown of a "
         f"result is how little is left to gain around it. The certificate {sure} that no single direction improves the "
         f"{improved} faster than {words.pretty(slope, 3)} for each unit of length everywhere within "
-        f"{words.pretty(radius, 3)} of the result. A valley passes this test, and so does a plateau or the ridge "
-        "between two valleys: it does not say that the loss is low. Which mean it is about, of gradients that were "
-        "shortened or of a smoothed loss, stands beside the number below."
+        f"{words.pretty(radius, 3)} of the result{measured}. A valley passes this test, and so does a plateau or the "
+        "ridge between two valleys: it does not say that the loss is low. Which mean it is about, of gradients that "
+        "were shortened or of a smoothed loss, stands beside the number below."
     )
 
 
@@ -41,13 +43,9 @@ def for_experts(report: ReportFacts) -> str:
     )
 
 
-def _is_penalised(findings: Mapping[str, Finding]) -> bool:
-    """Whether the certificate is about the mean loss plus a penalty, by its own words."""
-    return any(
-        "improves the objective" in findings[name].meaning
-        for name in findings
-        if name.startswith(CERTIFICATE)
-    )
+def _says(findings: Mapping[str, Finding], what: str) -> bool:
+    """Whether the certificate says something of itself."""
+    return any(what in findings[name].meaning for name in findings if name.startswith(CERTIFICATE))
 
 
 def _numbers(findings: Mapping[str, Finding]) -> tuple[float, float, bool] | None:

@@ -85,15 +85,10 @@ class Solver(Program[Problem]):
         del public
         return 0.0
 
-    def evaluations(self, problem: Problem, public: Public) -> float:
-        """How many values of single records a run asks for, where it asks for nothing else of the loss; 0 elsewhere."""
-        del problem, public
-        return 0.0
-
     def seconds(self, problem: Problem, public: Public) -> float:
         """Rough time of a run of this configured solver on data that are loaded."""
         if isinstance(problem.loss, BlackBox):
-            values = self.evaluations(problem, public) * value_seconds(problem.loss, public)
+            values = self.loss_values(problem, public) * value_seconds(problem.loss, public)
             return values + self.releases() * RELEASE_SECONDS + self.matrix_seconds(public)
         own = None if isinstance(problem.loss, GLMLoss) else math.prod(problem.parameter_shape(public))
         passes = self.passes() * pass_seconds(public, problem.loss.outputs, own=own)
@@ -165,7 +160,6 @@ class Solver(Program[Problem]):
         plan = super().plan(instance)
         return replace(
             plan,
-            evaluations=self.evaluations(instance.problem, instance.public),
             notices=plan.notices + faint_signal(instance, plan.predicted_excess),
             black_box=declared_of_black_box(instance.problem.loss),
         )

@@ -4,6 +4,7 @@ Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i).
 Source: Kairouz, McMahan, Song, Thakkar, Thakurta, Xu 2021, Algorithm 1 (DP-FTRL).
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from privopt.curator.loops import ReleaseCall
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import LARGEST_DENSE
 from privopt.planning import correlated_noise_descent as planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
@@ -106,7 +108,19 @@ class CorrelatedNoiseDescent(Solver):
             return f"{self.blocks} blocks of n = {public.n} units would have fewer than 2 units each: use fewer blocks"
         if self.in_order and (public.relation is not Relation.REPLACE_ONE or public.unit != "record"):
             return "blocks in order need records under replace-one: use in_order=False"
+        known = self.is_set("epochs") and self.is_set("blocks")
+        if self.strategy == "optimum" and known and self.steps > LARGEST_DENSE:
+            return (
+                f"the optimal strategy is for at most {LARGEST_DENSE} steps, and epochs x blocks are {self.steps}: use "
+                "strategy='bands'"
+            )
         return None
+
+    def memory_bytes(self, problem: Problem, public: Public) -> int:
+        """The data, their blocks, and the correlated noise of as many steps as there are bands."""
+        rows = self.blocks if self.strategy == "bands" else self.steps
+        stored = super().memory_bytes(problem, public)
+        return 2 * stored + 8 * rows * math.prod(problem.parameter_shape(public))
 
     def stream(self) -> PrefixSum:
         """The mechanism with hidden state: the noise of all T sums."""

@@ -22,6 +22,7 @@ from privopt.ledger.events import Event, NoEvent, Parallel, repeat, sequence
 from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import o2nc as planning
+from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.goldstein_certificate import (
     Certified,
@@ -34,6 +35,7 @@ from privopt.planning.online_to_nonconvex import Places, places_of, step_length,
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding
 from privopt.problems.ball import ball_point, haar_block
+from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser
@@ -74,8 +76,8 @@ class O2NC(StepwiseSolver):
         distance: R, a guess of how far a good point is from the start; sets the radii of the practical mode.
         radius: a of the guarantee mode: the points of a window lie this close to their mean.
         clip: C, the largest norm of one unit's gradient.
-        quantile: the share of the units whose gradients the clip is to leave as they are: from `clip` on it follows the
-            shares that the steps release. None for a clip that stays.
+        quantile: the share of the units whose gradients the clip is to leave as they are: it follows the shares that
+            the steps release, from `clip` on and never below it. None for a clip that stays.
         clip_rate: how fast: each step multiplies it by exp(-clip_rate (share - quantile)).
         typical: G, the norm of a mean gradient that the step size allows for, beside the noise.
         step_factor: the step size in units of D / sqrt(M) over that norm, noise included.
@@ -207,6 +209,11 @@ class O2NC(StepwiseSolver):
         steps = self.rounds * (self.rate or 1.0) / self.blocks
         return steps + (1.0 if self.rounds and self.certificate_share else 0.0)
 
+    def loss_values(self, problem: Problem, public: Public) -> float:
+        """Two along each direction, for every record of a pass."""
+        del problem
+        return two_point_values(public, self.directions, self.passes()) if self.oracle == "values" else 0.0
+
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 2, then what its releases, or one more, show of how flat the objective is."""
         total = self.rounds
@@ -268,8 +275,8 @@ class O2NC(StepwiseSolver):
         query = GradientAndCount(loss=problem.loss, at=at, clip=clip, height=height)
         released = curator.release(query, Gaussian(self.noise_multiplier))
         inside = float(share_inside(released[-1], height))
-        moved_clip = clip * math.exp(-self.clip_rate * (inside - self.quantile))
-        return jnp.reshape(released[:-1], at.shape), moved_clip
+        followed = clip * math.exp(-self.clip_rate * (inside - self.quantile))
+        return jnp.reshape(released[:-1], at.shape), max(followed, self.clip)
 
     def _descend_on_samples(
         self, curator: Curator, problem: Problem, state: ConversionState
@@ -313,6 +320,7 @@ class O2NC(StepwiseSolver):
             never_clipped=problem.gradient_bound(public) <= self.clip,
             unit=public.unit,
             penalised=not isinstance(problem.regulariser, NoRegulariser),
+            scaled=isinstance(problem.loss, BlackBox),
             moving=(self.oracle == "gradients" and is_bounded(problem.loss)) or None,
         )
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
@@ -19,6 +20,7 @@ from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning import private_clip as planning
+from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_changes import MOST_DIRECTIONS
 from privopt.planning.instance import Instance
@@ -74,7 +76,7 @@ class PrivateClip(Solver):
     @property
     def title(self) -> str:
         """What runs inside, and that its clip is chosen."""
-        return f"{self.inner.title} with a private clip"
+        return f"privately clipped {self.inner.title}"
 
     @property
     def rests_on_convexity(self) -> str:
@@ -155,6 +157,13 @@ class PrivateClip(Solver):
     def passes(self) -> float:
         """The choice, and as many as with the guessed clip."""
         return 1.0 + self.planned.passes()
+
+    def loss_values(self, problem: Problem, public: Public) -> float:
+        """Of a black box those of one step, and as many as with the guessed clip."""
+        if not isinstance(problem.loss, BlackBox):
+            return self.planned.loss_values(problem, public)
+        directions = min(int(np.prod(problem.parameter_shape(public))), MOST_DIRECTIONS)
+        return two_point_values(public, directions, 1.0) + self.planned.loss_values(problem, public)
 
     def matrix_seconds(self, public: Public) -> float:
         return self.planned.matrix_seconds(public)

@@ -70,6 +70,11 @@ class Program(abc.ABC, Generic[P]):
         """Expected passes over the data of this configured program: one a release."""
         return float(self.releases())
 
+    def loss_values(self, problem: P, public: Public) -> float:
+        """How many values of single records a run asks for, where it asks for nothing else of a loss; 0 elsewhere."""
+        del problem, public
+        return 0.0
+
     @abc.abstractmethod
     def seconds(self, problem: P, public: Public) -> float:
         """Rough time of a run of this configured program on data that are loaded."""
@@ -163,6 +168,7 @@ class Program(abc.ABC, Generic[P]):
             indicators={**self.indicators(instance), **forecast.indicators},
             notices=forecast.notices,
             measure=forecast.measure,
+            evaluations=program.loss_values(instance.problem, public),
         )
 
     def check_configured(self) -> None:

@@ -96,7 +96,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
-OWN_FIRST_QUANTILE, OWN_QUANTILE = 0.3, 0.8  # of gradients no longer than the clip: at the start, and later
+OWN_QUANTILE = 0.8  # of the present gradients of a user's own loss, which the clip is to leave as they are
 MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
@@ -190,7 +190,7 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE), quantile=OWN_FIRST_QUANTILE)
+    windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE))
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
             windows,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
@@ -19,6 +20,7 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.planning import gradient_changes, o2nc
 from privopt.planning import single_pass_o2nc as planning
+from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_changes import Estimate
 from privopt.planning.instance import Instance
@@ -158,6 +160,13 @@ class SinglePassO2NC(StepwiseSolver):
         if not self.rounds:
             return 0.0
         return 2.0 - self.share if self.reduces else 1.0
+
+    def loss_values(self, problem: Problem, public: Public) -> float:
+        """Of estimates from values, two along each direction for every record of a pass."""
+        if self.estimate != "values":
+            return 0.0
+        directions = gradient_changes.directions(int(np.prod(problem.parameter_shape(public))))
+        return two_point_values(public, directions, self.passes())
 
     def estimates(self, curator: Curator, problem: Problem) -> Estimates:
         """What the steps ask for."""

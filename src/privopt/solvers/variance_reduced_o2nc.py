@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 from privopt.curator.base import Curator
@@ -17,6 +18,7 @@ from privopt.ledger.events import Event, NoEvent, repeat, sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import gradient_changes, o2nc
 from privopt.planning import variance_reduced_o2nc as planning
+from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_changes import Estimate
 from privopt.planning.instance import Instance
@@ -121,6 +123,13 @@ class VarianceReducedO2NC(StepwiseSolver):
         """A gradient a step, and one more where it is a change."""
         gradients, changes = planning.counts(self)
         return float(gradients + 2 * changes)
+
+    def loss_values(self, problem: Problem, public: Public) -> float:
+        """Of estimates from values, two along each direction for every record of a pass."""
+        if self.estimate != "values":
+            return 0.0
+        directions = gradient_changes.directions(int(np.prod(problem.parameter_shape(public))))
+        return two_point_values(public, directions, self.passes())
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 2 with the oracle of Algorithm 4."""

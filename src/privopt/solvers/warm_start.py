@@ -136,11 +136,11 @@ class WarmStart(Solver):
         """One for the choice, and the inner solver's."""
         return 1.0 + self.inner.passes()
 
-    def evaluations(self, problem: Problem, public: Public) -> float:
+    def loss_values(self, problem: Problem, public: Public) -> float:
         """One for each candidate, and the inner solver's."""
         if not isinstance(problem.loss, BlackBox):
             return 0.0
-        return self.candidates * float(records(public)) + self.inner.evaluations(problem, public)
+        return self.candidates * float(records(public)) + self.inner.loss_values(problem, public)
 
     def matrix_seconds(self, public: Public) -> float:
         return self.inner.matrix_seconds(public)

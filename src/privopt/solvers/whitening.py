@@ -32,7 +32,7 @@ from privopt.public import Public
 from privopt.queries.second_moment import SecondMoment, unpack
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
-from privopt.solvers.fields import number
+from privopt.solvers.fields import number, optional
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
@@ -46,6 +46,8 @@ class Whitening(Solver):
     Attributes:
         inner: the solver; its steps, clip and step size are derived for the whitened problem where left open.
         share: fraction of mu^2 (Gaussian DP) that the second moment may spend.
+        coarse: c; gradient descent takes the first half of its steps in coordinates whose floor is at least c R^2, and
+            goes on from there in its own; 0 for none. Default 0.1 where the loss is not convex, else 0.
         rule: how the coordinates follow from the released second moment, set by `configure`.
         noise_multiplier: of the second moment.
     Guarantee:
@@ -59,7 +61,16 @@ class Whitening(Solver):
 
     inner: Solver = field(default_factory=GradientDescent)
     share: float = number(planning.SHARE, above=0, below=1)
+    coarse: float | None = optional(at_least=0, below=math.inf)
     rule: WhiteningRule | UserWhiteningRule | None = field(default=None, repr=False)
+
+    def check(self) -> None:
+        """Only steps that are all alike can be cut in two."""
+        if self.coarse and not _can_be_cut(self.inner):
+            raise ValueError(
+                f"coarse={self.coarse!r} cuts the steps of gradient descent in two: that is for "
+                "inner=GradientDescent(...) with equal shares that returns an average or its last point."
+            )
 
     @property
     def title(self) -> str:
@@ -98,12 +109,15 @@ class Whitening(Solver):
             rest = planning.inner_instance(instance, self.share)
             return self.with_(inner=inner.in_coordinates(rule.planned()).filled(rest), rule=rule)
         rule = WhiteningRule.of(instance, self.share)
+        coarse = self.coarse
+        if coarse is None:
+            coarse = planning.coarse(instance) if _can_be_cut(inner) else 0.0
         if isinstance(inner, GradientDescent) and not inner.is_set("steps"):
-            inner = inner.with_(steps=rule.steps())
+            inner = inner.with_(steps=rule.steps() * (2 if coarse else 1))
             if instance.is_private and not inner.is_set("returns"):
                 inner = inner.with_(returns=rule.constants.returns)
         inner = inner.in_coordinates(rule.planned()).filled(planning.inner_instance(instance, self.share))
-        return self.with_(inner=inner, rule=rule)
+        return self.with_(inner=inner, rule=rule, coarse=coarse)
 
     def configure(self, instance: Instance) -> Self:
         """Derive what was left open; split the budget and calibrate both parts together."""
@@ -157,4 +171,16 @@ class Whitening(Solver):
         public = curator.public
         curator.announce("second moment of the rows")
         moment = curator.release(SecondMoment(row_bound=public.row_bound), Gaussian(self.noise_multiplier))
-        return self.inner.run_in(curator, problem, start, self.rule.coordinates(unpack(moment, public.d)))
+        released, inner = unpack(moment, public.d), self.inner
+        if self.coarse and isinstance(self.rule, WhiteningRule) and isinstance(inner, GradientDescent):
+            first, rough = inner.steps // 2, self.rule.with_floor(self.coarse)
+            begun = inner.with_(steps=first).run_in(curator, problem, start, rough.coordinates(released))
+            start, inner = begun.params, inner.with_(steps=inner.steps - first)
+        return inner.run_in(curator, problem, start, self.rule.coordinates(released))
+
+
+def _can_be_cut(inner: Solver) -> bool:
+    """Whether the steps of a solver may be taken in two parts: gradient descent, all steps alike."""
+    if not isinstance(inner, GradientDescent):
+        return False
+    return inner.shares == "equal" and inner.returns not in ("random", "flattest")
