@@ -301,6 +301,8 @@ class Panic(BaseException):
 
 class NoArray:
     def __array__(self, *arguments, **others):
+        np.seterr(all="raise")
+        warnings.simplefilter("error")
         raise MemoryError
 
 
@@ -335,6 +337,10 @@ def interrupts(params):
     raise KeyboardInterrupt
 
 
+def answers_strangely(params):
+    return NoArray()
+
+
 def stops(params):
     raise GeneratorExit
 
@@ -349,13 +355,14 @@ def stops(params):
         another_generator,
         panics,
         interrupts,
+        answers_strangely,
         stops,
     ],
 )
 def test_whatever_the_callable_does_for_one_record_the_next_is_answered_alike(does):
     def values(params, features, target):
         if features[0] > 100.0:
-            does(params)
+            return does(params)
         warnings.warn("no business of the others", RuntimeWarning, stacklevel=1)
         at_infinity = np.minimum(np.float64(1.0) / np.float64(0.0), 5.0)
         return float(at_infinity + params.sum() + params.ndim + np.random.normal())  # noqa: NPY002

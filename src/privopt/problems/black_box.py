@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import jax
@@ -237,21 +238,27 @@ class CallsOfPoints:
         """The values of one record at the points, within the range; NaN where they are bad."""
         private_row = _frozen(np.array(private_features, np.float64))
         private_values = np.full(self._count, np.nan)
+        shape = (self._count,) if self._loss.vectorized else ()
         for j, leaves in enumerate(self._arguments):
             try:
-                private_answer = self.asked(leaves, private_row, private_target)
-                if self._loss.vectorized:
-                    private_values[:] = number_of(private_answer, (self._count,))
-                else:
-                    private_values[j] = number_of(private_answer, ())
+                private_found = self.asked(
+                    leaves, private_row, private_target, partial(number_of, shape=shape)
+                )
+                private_values[slice(None) if self._loss.vectorized else j] = private_found
             except SignalCame:
                 raise
             except BaseException:
                 continue  # whatever it does for one record is no business of the others
         return np.clip(private_values, self._loss.low, self._loss.high)
 
-    def asked(self, leaves: list[Any], private_row: NDArray[np.float64], private_target: float) -> Any:
-        """What the callable answers, as it is."""
+    def asked(
+        self,
+        leaves: list[Any],
+        private_row: NDArray[np.float64],
+        private_target: float,
+        read: Callable[[Any], Any] = lambda answer: answer,
+    ) -> Any:
+        """What the callable answers, as `read` has it; reading may call code of the answer's class."""
         _numpy_random.set_bit_generator(self._generator)
         np.random.seed(self._seed)  # noqa: NPY002  # so that records share no state of the global generators
         random.setstate(self._state)
@@ -259,7 +266,9 @@ class CallsOfPoints:
         fresh = [leaf.view() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
         params = jax.tree_util.tree_unflatten(self._structure, fresh)
         with warnings.catch_warnings(), np.errstate():
-            return copy_context().run(self._loss.values, params, private_row, float(private_target))
+            return copy_context().run(
+                lambda: read(self._loss.values(params, private_row, float(private_target)))
+            )
 
     @property
     def first_arguments(self) -> list[Any]:
