@@ -94,7 +94,7 @@ def traced_cost(problem: Inventory) -> Callable[[Any, Any, Any], Any]:
             orders = stock < low[k]
             left = jnp.where(orders, high[k], stock) - features[period]
             stock = jnp.maximum(left, 0.0)
-            total += problem.order_cost * orders + problem.holding_cost * stock
+            total += jnp.where(orders, problem.order_cost, 0.0) + problem.holding_cost * stock
             total += problem.shortage_cost * jnp.maximum(-left, 0.0)
         return total / problem.periods
 

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,11 @@ def candidates(problem: Case, method: str) -> list[tuple[dict[str, float], Solve
         return [({}, "auto")]
     found: list[tuple[dict[str, float], Solver | str]] = []
     for steps, factor, share in itertools.product(STEPS, FACTORS, CLIPS):
-        setting = {"steps": steps, "step_size": factor / problem.curvature, "clip": share * problem.lipschitz}
+        setting: dict[str, Any] = {
+            "steps": steps,
+            "step_size": factor / problem.curvature,
+            "clip": share * problem.lipschitz,
+        }
         found.append((setting, GradientDescent(momentum=0.0, returns="last", **setting)))
     return found
 

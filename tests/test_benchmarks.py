@@ -9,6 +9,7 @@ from benchmarks import (
     correlated,
     eager,
     groups,
+    inventory,
     kl,
     kl_data,
     kl_methods,
@@ -26,7 +27,9 @@ from benchmarks.cells import Task, measure
 from benchmarks.encoded import encode, open_encoded
 from benchmarks.results import append, read
 
+from privopt.data.units import Units
 from privopt.planning.instance import Instance
+from privopt.precision import double_precision
 
 
 @pytest.fixture(scope="module")
@@ -201,3 +204,33 @@ def test_planned_seconds_are_put_beside_measured_ones() -> None:
     assert record["planned_s"] > 0
     assert record["planned_over_measured"] == record["planned_s"] / record["fit_s"]
     assert planned.WIDTHS == (10, 54, 108, 511)
+
+
+@pytest.mark.audit
+def test_orthonormal_directions_stay_near_independent_ones_and_ahead_of_the_worst_case_clip() -> None:
+    methods = {method.name: method for method in inventory.METHODS}
+    wanted = ("orthonormal directions", "independent directions")
+    worst = "independent directions, the worst case for a clip"
+    problem = inventory.inventory(4)
+    posed, costs = inventory.posed(problem), {}
+    demands = problem.demands(inventory.UNITS, 0)
+    units = Units.from_arrays(demands, np.zeros(len(demands)), row_bound=inventory.ROW_BOUND)
+    for name in (*wanted, worst):
+        by_rate = [
+            problem.mean_cost(
+                inventory.run(posed, problem.start, units, methods[name], 0.1, rate, 0), demands
+            )
+            for rate in (4.0, 16.0)
+        ]
+        costs[name] = min(by_rate)
+    assert costs[wanted[0]] <= costs[wanted[1]] + 0.05
+    assert all(costs[name] < costs[worst] - 0.1 for name in wanted)
+    assert all(costs[name] < problem.mean_cost(problem.start, demands) - 0.5 for name in wanted)
+
+
+def test_the_traced_inventory_costs_what_the_simulator_says() -> None:
+    problem = inventory.inventory(2)
+    demands = problem.demands(7, 3)
+    with double_precision():
+        found = inventory.posed(problem).objective(np.asarray(problem.start), demands, np.zeros(7))
+    assert float(found) == pytest.approx(problem.mean_cost(problem.start, demands))

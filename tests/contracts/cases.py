@@ -14,6 +14,7 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.problems import losses
+from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Box, L1Ball, L2Ball, LpBall, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.growth import KL
@@ -85,6 +86,14 @@ def own_loss(params, features, target):
     import jax.numpy as jnp
 
     return jnp.log1p((features @ params - target) ** 2) + 0.1 * jnp.sum(jnp.sin(params))
+
+
+def jumping(params, features, target):
+    """A loss of three parameters that has jumps, in plain Python, and fails for some records."""
+    if not np.all(np.isfinite(features)):
+        raise ValueError("no record")
+    ahead = float(features[:3] @ params)
+    return abs(target - round(ahead, 1)) + (1.0 if ahead > 0.5 else 0.0)
 
 
 def own_loss_of_two(params, features, target):
@@ -247,6 +256,18 @@ EVERY_CASE = (
         "stochastic gradient descent, own loss",
         StochasticGradientDescent(**_SAMPLED),
         Problem(losses.RecordLoss(own_loss)),
+    ),
+    Case(
+        "o2nc, black box",
+        O2NC(steps=4, window=2, clip=0.4, distance=1.0, smoothing=0.1),
+        Problem.of_values(BlackBox(jumping, value_range=(-1.0, 5.0), scale=2.0), np.zeros(3)),
+    ),
+    Case(
+        "o2nc with a private clip, black box, users",
+        PrivateClip(inner=O2NC(steps=4, window=2, distance=1.0)),
+        Problem.of_values(BlackBox(jumping, value_range=(-1.0, 5.0), scale=2.0), np.zeros(3)),
+        still=None,
+        by_user=True,
     ),
     Case(
         "warm start",
@@ -495,7 +516,7 @@ EVERY_CASE = (
         Problem(losses.RecordLoss(own_loss)),
         still=None,
     ),
-    Case("o2nc, exact, random window", O2NC(returns="random", **_WINDOWS), Problem(losses.ramp())),
+    Case("o2nc, exact, random window", O2NC(returns="random", **_WINDOWS), Problem(losses.ramp(0.0))),
     Case("o2nc, values", O2NC(oracle="values", directions=3, **_WINDOWS), Problem(losses.softmax(3))),
     Case("kl spider", KLSpider(**_PHASES), Problem(losses.logistic, growth=_KL), still=_NO_PHASES),
     Case(

@@ -101,7 +101,7 @@ def kept(solver: Any, chosen: int) -> tuple[int, int]:
 
 
 def oracle(solver: Any, instance: Instance) -> Oracle:
-    """Values of a black box, the closed average of a generalised-linear loss with kinks or plateaus, else gradients."""
+    """Values of a black box, the closed average of a generalised-linear loss with kinks, else gradients."""
     loss = instance.problem.loss
     if isinstance(loss, BlackBox):
         return "values"
