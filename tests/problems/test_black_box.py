@@ -1,6 +1,9 @@
 """Losses known by their values: what they are called with, what counts as bad, and what is refused beforehand."""
 
+import os
 import random
+import signal
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +12,7 @@ import pytest
 
 from privopt.ledger.amounts import Budget
 from privopt.precision import double_precision
-from privopt.problems.black_box import BlackBox, CallsOfPoints
+from privopt.problems.black_box import BlackBox, CallsOfPoints, quiet_calls
 from privopt.problems.black_box_trial import seconds_per_value, try_on_made_up_records
 from privopt.problems.constraints import L2Ball
 from privopt.problems.layout import PytreeLayout
@@ -316,3 +319,109 @@ def test_a_plan_by_a_solver_that_differentiates_is_refused():
     with pytest.raises(ValueError, match="black box, known by its values only"):
         plan(box(), n=50, d=3, epsilon=1.0, delta=1e-5, start=np.zeros(3), solver="gradient-descent")
     assert Budget(1.0, 1e-5).is_private
+
+
+class Panic(BaseException):
+    """What extension modules raise, and `except Exception` lets through."""
+
+
+class NoArray:
+    def __array__(self, *arguments, **others):
+        np.seterr(all="raise")
+        warnings.simplefilter("error")
+        raise MemoryError
+
+
+def strict_errors(params):
+    np.seterr(all="raise")
+
+
+def strict_warnings(params):
+    warnings.simplefilter("error")
+
+
+def another_shape(params):
+    params.shape = (2, 1)
+
+
+def another_value(params):
+    with np.errstate():
+        (params if params.base is None else params.base).flags.writeable = True
+        params.flags.writeable = True
+        params[:] = 7.0
+
+
+def another_generator(params):
+    np.random.set_bit_generator(np.random.PCG64(1))
+
+
+def panics(params):
+    raise Panic
+
+
+def interrupts(params):
+    raise KeyboardInterrupt
+
+
+def answers_strangely(params):
+    return NoArray()
+
+
+def stops(params):
+    raise GeneratorExit
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        strict_errors,
+        strict_warnings,
+        another_shape,
+        another_value,
+        another_generator,
+        panics,
+        interrupts,
+        answers_strangely,
+        stops,
+    ],
+)
+def test_whatever_the_callable_does_for_one_record_the_next_is_answered_alike(does):
+    def values(params, features, target):
+        if features[0] > 100.0:
+            return does(params)
+        warnings.warn("no business of the others", RuntimeWarning, stacklevel=1)
+        at_infinity = np.minimum(np.float64(1.0) / np.float64(0.0), 5.0)
+        return float(at_infinity + params.sum() + params.ndim + np.random.normal())  # noqa: NPY002
+
+    loss = laid(values, start=(0.0, 0.0))
+
+    def last_of(first):
+        calls = CallsOfPoints(loss, np.asarray([[0.0, 0.0], [0.5, 0.5]]))
+        with quiet_calls():
+            calls(np.asarray([first, 0.0]), 0.0)
+            return calls(np.asarray([1.0, 0.0]), 0.0)
+
+    answers = last_of(1.0)
+    assert np.all(np.isfinite(answers))
+    assert np.array_equal(answers, last_of(200.0))
+
+
+def test_an_answer_that_refuses_to_become_an_array_is_a_bad_one():
+    assert np.isnan(called(laid(lambda params, features, target: NoArray()), [[0.0, 0.0, 0.0]])[0])
+
+
+def test_only_an_interrupt_from_outside_ends_the_calls():
+    def handler(number, frame):
+        raise KeyboardInterrupt("by the user")
+
+    def values(params, features, target):
+        os.kill(os.getpid(), signal.SIGINT)
+        return 1.0
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="by the user"), quiet_calls():
+            called(laid(values), [[0.0, 0.0, 0.0]])
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -106,3 +106,14 @@ def test_a_sample_is_refused_before_anything_is_read():
     curator = LocalCurator(units_of(ROWS), Unlimited(Relation.REPLACE_ONE))
     with pytest.raises(ValueError, match="counted on all units and cannot be sampled"):
         curator.release(counts(losses.squared), ExponentialMechanism(1.0), FixedSize(4, 40))
+
+
+@pytest.mark.parametrize("changes", [{"bonus": np.array([0.0, 2.0**53])}, {"share": 2.0**53}], ids=str)
+def test_what_a_large_bonus_or_share_rounds_is_in_the_sensitivity(changes):
+    rule = {"share": 0.5, "bonus": 0.0} | changes
+    query = NormCounts(loss=losses.squared, at=np.zeros(3), lengths=np.array([2.0, 1.0]), **rule)
+    scores = [
+        np.asarray(query.finish(np.array([0.3, 0.5 + step]))) for step in np.linspace(-0.025, 0.025, 101)
+    ]
+    moved = max(np.ptp(after - before) for before in scores for after in scores)
+    assert moved <= float(query.sensitivity(units_of(ROWS).public))

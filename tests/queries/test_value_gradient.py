@@ -366,6 +366,19 @@ def test_directions_that_are_no_numbers_leave_no_column_longer_than_the_clip():
     assert not np.any(np.isfinite(query.finish(jnp.asarray([0.5]))))
 
 
+def test_the_rounding_of_the_map_into_parameters_is_in_the_sensitivity():
+    rows = cosines(3)
+    numbers = {"loss": BOX, "at": AT, "directions": rows, "smoothing": 0.2, "clip": 0.6}
+    placed, along = PlacedValueGradient(**numbers), ValueGradient(**numbers)
+    public = float64_units().public
+    more = float(placed.sensitivity(public)) - float(along.sensitivity(public))
+    rng = np.random.default_rng(0)
+    for mean in rng.normal(size=(50, 3)):
+        short = 0.6 * mean / np.linalg.norm(mean)
+        exact = np.asarray(rows, np.longdouble).T @ short.astype(np.longdouble)
+        assert 2.0 * np.linalg.norm(np.asarray(placed.finish(jnp.asarray(short))) - exact) < more
+
+
 def test_a_distance_whose_square_vanishes_is_none_for_values_too():
     """See the same of gradients: in a compiled program the root of the square of one number does not vanish."""
 

@@ -3,16 +3,20 @@
 A black box is a function of the parameters and of *one* record, and of nothing else. State that it keeps from record to
 record, or a random generator that records share, would let one record move what all later ones contribute, and no clip
 bounds that. What can be done against it is done: the callable gets one record at a time, in arrays that it cannot write
-to; the global generators of `numpy.random` and `random` begin anew at each call; and a callable that answers otherwise
-the second time is refused on made-up records, see `black_box_trial`.
+to; the global generators of `numpy.random` and `random`, NumPy's error state and the filters of warnings begin anew at
+each call; and a callable that answers otherwise the second time is refused on made-up records, see `black_box_trial`.
 """
 
 import random
+import signal
+import threading
 import warnings
 import zlib
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 import jax
@@ -23,11 +27,8 @@ from numpy.typing import NDArray
 
 from privopt.problems.layout import PytreeLayout
 
-FAILURES = (
-    Exception,
-    SystemExit,
-)  # of a callable: whatever it does for one record is no business of the others
 _SMALLEST, _LARGEST = 1e-100, 1e100
+_numpy_random: Any = np.random  # its types do not know of the functions that exchange the global generator
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,9 +206,11 @@ class CallsOfPoints:
         loss: the black box, `host=True` and laid out.
         points: (m, p), in units of its scale. Public.
     Privacy:
-        What a record gets does not depend on the records before it: the arrays are read-only and the structure that
-        holds them is made anew; the global random generators begin at a number that follows from the points alone, the
-        same for every record and point. A failure is a NaN, for that record alone.
+        What a record gets does not depend on the records before it: the arrays are read-only, they and the structure
+        that holds them are made anew; the global random generators begin at a number that follows from the points
+        alone, the same for every record and point; NumPy's error state and the filters of warnings are those from
+        before. A failure is a NaN, for that record alone, of whatever class it is, `KeyboardInterrupt` included: only
+        what a signal raises ends a run, and when a signal comes is not for a record to say, see `quiet_calls`.
     """
 
     def __init__(self, loss: BlackBox, points: NDArray[np.float64]) -> None:
@@ -228,28 +231,43 @@ class CallsOfPoints:
         )
         self._seed = zlib.crc32(flat.tobytes())
         self._state = random.Random(self._seed).getstate()
+        self._generator = np.random.MT19937()
 
     def __call__(self, private_features: NDArray[Any], private_target: float) -> NDArray[np.float64]:
         """The values of one record at the points, within the range; NaN where they are bad."""
         private_row = _frozen(np.array(private_features, np.float64))
         private_values = np.full(self._count, np.nan)
+        shape = (self._count,) if self._loss.vectorized else ()
         for j, leaves in enumerate(self._arguments):
             try:
-                private_answer = self.asked(leaves, private_row, private_target)
-                if self._loss.vectorized:
-                    private_values[:] = number_of(private_answer, (self._count,))
-                else:
-                    private_values[j] = number_of(private_answer, ())
-            except FAILURES:
-                continue
+                private_found = self.asked(
+                    leaves, private_row, private_target, partial(number_of, shape=shape)
+                )
+                private_values[slice(None) if self._loss.vectorized else j] = private_found
+            except SignalCame:
+                raise
+            except BaseException:
+                continue  # whatever it does for one record is no business of the others
         return np.clip(private_values, self._loss.low, self._loss.high)
 
-    def asked(self, leaves: list[Any], private_row: NDArray[np.float64], private_target: float) -> Any:
-        """What the callable answers, as it is."""
+    def asked(
+        self,
+        leaves: list[Any],
+        private_row: NDArray[np.float64],
+        private_target: float,
+        read: Callable[[Any], Any] = lambda answer: answer,
+    ) -> Any:
+        """What the callable answers, as `read` has it; reading may call code of the answer's class."""
+        _numpy_random.set_bit_generator(self._generator)
         np.random.seed(self._seed)  # noqa: NPY002  # so that records share no state of the global generators
         random.setstate(self._state)
-        params = jax.tree_util.tree_unflatten(self._structure, leaves)
-        return self._loss.values(params, private_row, float(private_target))
+        # Views, since the shape of a read-only array can be changed.
+        fresh = [leaf.view() if isinstance(leaf, np.ndarray) else leaf for leaf in leaves]
+        params = jax.tree_util.tree_unflatten(self._structure, fresh)
+        with warnings.catch_warnings(), np.errstate():
+            return copy_context().run(
+                lambda: read(self._loss.values(params, private_row, float(private_target)))
+            )
 
     @property
     def first_arguments(self) -> list[Any]:
@@ -257,17 +275,57 @@ class CallsOfPoints:
         return self._arguments[0]
 
 
+class SignalCame(BaseException):
+    """Around what the handler of a signal raised while a black box was called."""
+
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(raised)
+        self.raised = raised
+
+
 @contextmanager
 def quiet_calls() -> Generator[None]:
-    """Around calls of a black box: no warning leaves it, and the global random generators are as they were after."""
-    numpys, pythons = np.random.get_state(), random.getstate()  # noqa: NPY002
+    """Around calls of a black box: no warning leaves it, and the global random generators are as they were after.
+
+    What the handlers of an interrupt or a termination raise is told from what the callable raises by itself.
+    """
+    generator, numpys, pythons = _numpy_random.get_bit_generator(), np.random.get_state(), random.getstate()  # noqa: NPY002
     try:
-        with warnings.catch_warnings(), np.errstate(all="ignore"):
+        with warnings.catch_warnings(), np.errstate(all="ignore"), _marked_signals():
             warnings.simplefilter("ignore")
             yield
+    except SignalCame as came:
+        raise came.raised from None
     finally:
+        _numpy_random.set_bit_generator(generator)
         np.random.set_state(numpys)  # noqa: NPY002
         random.setstate(pythons)
+
+
+@contextmanager
+def _marked_signals() -> Generator[None]:
+    """What their handlers raise comes as a `SignalCame`. They run in the main thread only."""
+    handlers: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: handler for number, handler in found.items() if callable(handler)}
+    for number, handler in handlers.items():
+        signal.signal(number, _marked(handler))
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _marked(handler: Callable[[int, Any], Any]) -> Callable[[int, Any], None]:
+    def marked(number: int, frame: Any) -> None:
+        try:
+            handler(number, frame)
+        except BaseException as raised:
+            raise SignalCame(raised) from None
+
+    return marked
 
 
 def number_of(answer: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -283,9 +341,8 @@ def number_of(answer: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
 
 
 def _frozen(array: NDArray[Any]) -> NDArray[Any]:
-    array = np.ascontiguousarray(array) if array.ndim else array
-    array.flags.writeable = False
-    return array
+    """A copy that nobody can make writeable again, since bytes hold it."""
+    return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
 
 
 def _is_one_number(scale: Any) -> bool:

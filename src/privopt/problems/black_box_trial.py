@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 
-from privopt.problems.black_box import FAILURES, BlackBox, CallsOfPoints, number_of, quiet_calls
+from privopt.problems.black_box import BlackBox, CallsOfPoints, SignalCame, number_of, quiet_calls
 
 _TIMED_DIRECTIONS, _TIMED_CALLS, _TIMED_SECONDS = 200, 5, 0.2
 
@@ -103,13 +103,17 @@ def _what_it_did(calls: CallsOfPoints, loss: BlackBox, row: NDArray[np.float64],
         row = np.array(row)
         row.flags.writeable = False  # as in a run
         answer: Any = calls.asked(calls.first_arguments, row, target)
-    except FAILURES as failure:
+    except SignalCame:
+        raise
+    except BaseException as failure:
         said = str(failure).splitlines()
         return f"it raised {type(failure).__name__}{f' ({said[0]})' if said else ''}"
     shape = (2,) if loss.vectorized else ()
     try:
         found = number_of(answer, shape)
-    except FAILURES:
+    except SignalCame:
+        raise
+    except BaseException:
         array = answer if isinstance(answer, np.ndarray | Array) else None
         return f"it answered with {_described(answer) if array is None else _array(array)}"
     return (

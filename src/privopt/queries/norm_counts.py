@@ -38,8 +38,8 @@ class NormCounts(RecordSum):
         `|c - q|` is 1-Lipschitz in c. So the range is at most 2 / n under both relations; attained by a unit that
         brings one count closer to its share and another one further away. A gradient that is not finite counts as
         zero, so as no longer than any length. A bonus is the same on both data sets. Sums of zeros and ones are exact;
-        the division by n, the difference and the sum with the bonus are rounded by at most 2^-52 each, at two lengths
-        and on two data sets, for which twice as much is added.
+        the division by n, the difference and the sum with the bonus are rounded by at most 2^-53 of 1 + share + bonus
+        each, in size, at two lengths and on two data sets, for which twice as much is added.
     Source:
         Smith 2011 (a quantile by the exponential mechanism), with counts as scores; ours for lengths of gradients.
     """
@@ -63,7 +63,7 @@ class NormCounts(RecordSum):
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """2 / n, whatever the relation, and rounding."""
-        return moved_by_counts(public, sampling)
+        return moved_by_counts(public, sampling, self.share, self.bonus)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """One score a length."""
@@ -118,7 +118,7 @@ class ValueNormCounts(ValueSum):
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
         """2 / n, whatever the relation, and rounding."""
-        return moved_by_counts(public, sampling)
+        return moved_by_counts(public, sampling, self.share, self.bonus)
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """One score a length."""
@@ -143,8 +143,8 @@ class ValueNormCounts(ValueSum):
         return self.bonus - jnp.abs(private_mean - self.share)
 
 
-def moved_by_counts(public: Public, sampling: Sampling) -> float:
-    """2 / n, whatever the relation, and rounding.
+def moved_by_counts(public: Public, sampling: Sampling, share: Scalar, bonus: Any) -> Scalar:
+    """2 / n, whatever the relation, and rounding, which grows with the share and the bonus.
 
     Raises:
         ValueError: for a sample, where a count is divided by fewer units.
@@ -153,7 +153,8 @@ def moved_by_counts(public: Public, sampling: Sampling) -> float:
         raise ValueError(
             "lengths of gradients are counted on all units and cannot be sampled: leave out `sampling`."
         )
-    return 2.0 / public.n + 48.0 * _UNIT_ROUNDOFF
+    largest = 1.0 + jnp.abs(jnp.asarray(share, float)) + jnp.max(jnp.abs(jnp.asarray(bonus, float)))
+    return 2.0 / public.n + 24.0 * _UNIT_ROUNDOFF * largest
 
 
 def counted(private_vector: Array, lengths: Float[Array, " k"]) -> Float[Array, " k"]:

@@ -4,11 +4,14 @@ The numbers along one block of orthonormal rows are a rotation, or a projection,
 nothing but the place of the noise changes: it has all p coordinates, also where there are fewer directions.
 """
 
+import math
+
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
 from privopt.public import Public
-from privopt.queries.base import query
+from privopt.queries.base import Scalar, query
 from privopt.queries.value_difference import ValueDifference
 from privopt.queries.value_gradient import ValueGradient
 
@@ -19,11 +22,18 @@ class PlacedValueGradient(ValueGradient):
 
     Privacy:
         The sum over directions of the numbers times orthonormal rows is no longer than the numbers, so the map of the
-        mean is 1-Lipschitz and the sensitivity is that of `ValueGradient`. Rows that could stretch it are scaled down.
+        mean is 1-Lipschitz and the sensitivity is that of `ValueGradient`, and what the sum is rounded by, see
+        `rounding_of_sum`. Rows that could stretch it are scaled down.
     """
 
     def __post_init__(self) -> None:
         require_one_block(self.blocks)
+
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """That of the numbers, and rounding."""
+        units = expected_units(sampling, public.n)
+        rounding = rounding_of_sum(self.directions) * self.radius() * (public.n / units)
+        return super().sensitivity(public, sampling) + rounding
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """The shape of the parameters."""
@@ -45,6 +55,12 @@ class PlacedValueDifference(ValueDifference):
 
     def __post_init__(self) -> None:
         require_one_block(self.blocks)
+
+    def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
+        """That of the numbers, and rounding."""
+        units = expected_units(sampling, public.n)
+        rounding = rounding_of_sum(self.directions) * self.radius() * (public.n / units)
+        return super().sensitivity(public, sampling) + rounding
 
     def shape(self, public: Public) -> tuple[int, ...]:
         """The shape of the parameters."""
@@ -81,3 +97,15 @@ def contracted(directions: Float[Array, "rows p"], private_mean: Array) -> Array
     stretch = jnp.sqrt(jnp.max(jnp.sum(jnp.abs(rows @ rows.T), axis=1)))
     # Rows that are no numbers make everything none: a comparison that is false would leave other columns as long.
     return private_mean / jnp.where(stretch <= 1.0 + 1e-12, 1.0, stretch)
+
+
+def rounding_of_sum(directions: Float[Array, "rows p"]) -> float:
+    """How far rounding moves `sum_j m_j y_j` on two data sets together, over the largest norm of the mean m.
+
+    Privacy:
+        Each of the p entries is a sum of k products, rounded by at most (k + 1) 2^-53 times the sum of their sizes; the
+        vector of these is at most as long as m times the root of the sum of all squares of the rows, sqrt(k). Twice
+        that on each data set, for the scaling of the rows, and since a mean may be over more units than are public.
+    """
+    rows = int(jnp.shape(directions)[0])
+    return 4.0 * (rows + 4) * math.sqrt(rows) * 2.0**-53
