@@ -71,3 +71,12 @@ def test_an_unknown_formula_has_no_slope() -> None:
     found = np.zeros(1)
     formulas.slopes(99, 0.0, 0.0, np.zeros(1), np.zeros(1), 1, found)
     assert np.isnan(found).all()
+
+
+def test_cached_kernels_count_as_old_when_any_file_of_the_engine_changes():
+    from privopt.engine import formulas, kernels
+
+    compiled = [thing for thing in vars(kernels).values() if hasattr(thing, "_cache")]
+    assert len(compiled) > 5
+    for function in compiled:
+        assert function._cache._cache_file._source_stamp[1] == formulas._SOURCES

@@ -4,12 +4,15 @@ Floating point: `FAST` lets the compiler reorder sums and fuse products, which t
 any order). It never lets it assume that numbers are finite, since guards against NaN rest on that; and the exponential,
 which rests on exact order, is compiled without reordering.
 
-Numba caches compiled code on disk and looks at the time of the file that holds a function, not of those that it calls:
-whoever edits this file or `kernels.py` deletes `engine/__pycache__`.
+Numba caches compiled code on disk and looks at the file that holds a function, not at those that it calls: a kernel
+would go on with a table of slopes that has since been edited. So the stamp of a cached function also holds a digest of
+all files that kernels are made of.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,11 +43,29 @@ def compiled(flags: set[str], *, inline: bool = False) -> Callable[[Callable[...
             "forceinline": inline,
         }
         try:
-            return njit(cache=True, **options)(function)
+            return _stamped(njit(cache=True, **options)(function))
         except RuntimeError:  # no writable cache directory
             return njit(**options)(function)
 
     return compile_function
+
+
+def _digest_of_sources() -> str:
+    """Of every file that compiled code can come from: the engine's, and the one that numbers the formulas."""
+    engine = Path(__file__).parent
+    files = [*sorted(engine.glob("*.py")), engine.parent / "problems" / "glm.py"]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+
+
+_SOURCES = _digest_of_sources()
+
+
+def _stamped(function: Any) -> Any:
+    """A compiled function whose cache on disk counts as old where any of the sources has changed."""
+    index = getattr(getattr(function, "_cache", None), "_cache_file", None)  # numba's own, without a promise
+    if index is not None:
+        index._source_stamp = (index._source_stamp, _SOURCES)
+    return function
 
 
 def _intrinsic(function: Callable[..., Any]) -> Any:
