@@ -56,12 +56,21 @@ class Plans:
             lines += compared(self.plans[1:])
         if self.refused:
             lines += ["", "Not applicable:"]
-            lines += [line for name, reason in self.refused for line in labelled([(f"{name}:", reason)])]
+            for names, reason in self._refused():
+                several = ", " in names
+                lines += labelled([("", f"{names}: {reason}")] if several else [(f"{names}:", reason)])
         return "\n".join(lines)
+
+    def _refused(self) -> list[tuple[str, str]]:
+        """Each reason once, behind the names of all that it keeps out."""
+        by_reason: dict[str, list[str]] = {}
+        for name, reason in self.refused:
+            by_reason.setdefault(reason, []).append(name)
+        return [(", ".join(names), reason) for reason, names in by_reason.items()]
 
     def _repr_html_(self) -> str:
         others = table(["other solvers", *COMPARED], [comparison(other) for other in self.plans[1:]])
-        refused = card("Not applicable", self.refused)
+        refused = card("Not applicable", self._refused())
         parts = [
             card(self.default.headline, self.default.rows()),
             others * (len(self.plans) > 1),

@@ -19,7 +19,6 @@ from typing import Any, Literal
 
 from privopt.planning import descent_defaults
 from privopt.planning.instance import Instance
-from privopt.planning.plan import Finding
 from privopt.problems.ball import moved_share
 from privopt.problems.black_box import BlackBox
 from privopt.problems.glm import GLMLoss
@@ -98,14 +97,6 @@ def obstacle(kind: Estimate | None, loss: Loss) -> str | None:
 def directions(parameters: int) -> int:
     """k, of one value estimate."""
     return min(parameters, MOST_DIRECTIONS)
-
-
-def evaluations(solver: Any, instance: Instance, *, gradients: float) -> dict[str, Finding]:
-    """For a plan's indicators, how often a loss by values is called for so many `gradients` of units at points."""
-    if solver.estimate != "values":
-        return {}
-    calls = int(2 * directions(instance.parameters) * gradients)
-    return {"evaluations": Finding(calls, "calls of the loss, for one record at one point")}
 
 
 def few_directions(solver: Any, instance: Instance) -> tuple[str, ...]:

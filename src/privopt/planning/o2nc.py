@@ -29,7 +29,6 @@ from privopt.planning.gradient_changes import MOST_DIRECTIONS
 from privopt.planning.instance import Instance
 from privopt.planning.notices import NOISE_IS_OFF, large_delta
 from privopt.planning.online_to_nonconvex import step_length, whole_blocks
-from privopt.planning.plan import Finding
 from privopt.planning.stationarity_forecast import task_of, with_method_bounds, with_own_bound
 from privopt.problems.black_box import BlackBox
 from privopt.problems.losses import GLMLoss, Loss, RecordLoss
@@ -107,11 +106,7 @@ def oracle(solver: Any, instance: Instance) -> Oracle:
         return "values"
     if solver.smoothing == 0 or solver.mode == "guarantee":
         return "gradients"
-    if (
-        isinstance(loss, GLMLoss)
-        and loss.outputs == 1
-        and (_has_plateaus(loss) or math.isinf(loss.curvature))
-    ):
+    if isinstance(loss, GLMLoss) and loss.outputs == 1 and math.isinf(loss.curvature):
         return "exact"
     return "jitter" if solver.smoothing else "gradients"
 
@@ -232,22 +227,16 @@ def deviation(solver: Any, public: Public) -> float:
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """Evaluations of a black box, the bounds on how flat the result is, and notices; no prediction of the excess."""
+    """The bounds on how flat the result is, and notices; no prediction of the excess."""
     meaning = "the method says how flat its result is, not how far it is from a minimum"
-    indicators: dict[str, Finding] = {}
     notices: tuple[str, ...] = ()
-    if solver.oracle == "values":
-        evaluations = 2 * solver.directions * rounds(solver) * instance.public.n
-        indicators["evaluations"] = Finding(
-            evaluations, "calls of the loss in the steps, for one record at one point"
+    if solver.oracle == "values" and solver.directions < instance.parameters:
+        notices += (
+            f"values are taken along {solver.directions} random directions a step of {instance.parameters} "
+            "parameters: steps are noisier than with all of them. `directions` says how many.",
         )
-        if solver.directions < instance.parameters:
-            notices += (
-                f"values are taken along {solver.directions} random directions a step of {instance.parameters} "
-                "parameters: steps are noisier than with all of them. `directions` says how many.",
-            )
     if not instance.is_private:
-        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *notices), indicators=indicators)
+        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *notices))
     notices = (*large_delta(instance), *notices)
     noise = stddev(solver, instance)
     parameters = solver.directions if solver.oracle == "values" else instance.parameters
@@ -256,7 +245,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "the noise of a window of steps is more than ten times the clip: the steps say next to nothing. More "
             "units, a larger epsilon or fewer parameters would help.",
         )
-    return bounded(solver, instance, Forecast(meaning=meaning, notices=notices, indicators=indicators))
+    return bounded(solver, instance, Forecast(meaning=meaning, notices=notices))
 
 
 def bounded(solver: Any, instance: Instance, found: Forecast) -> Forecast:

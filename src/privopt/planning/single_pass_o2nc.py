@@ -181,14 +181,11 @@ def asked(solver: Any, n: int) -> int:
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """Evaluations, the theorems' bounds and notices; no prediction of the excess."""
+    """The theorems' bounds and notices; no prediction of the excess."""
     meaning = "the method says where the loss is flat, not how far the result is from a minimum"
-    indicators = gradient_changes.evaluations(
-        solver, instance, gradients=asked(solver, instance.public.n) if rounds(solver) else 0
-    )
     found = gradient_changes.few_directions(solver, instance)
     if not instance.is_private:
-        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found), indicators=indicators)
+        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found))
     found = (*large_delta(instance), *found)
     noise = noise_of_steps(solver, instance.public, instance.parameters)
     squares = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
@@ -203,7 +200,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             "gradient and none a difference: a larger `smoothing` or a smaller radius would change that.",
         )
     return with_method_bounds(
-        Forecast(meaning=meaning, notices=found, indicators=indicators),
+        Forecast(meaning=meaning, notices=found),
         instance,
         clip=solver.clip,
         radius=solver.radius,

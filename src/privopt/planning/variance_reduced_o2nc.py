@@ -97,15 +97,11 @@ DEFAULTS = {
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:
-    """Evaluations, the theorems' bounds and notices; no prediction of the excess."""
+    """The theorems' bounds and notices; no prediction of the excess."""
     meaning = "the method says where the loss is flat, not how far the result is from a minimum"
-    gradients, changes = counts(solver)
-    indicators = gradient_changes.evaluations(
-        solver, instance, gradients=(gradients + 2 * changes) * instance.public.n
-    )
     found = gradient_changes.few_directions(solver, instance)
     if not instance.is_private:
-        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found), indicators=indicators)
+        return Forecast(meaning=meaning, notices=(NOISE_IS_OFF, *found))
     found = (*large_delta(instance), *found)
     noise = noise_of_steps(solver, instance.public, instance.parameters)
     squares = instance.parameters * float(np.mean(noise**2)) if len(noise) else 0.0
@@ -116,7 +112,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         )
     found += ("without variance reduction (o2nc) the noise of a window of steps is never larger.",)
     return with_method_bounds(
-        Forecast(meaning=meaning, notices=found, indicators=indicators),
+        Forecast(meaning=meaning, notices=found),
         instance,
         clip=solver.clip,
         radius=solver.radius,

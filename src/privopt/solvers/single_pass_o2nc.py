@@ -162,11 +162,11 @@ class SinglePassO2NC(StepwiseSolver):
         return 2.0 - self.share if self.reduces else 1.0
 
     def loss_values(self, problem: Problem, public: Public) -> float:
-        """Of estimates from values, two along each direction for every record of a pass."""
-        if self.estimate != "values":
+        """Of estimates from values, two along each direction for every record that a step asks."""
+        if self.estimate != "values" or not self.rounds:
             return 0.0
         directions = gradient_changes.directions(int(np.prod(problem.parameter_shape(public))))
-        return two_point_values(public, directions, self.passes())
+        return two_point_values(public, directions, planning.asked(self, public.n) / public.n)
 
     def estimates(self, curator: Curator, problem: Problem) -> Estimates:
         """What the steps ask for."""
