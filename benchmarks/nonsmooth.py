@@ -33,6 +33,7 @@ from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.o2nc import O2NC
 from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 from privopt.solvers.variance_reduced_o2nc import VarianceReducedO2NC
+from privopt.solvers.whitening import Whitening
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks-nonsmooth.md"
 DELTA = 1e-6
@@ -71,6 +72,7 @@ def methods(data: Data) -> list[Method]:
     )
     radius = data.distance / 8.0
     return [
+        Method(name="auto: whitened descent", settings=(lambda _: Whitening(),)),
         Method(name="descent, default", settings=(lambda _: GradientDescent(),)),
         Method(name="descent by an oracle", settings=oracle),
         Method(name="o2nc", settings=(lambda _: O2NC(**common),)),

@@ -133,7 +133,6 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 def automatic(instance: Instance) -> Choice:
     """The default choice, from public numbers alone; the first line that fits.
 
-        a loss of which only values are known                             the first that asks for no more
         a loss of groups: an l1 ball in more than 100 columns             two stages for the worst group
             no set, where whitening applies                               whitened descent for the worst group
             else                                                          descent for the worst group
