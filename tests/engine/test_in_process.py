@@ -378,7 +378,7 @@ def test_an_absent_record_contributes_nothing_whatever_the_loss() -> None:
 
 def test_a_query_that_is_no_sum_is_refused() -> None:
     engine = InProcessEngine(units_for(losses.squared, "dense"))
-    with pytest.raises(TypeError, match="RecordSum or a UnitSum"):
+    with pytest.raises(TypeError, match="RecordSum, a LotSum or a UnitSum"):
         engine.clipped_sum(object())  # pyright: ignore
     assert issubclass(ClippedGradient, RecordSum)
 

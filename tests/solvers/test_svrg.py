@@ -54,8 +54,8 @@ class ForcedBatches(LocalCurator):
     def private_draw(self, sampling):
         return None if isinstance(sampling, EveryUnit) else self.batches.pop(0)
 
-    def _iterate_compiled(self, step, state, times, slots):
-        return self._iterate_eagerly(step, state, times, slots)
+    def _iterate_compiled(self, step, state, times, slots, feeds):
+        return self._iterate_eagerly(step, state, times, slots, feeds)
 
 
 def reference_units(**options):
@@ -184,8 +184,8 @@ def test_the_first_difference_of_an_epoch_is_released_as_exactly_zero():
 class Eager(LocalCurator):
     """A curator that compiles no loops."""
 
-    def _iterate_compiled(self, step, state, times, slots):
-        return self._iterate_eagerly(step, state, times, slots)
+    def _iterate_compiled(self, step, state, times, slots, feeds):
+        return self._iterate_eagerly(step, state, times, slots, feeds)
 
 
 @pytest.mark.parametrize("kind", [SVRG, SVRG.plus_plus])

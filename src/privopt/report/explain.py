@@ -324,7 +324,9 @@ def utility_assumptions(report: ReportFacts) -> list[str]:
         if isinstance(value := settings.get(key), int | float) and math.isfinite(value)
     ]
     sentences += [
-        text.format(words.pretty(settings["share"])) for key, text in _SHARES.items() if key in settings
+        text.format(words.pretty(settings["share"]))
+        for key, text in _SHARES.items()
+        if {key, "share"} <= settings.keys()
     ]
     longest = words.pretty(report.plan.public.row_bound)
     sentences.append(
