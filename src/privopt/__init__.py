@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from privopt.solvers.accelerated_mirror_descent import AcceleratedMirrorDescent
     from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
     from privopt.solvers.anytime_mirror_descent import AnytimeMirrorDescent
+    from privopt.solvers.clip_choice import PrivateClip
     from privopt.solvers.continuous_spider import ContinuousSpider
     from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
     from privopt.solvers.curvature_probe import CurvatureProbe
@@ -65,7 +66,6 @@ if TYPE_CHECKING:
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
     from privopt.solvers.phased_group_sgd import PhasedGroupSGD
     from privopt.solvers.phased_sgd import PhasedSGD
-    from privopt.solvers.private_clip import PrivateClip
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.single_pass_o2nc import SinglePassO2NC
@@ -230,7 +230,7 @@ _HOME = {
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
     "PhasedGroupSGD": "privopt.solvers.phased_group_sgd",
     "PhasedSGD": "privopt.solvers.phased_sgd",
-    "PrivateClip": "privopt.solvers.private_clip",
+    "PrivateClip": "privopt.solvers.clip_choice",
     "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
     "SinglePassO2NC": "privopt.solvers.single_pass_o2nc",
     "SnowballSGD": "privopt.solvers.snowball_sgd",

@@ -24,8 +24,8 @@ from privopt.problems.regularisers import L1
 from privopt.public import Public
 from privopt.result import Status
 from privopt.solve import minimize, plan
+from privopt.solvers.clip_choice import PrivateClip
 from privopt.solvers.o2nc import O2NC
-from privopt.solvers.private_clip import PrivateClip
 
 CLOSE = {"rtol": 0, "atol": 1e-8}
 PROBLEM = Problem(ReluAbsolute())

@@ -7,7 +7,7 @@
     gain: Literal["optimal", "average"] = choice("optimal")
 
 A field that is derived holds None until `Solver.filled` has set it; `is_set` tells. A derived `clip` may also be given
-as "auto": it is then chosen privately, see `private_clip`. What may stand in a field follows
+as "auto": it is then chosen privately, see `clip_choice`. What may stand in a field follows
 from its annotation: `int` wants a whole number, `Literal[...]` one of its words, `bool` True or False.
 """
 

@@ -19,7 +19,7 @@ from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent, Sequence, leaf_counts
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.planning import private_clip as planning
+from privopt.planning import clip_choice as planning
 from privopt.planning.effort import two_point_values
 from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_changes import MOST_DIRECTIONS
@@ -199,7 +199,7 @@ class PrivateClip(Solver):
         return ValueNormCounts(loss=loss, at=start, directions=rows, smoothing=smoothing, **rule)
 
 
-def with_private_clip(solver: Solver) -> Solver:
+def with_chosen_clip(solver: Solver) -> Solver:
     """The solver; one whose clip is "auto" in a `PrivateClip`."""
     if asks_for_clip("clip", getattr(solver, "clip", None)):
         return PrivateClip(inner=solver.with_(clip=None))

@@ -9,17 +9,17 @@ import pytest
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import BoundedRangeEvent, GaussianEvent
-from privopt.planning import private_clip as planning
+from privopt.planning import clip_choice as planning
 from privopt.planning.instance import Instance
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.solve import minimize, plan
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.clip_choice import PrivateClip
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.o2nc import O2NC
-from privopt.solvers.private_clip import PrivateClip
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 
 BUDGET = Budget(1.0, 1e-6)
