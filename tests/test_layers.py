@@ -159,7 +159,9 @@ def test_solvers_name_nothing_private_and_evaluate_nothing() -> None:
     ]
     assert not offences
     # Nor does a module or a docstring: whoever searches the text for it finds nothing to look at.
-    assert not [name_of(path) for path in FILES if stage_of(path) in PROGRAMS and "private_" in path.read_text()]
+    assert not [
+        name_of(path) for path in FILES if stage_of(path) in PROGRAMS and "private_" in path.read_text()
+    ]
 
 
 def test_only_the_accounting_adapter_talks_to_dp_accounting() -> None:

@@ -53,6 +53,7 @@ def test_the_losses_are_those_of_scaled_targets() -> None:
         (RobustRegressor, {"loss": "huber"}, "loss must be one of"),
         (RobustRegressor, {"cap": -1.0}, "cap must be"),
         (RobustRegressor, {"quantile": 1.5, "loss": "quantile"}, "level must lie strictly"),
+        (RobustRegressor, {"quantile": 0.9}, "give that loss, or leave quantile out"),
         (
             RobustClassifier,
             {"solver": "objective-perturbation"},

@@ -1,5 +1,6 @@
 """Private linear classifiers."""
 
+import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -15,6 +16,7 @@ from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.scaling import RowLengths
 from privopt.estimators.targets import Classes
 from privopt.problems import losses
+from privopt.problems.glm import GLMLoss
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -117,9 +119,33 @@ class LogisticRegression(PenalisedModel, LogisticClassifier):
     """
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
+class TwoClassScores(PenalisedModel, PrivateClassifier):
+    """A linear model of two classes by the sign of a score, without probabilities."""
+
+    @abc.abstractmethod
+    def _margin_loss(self) -> GLMLoss:
+        """The loss of the margin, checked."""
+
+    def _target(self, y: NDArray[Any] | None) -> Classes:
+        labels = self._labels(y)
+        if len(labels) > 2:
+            raise ValueError(
+                f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
+                "classes): use LogisticRegression."
+            )
+        meaning = "the decision score: where it is positive, the first class of the heading is predicted"
+        return Classes(labels=labels, loss=self._margin_loss(), meaning=meaning, given=self.classes)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags
+
+
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class LinearSVC(PenalisedModel, PrivateClassifier):
+class LinearSVC(TwoClassScores):
     """A private linear support vector machine for two classes, with the corner of its hinge made smooth.
 
     Minimises `mean h(y s) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
@@ -140,18 +166,6 @@ class LinearSVC(PenalisedModel, PrivateClassifier):
 
     width: float = 0.5
 
-    def _target(self, y: NDArray[Any] | None) -> Classes:
-        labels = self._labels(y)
-        if len(labels) > 2:
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
-                "classes): use LogisticRegression."
-            )
+    def _margin_loss(self) -> GLMLoss:
         width = arguments.positive("width", self.width, "half the length over which the hinge is made smooth")
-        meaning = "the decision score: where it is positive, the first class of the heading is predicted"
-        return Classes(labels=labels, loss=losses.smoothed_hinge(width), meaning=meaning, given=self.classes)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
+        return losses.smoothed_hinge(width)

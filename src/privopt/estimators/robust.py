@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from sklearn.metrics import d2_pinball_score
 
 from privopt.estimators import arguments
-from privopt.estimators.classifiers import PrivateClassifier
+from privopt.estimators.classifiers import TwoClassScores
 from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.regressors import PrivateRegressor
-from privopt.estimators.targets import Classes, Numbers
+from privopt.estimators.targets import Numbers
 from privopt.problems import losses
+from privopt.problems.glm import GLMLoss
 
 Capped = Literal["absolute", "squared", "quantile"]
 CAP = 0.4  # of the scaled target: a fifth of the width of its bounds
@@ -20,7 +21,7 @@ CAP = 0.4  # of the scaled target: a fifth of the width of its bounds
 
 @final
 @dataclass(kw_only=True, eq=False, repr=False)
-class RobustClassifier(PenalisedModel, PrivateClassifier):
+class RobustClassifier(TwoClassScores):
     """A private linear classifier of two classes that a record with a wrong label cannot pull for ever.
 
     Minimises `mean r(y s) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
@@ -43,22 +44,9 @@ class RobustClassifier(PenalisedModel, PrivateClassifier):
 
     width: float = 0.5
 
-    def _target(self, y: NDArray[Any] | None) -> Classes:
-        labels = self._labels(y)
-        if len(labels) > 2:
-            raise ValueError(
-                f"Only binary classification is supported. The type of the target is multiclass ({len(labels)} "
-                "classes): use LogisticRegression."
-            )
+    def _margin_loss(self) -> GLMLoss:
         meaning = "half the length over which the ramp's corners are rounded, at most 1"
-        width = arguments.positive("width", self.width, meaning)
-        score = "the decision score: where it is positive, the first class of the heading is predicted"
-        return Classes(labels=labels, loss=losses.ramp(width), meaning=score, given=self.classes)
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_class = False
-        return tags
+        return losses.ramp(arguments.positive("width", self.width, meaning))
 
 
 @final
@@ -94,6 +82,11 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
         scaling, level = self._scaling(), arguments.number("quantile", self.quantile)
         if self.loss not in get_args(Capped):
             raise ValueError(f"loss must be one of {list(get_args(Capped))}, got {self.loss!r}.")
+        if self.loss != "quantile" and level != 0.5:
+            raise ValueError(
+                f"quantile={self.quantile!r} is the level of loss='quantile', got loss={self.loss!r}: give that loss, "
+                "or leave quantile out."
+            )
         cap = CAP
         if self.cap is not None:
             cap = arguments.positive("cap", self.cap, "the largest residual that counts") / scaling.spread
