@@ -18,7 +18,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries import averaged_gradient
+from privopt.queries import several_points
 from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.gradient import ClippedGradient
 
@@ -75,7 +75,7 @@ def test_it_is_the_average_of_what_the_points_would_answer_one_by_one(loss, layo
         each = [ClippedGradient(loss=formula, at=one, clip=0.4) for one in at]
         query = AveragedGradient(loss=formula, points=at, clip=0.4)
         for group in (2**19, 1):  # all at once; point by point
-            monkeypatch.setattr(averaged_gradient, "_GROUP_ENTRIES", group)
+            monkeypatch.setattr(several_points, "_GROUP_ENTRIES", group)
             for draw in (None, drawn):
                 expected = np.mean([engine.clipped_sum(one, draw) for one in each], axis=0)
                 np.testing.assert_allclose(engine.clipped_sum(query, draw), expected, rtol=1e-7, atol=1e-12)

@@ -1,6 +1,5 @@
 """Private linear classifiers."""
 
-import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -123,11 +122,8 @@ class LogisticRegression(PenalisedModel, LogisticClassifier):
 class TwoClassScores(PenalisedModel, PrivateClassifier):
     """A linear model of two classes by the sign of a score, without probabilities."""
 
-    @abc.abstractmethod
-    def _margin_loss(self) -> GLMLoss:
-        """The loss of the margin, checked."""
-
-    def _target(self, y: NDArray[Any] | None) -> Classes:
+    def _two_classes(self, y: NDArray[Any] | None, loss: GLMLoss) -> Classes:
+        """Two classes, by a loss of the margin."""
         labels = self._labels(y)
         if len(labels) > 2:
             raise ValueError(
@@ -135,7 +131,7 @@ class TwoClassScores(PenalisedModel, PrivateClassifier):
                 "classes): use LogisticRegression."
             )
         meaning = "the decision score: where it is positive, the first class of the heading is predicted"
-        return Classes(labels=labels, loss=self._margin_loss(), meaning=meaning, given=self.classes)
+        return Classes(labels=labels, loss=loss, meaning=meaning, given=self.classes)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -166,6 +162,6 @@ class LinearSVC(TwoClassScores):
 
     width: float = 0.5
 
-    def _margin_loss(self) -> GLMLoss:
+    def _target(self, y: NDArray[Any] | None) -> Classes:
         width = arguments.positive("width", self.width, "half the length over which the hinge is made smooth")
-        return losses.smoothed_hinge(width)
+        return self._two_classes(y, losses.smoothed_hinge(width))

@@ -11,9 +11,8 @@ from privopt.estimators import arguments
 from privopt.estimators.classifiers import TwoClassScores
 from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.regressors import PrivateRegressor
-from privopt.estimators.targets import Numbers
+from privopt.estimators.targets import Classes, Numbers
 from privopt.problems import losses
-from privopt.problems.glm import GLMLoss
 
 Capped = Literal["absolute", "squared", "quantile"]
 CAP = 0.4  # of the scaled target: a fifth of the width of its bounds
@@ -44,9 +43,9 @@ class RobustClassifier(TwoClassScores):
 
     width: float = 0.5
 
-    def _margin_loss(self) -> GLMLoss:
+    def _target(self, y: NDArray[Any] | None) -> Classes:
         meaning = "half the length over which the ramp's corners are rounded, at most 1"
-        return losses.ramp(arguments.positive("width", self.width, meaning))
+        return self._two_classes(y, losses.ramp(arguments.positive("width", self.width, meaning)))
 
 
 @final

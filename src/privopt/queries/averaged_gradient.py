@@ -10,18 +10,17 @@ from jaxtyping import Array, Float
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
-from privopt.queries.base import (
-    RecordSum,
-    RowForm,
-    Scalar,
-    clip_rows_to_ball,
-    clip_to_ball,
-    query,
-    static,
+from privopt.queries.base import RecordSum, RowForm, Scalar, query, static
+from privopt.queries.gradient import ClippedGradient
+from privopt.queries.several_points import (
+    clip_each,
+    clipped_slopes,
+    columns_of,
+    gradients_at,
+    points_in_groups,
+    side_by_side,
+    slopes_at,
 )
-from privopt.queries.gradient import ClippedGradient, record_gradient
-
-_GROUP_ENTRIES = 2**19  # of one unit's contributions at the points of a group: a few megabytes
 
 
 @query
@@ -76,11 +75,7 @@ class AveragedGradient(RecordSum):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The gradients of one record's loss, (p, M)."""
-
-        def gradient(at: Array) -> Array:
-            return jnp.ravel(record_gradient(self.loss, at, private_features, private_target))
-
-        return jax.vmap(gradient, out_axes=1)(jnp.asarray(self.points, float))
+        return gradients_at(self.loss, self.points, private_features, private_target)
 
     def without_bad(self, private_vector: Float[Array, "p M"]) -> Float[Array, "p M"]:
         """Each gradient that is not finite as zero."""
@@ -88,9 +83,7 @@ class AveragedGradient(RecordSum):
 
     def clip_unit(self, private_vector: Float[Array, "p M"]) -> Array:
         """The average of the gradients, each in its ball."""
-        private_clipped = jax.vmap(lambda one: clip_to_ball(one, self.clip), in_axes=1, out_axes=1)(
-            private_vector
-        )
+        private_clipped = clip_each(private_vector, self.clip)
         return jnp.reshape(jnp.mean(private_clipped, axis=1), jnp.shape(self.points)[1:])
 
     def row_form(self, public: Public) -> RowForm | None:
@@ -104,23 +97,14 @@ class AveragedGradient(RecordSum):
             return None
         count, outputs = int(jnp.shape(self.points)[0]), loss.outputs
         of_records = public.unit == "record"
-        columns = jnp.reshape(jnp.asarray(self.points, float), (count, public.d, outputs))
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            rows = private_predictions.shape[0]
-            private_wide = jnp.broadcast_to(private_targets[:, None], (rows, count))
-            private_at = jnp.moveaxis(jnp.reshape(private_predictions, (rows, outputs, count)), 1, 2)
-            if outputs == 1:
-                private_slopes = loss.slope(private_at[:, :, 0], private_wide)[:, :, None]
-            else:
-                private_slopes = loss.slope(private_at, private_wide)
+            private_slopes = slopes_at(loss, count, private_predictions, private_targets)
             if not of_records:
-                return jnp.reshape(jnp.moveaxis(private_slopes, 2, 1), (rows, outputs * count))
-            private_flat = jnp.reshape(private_slopes, (rows * count, outputs))
-            private_clipped = clip_rows_to_ball(private_flat, jnp.repeat(private_norms, count), self.clip)
-            return jnp.mean(jnp.reshape(private_clipped, (rows, count, outputs)), axis=1)
+                return side_by_side(private_slopes)
+            return jnp.mean(clipped_slopes(private_slopes, private_norms, self.clip), axis=1)
 
-        points = jnp.reshape(jnp.transpose(columns, (1, 2, 0)), (public.d, outputs * count))
+        points = columns_of(self.points, loss, public)
         if of_records:
             shape = tuple(jnp.shape(self.points)[1:])
             return RowForm(
@@ -144,12 +128,10 @@ class AveragedGradient(RecordSum):
 
         Where there is a generalised-linear form and a unit is a record no gradient is ever held.
         """
-        count = int(jnp.shape(self.points)[0])
-        if isinstance(self.loss, GLMLoss) and public.unit == "record":
+        parts = points_in_groups(self.points, self.loss, public)
+        if len(parts) == 1:
             return ((1.0, self),)
-        step = max(1, _GROUP_ENTRIES * count // (int(jnp.size(self.points)) * public.records_per_unit))
-        points = jnp.asarray(self.points, float)
-        parts = [points[k : k + step] for k in range(0, count, step)]
+        count = int(jnp.shape(self.points)[0])
         return [
             (len(part) / count, AveragedGradient(loss=self.loss, points=part, clip=self.clip))
             for part in parts

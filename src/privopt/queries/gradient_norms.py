@@ -11,19 +11,19 @@ from jaxtyping import Array, Float
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import GLMLoss, Loss
 from privopt.public import Public
-from privopt.queries.base import (
-    RecordSum,
-    RowForm,
-    Scalar,
-    clip_rows_to_ball,
-    clip_to_ball,
-    query,
-    static,
+from privopt.queries.base import RecordSum, RowForm, Scalar, query, static
+from privopt.queries.gradient import ClippedGradient
+from privopt.queries.several_points import (
+    clip_each,
+    clipped_slopes,
+    columns_of,
+    gradients_at,
+    points_in_groups,
+    side_by_side,
+    slopes_at,
 )
-from privopt.queries.gradient import ClippedGradient, record_gradient
 
 _UNIT_ROUNDOFF = 2.0**-53
-_GROUP_ENTRIES = 2**19  # of one unit's contributions at the points of a group: a few megabytes
 
 
 @query
@@ -93,11 +93,7 @@ class GradientNorms(RecordSum):
 
     def record_contribution(self, private_features: Float[Array, " d"], private_target: Scalar) -> Array:
         """The gradients of one record's loss, (p, T)."""
-
-        def gradient(at: Array) -> Array:
-            return jnp.ravel(record_gradient(self.loss, at, private_features, private_target))
-
-        return jax.vmap(gradient, out_axes=1)(jnp.asarray(self.points, float))
+        return gradients_at(self.loss, self.points, private_features, private_target)
 
     def without_bad(self, private_vector: Float[Array, "p T"]) -> Float[Array, "p T"]:
         """Each gradient that is not finite as zero."""
@@ -105,7 +101,7 @@ class GradientNorms(RecordSum):
 
     def clip_unit(self, private_vector: Float[Array, "p T"]) -> Float[Array, "p T"]:
         """Each gradient in its ball."""
-        return jax.vmap(lambda one: clip_to_ball(one, self.clip), in_axes=1, out_axes=1)(private_vector)
+        return clip_each(private_vector, self.clip)
 
     def finish(self, private_mean: Float[Array, "p T"]) -> Float[Array, " T"]:
         """Minus the norms."""
@@ -125,24 +121,15 @@ class GradientNorms(RecordSum):
         if not isinstance(loss, GLMLoss):
             return None
         count, outputs = int(jnp.shape(self.points)[0]), loss.outputs
-        columns = jnp.reshape(jnp.asarray(self.points, float), (count, public.d, outputs))
 
         def coefficients(private_predictions: Array, private_targets: Array, private_norms: Array) -> Array:
-            rows = private_predictions.shape[0]
-            private_wide = jnp.broadcast_to(private_targets[:, None], (rows, count))
-            private_at = jnp.moveaxis(jnp.reshape(private_predictions, (rows, outputs, count)), 1, 2)
-            if outputs == 1:
-                private_slopes = loss.slope(private_at[:, :, 0], private_wide)[:, :, None]
-            else:
-                private_slopes = loss.slope(private_at, private_wide)
+            private_slopes = slopes_at(loss, count, private_predictions, private_targets)
             if public.unit == "record":
-                private_flat = jnp.reshape(private_slopes, (rows * count, outputs))
-                private_slopes = clip_rows_to_ball(private_flat, jnp.repeat(private_norms, count), self.clip)
-            private_split = jnp.reshape(private_slopes, (rows, count, outputs))
-            return jnp.reshape(jnp.moveaxis(private_split, 2, 1), (rows, outputs * count))
+                private_slopes = clipped_slopes(private_slopes, private_norms, self.clip)
+            return side_by_side(private_slopes)
 
         return RowForm(
-            points=jnp.reshape(jnp.transpose(columns, (1, 2, 0)), (public.d, outputs * count)),
+            points=columns_of(self.points, loss, public),
             coefficients=coefficients,
             outputs=outputs * count,
             shape=(public.d * outputs, count),
@@ -150,16 +137,7 @@ class GradientNorms(RecordSum):
         )
 
     def groups(self, public: Public) -> Sequence["GradientNorms"]:
-        """The same points in groups: so few that one unit's contributions are held at a time without harm.
-
-        Where there is a generalised-linear form and a unit is a record no contribution is ever held.
-        """
-        count = int(jnp.shape(self.points)[0])
-        if isinstance(self.loss, GLMLoss) and public.unit == "record":
+        """The same points in groups, see `points_in_groups`."""
+        if len(parts := points_in_groups(self.points, self.loss, public)) == 1:
             return (self,)
-        step = max(1, _GROUP_ENTRIES * count // (int(jnp.size(self.points)) * public.records_per_unit))
-        points = jnp.asarray(self.points, float)
-        return [
-            GradientNorms(loss=self.loss, points=points[k : k + step], clip=self.clip)
-            for k in range(0, count, step)
-        ]
+        return [GradientNorms(loss=self.loss, points=part, clip=self.clip) for part in parts]
