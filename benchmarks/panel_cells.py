@@ -208,7 +208,7 @@ class Cell:
     def gradients(
         self, mapped: Mapped | None, points: Floats, clip: Floats | float, *, balanced: bool = False
     ) -> Floats:
-        """Clipped mean gradients at (seeds, d) or (seeds, d, K) points, exact: add noise before anything is made of them.
+        """Clipped mean gradients at (seeds, d) or (seeds, d, K) points, exact: add noise before use.
 
         Args:
             mapped: the coordinates; None for the rows as they are.
