@@ -3,9 +3,9 @@
     python -m benchmarks [WHAT]
 
 WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, robust, correlated, kl,
-nonsmooth, own_losses, users, synthetic, speed, eager, planned or table. Results are JSON lines in benchmarks/results/
-(of a quick run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md and those beside
-the algorithms. Without a command everything is measured and the tables are renewed.
+nonsmooth, own_losses, panel, users, synthetic, speed, eager, planned or table. Results are JSON lines in
+benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md
+and those beside the algorithms. Without a command everything is measured and the tables are renewed.
 """
 
 import argparse
@@ -28,6 +28,7 @@ from benchmarks import (
     nonsmooth,
     own_losses,
     own_losses_data,
+    panel,
     paper,
     planned,
     robust,
@@ -45,6 +46,7 @@ from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
 from benchmarks.encoded import encode
+from benchmarks.panel_rules import RULES
 from benchmarks.processes import lines_of
 from benchmarks.results import RESULTS, SCRATCH, Record, append, read, select
 
@@ -81,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
             "kl",
             "nonsmooth",
             "own_losses",
+            "panel",
             "users",
             "synthetic",
             "speed",
@@ -139,6 +142,24 @@ def parser() -> argparse.ArgumentParser:
     )
     command.add_argument(
         "--quick", action="store_true", help="fewer rows, seeds and candidates; results not kept"
+    )
+    command.add_argument(
+        "--half",
+        default="choose",
+        choices=["choose", "judge"],
+        help="panel: judge is opened once a candidate",
+    )
+    command.add_argument(
+        "--rule", nargs="+", default=[panel.BASE], choices=[*RULES], help=f"panel; default {panel.BASE}"
+    )
+    command.add_argument(
+        "--kind", nargs="+", default=panel.KINDS, choices=panel.KINDS, help="panel: of targets"
+    )
+    command.add_argument(
+        "--loss", nargs="+", choices=panel.LOSSES, help="panel; default: the usual one of each kind"
+    )
+    command.add_argument(
+        "--oracles", action="store_true", help="panel: measure the yardsticks that are missing"
     )
     command.add_argument("--shared", type=Path, default=SHARED_DATA, help="the folder of the shared data")
     command.add_argument("--results", type=Path, default=None, help="where the JSON lines are")
@@ -242,6 +263,19 @@ def measure_users(options: argparse.Namespace, folder: Path) -> Iterator[Record]
     )
 
 
+def measure_panel(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    """The rules that are asked for, on one half of the panel."""
+    return panel.measure(
+        half=options.half,
+        rules=options.rule,
+        kinds=options.kind,
+        losses=options.loss,
+        oracles=options.oracles,
+        quick=options.quick,
+        known=read(folder),
+    )
+
+
 MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
     "steps": lambda options, _: steps.measure(options.shared, seeds=options.seeds or 2, quick=options.quick),
     "paper": lambda options, _: paper.measure(
@@ -265,6 +299,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         options.shared, seeds=options.seeds or (1 if options.quick else 3), quick=options.quick
     ),
     "own_losses": measure_own_losses,
+    "panel": measure_panel,
     "users": measure_users,
     "synthetic": lambda options, _: synthetic.measure(
         [name for name in options.table or () if name in synthetic.TABLES],
@@ -296,6 +331,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     records = read(folder)
     if options.what == "prediction":
         print(tables.prediction(records))
+    if options.what == "panel":
+        print(panel.report(records, options.half, options.rule))
     if options.what in ("all", "paper", "table") and not options.quick:
         paper.draw(records)
     if options.what in ("all", "table") and not options.quick:
