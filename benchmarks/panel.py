@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from benchmarks import panel_users
 from benchmarks.panel_cells import EPSILONS, Cell, Model
 from benchmarks.panel_oracles import ORACLES, asked_of
 from benchmarks.panel_problems import PROBLEMS, Half, Kind, PanelProblem, arrays
@@ -88,10 +89,20 @@ def measure(
         for name in rules:
             found.append(_measured(identity, cell, name, "panel"))
             yield found[-1]
+    if "two classes" in kinds and losses is None:
+        yield from _by_user(half, quick, problems)
     for line in opened:
         yield line | headline(
             [*select(known, benchmark="panel", half=half), *found], known, line["method"], half
         )
+
+
+def _by_user(half: Half, quick: bool, problems: Sequence[PanelProblem]) -> Iterator[Record]:
+    for problem in problems:
+        if problem.half == half and problem.users:
+            for epsilon in QUICK["epsilons"] if quick else EPSILONS:
+                seeds = panel_users.QUICK_SEEDS if quick else panel_users.SEEDS
+                yield panel_users.measure(problem, arrays(problem), epsilon, seeds)
 
 
 def cells(

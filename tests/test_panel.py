@@ -1,11 +1,12 @@
 """The panel: its halves are those that were drawn, its simulator is the library, its statistics are what they say."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import panel, panel_oracles
+from benchmarks import panel, panel_oracles, panel_users
 from benchmarks import panel_statistics as statistics
 from benchmarks.panel_cells import Cell
 from benchmarks.panel_problems import (
@@ -275,3 +276,16 @@ def test_every_opening_of_the_judging_half_is_a_line(
     assert openings[0]["rule"] == (landed.__doc__ or "").splitlines()[0]
     assert openings[0]["cells"] == 2
     assert "cells above the constant model" in openings[1]
+
+
+def test_whole_people_are_measured_against_a_base_rate() -> None:
+    cell = small(rows=1_200)
+    groups = np.arange(1_200) // 3
+    record = panel_users.measure(cell.problem, replace(cell.arrays, groups=groups), 3.0, seeds=2)
+    assert (record["n"], record["seeds"], len(record["excesses"])) == (400, 2, 2)
+    assert 0.0 < record["excess"] < record["constant"] < math.log(2.0)
+    signs, weights = 2.0 * cell.arrays.targets - 1.0, np.full(1_200, 1 / 1_200)
+    found = panel_users.least(cell.arrays.features, signs, weights)
+    assert found == pytest.approx(small(rows=1_200).best, abs=1e-5)
+    with pytest.raises(ValueError, match="has no users"):
+        panel_users.measure(cell.problem, cell.arrays, 1.0)
