@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from benchmarks.results import Record, select
 
 Floats = NDArray[np.float64]
+CellKey = tuple[str, str, float]
 
 LEAST_EXCESS = 1e-7  # below which an excess is the rounding of the non-private optimum
 TOLERATED = 1.05  # of the constant model's excess
@@ -51,19 +52,17 @@ class Interval:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def key(record: Record) -> tuple[str, str, float]:
+def key(record: Record) -> CellKey:
     """What a cell is known by: problem, loss, epsilon."""
     return record["data"], record["what"], record["epsilon"]
 
 
-def by_cell(records: Sequence[Record], **fields: object) -> dict[tuple[str, str, float], Record]:
+def by_cell(records: Sequence[Record], **fields: object) -> dict[CellKey, Record]:
     """The records with these values, by cell."""
     return {key(one): one for one in select(records, **fields)}
 
 
-def ratios(
-    rule: Mapping[tuple[str, str, float], Record], base: Mapping[tuple[str, str, float], Record]
-) -> list[Ratio]:
+def ratios(rule: Mapping[CellKey, Record], base: Mapping[CellKey, Record]) -> list[Ratio]:
     """The cells that both have, in the order of the rule's."""
     return [_ratio(one, base[cell]) for cell, one in rule.items() if cell in base]
 
@@ -107,7 +106,7 @@ def share_above(found: Sequence[Ratio], limit: float) -> Interval:
     return _bootstrapped(np.asarray(shares, float), lambda drawn: np.mean(drawn, axis=-1))
 
 
-def against_constant(records: Mapping[tuple[str, str, float], Record]) -> list[Ratio]:
+def against_constant(records: Mapping[CellKey, Record]) -> list[Ratio]:
     """Each cell's mean excess over that of the model that knows a released base rate and nothing else."""
     constant = {
         cell: {**one, "excess": one["constant"], "excesses": one["constants"]}
@@ -116,11 +115,9 @@ def against_constant(records: Mapping[tuple[str, str, float], Record]) -> list[R
     return ratios(records, constant)
 
 
-def best_peer(
-    records: Sequence[Record], peers: Sequence[str], **fields: object
-) -> dict[tuple[str, str, float], Record]:
+def best_peer(records: Sequence[Record], peers: Sequence[str], **fields: object) -> dict[CellKey, Record]:
     """The record of the peer with the least mean excess, cell by cell."""
-    best: dict[tuple[str, str, float], Record] = {}
+    best: dict[CellKey, Record] = {}
     for one in select(records, **fields):
         if one["method"] in peers and one["excess"] < best.get(key(one), {"excess": np.inf})["excess"]:
             best[key(one)] = one

@@ -14,6 +14,7 @@ from benchmarks import (
     methods,
     nonsmooth,
     own_losses,
+    panel_tables,
     paper,
     robust,
     sparse,
@@ -196,11 +197,16 @@ def render(records: Sequence[Record], page: str) -> str:
         "nonsmooth-inventory": lambda: table(inventory.HEAD, inventory.table_rows(records)),
         "nonsmooth-flipped": lambda: table(nonsmooth.SIZE_HEAD, nonsmooth.table_rows(records, "flipped")),
         "speed": lambda: speed(records),
+        "panel-bars": lambda: bars(panel_tables.verdicts(records)),
         "synthetic-bars": lambda: bars(synthetic_tables.verdicts(records)),
         "users-bars": lambda: bars(users.verdicts(records)),
         **{
             name: lambda made=made: table(made[0](records), made[1](records))
-            for name, made in (*users_tables.TABLES.items(), *synthetic_tables.TABLES.items())
+            for name, made in (
+                *users_tables.TABLES.items(),
+                *synthetic_tables.TABLES.items(),
+                *panel_tables.TABLES.items(),
+            )
         },
         **{f"accuracy-{relation}": lambda r=relation: accuracy(records, r) for relation in RELATIONS},
         **{f"excess-{relation}": lambda r=relation: excess(records, r) for relation in RELATIONS},
