@@ -190,7 +190,8 @@ def _short(found: Sequence[Ratio]) -> str:
     return f"{geometric_mean(found):.2f}" if found else ""
 
 
-Head, Rows = Callable[[Sequence[Record]], Sequence[str]], Callable[[Sequence[Record]], list[list[str]]]
+Head = Callable[[Sequence[Record]], Sequence[str]]
+Rows = Callable[[Sequence[Record]], list[list[str]]]
 TABLES: dict[str, tuple[Head, Rows]] = {
     **{
         f"panel-{half}{suffix}": (lambda _, head=head: head, partial(rows, half=half))
