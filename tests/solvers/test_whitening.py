@@ -81,12 +81,12 @@ def test_what_noise_would_leave_matches_the_reference(n, d, epsilon, delta, rela
 
 @pytest.mark.parametrize(
     ("loss", "factor", "slope"),
-    [(losses.squared, 0.08, 1.0), (losses.huber(0.2), 0.26, 0.2), (losses.quantile(0.5, 0.1), 0.38, 0.5)],
+    [(losses.squared, 0.035, 1.0), (losses.huber(0.2), 0.08, 0.2), (losses.quantile(0.5, 0.1), 0.14, 0.5)],
 )
 def test_the_clip_of_numbers_to_predict_follows_the_records_for_each_column(loss, factor, slope):
     n, d, share = 100_000, 50, 0.1
     found = rule(Problem(loss, Ridge(1e-5)), n=n, d=d, share=share)
-    noise = d / (n * gaussian_mu(1.0, 1e-6) * math.sqrt(1.0 - share))
+    noise = math.sqrt(d) / (n * gaussian_mu(1.0, 1e-6) * math.sqrt(1.0 - share))
     expected = min(factor * noise**-0.7, found.most_signal) * slope
     assert found.planned().clip == pytest.approx(expected, rel=1e-9)
     smaller = rule(Problem(loss, Ridge(1e-5)), n=n // 10, d=d, share=share).planned().clip

@@ -3,7 +3,7 @@
 With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), share q of mu^2 for the second moment:
 
     noise of the Gram   sigma_G = sqrt(factor) R^2 / (n mu sqrt(q)), in the Frobenius norm
-    floor               f = max(lam / curvature, sigma_G sqrt(d / 2))
+    floor               f = max(lam / curvature, m sigma_G sqrt(d / 2)), m 1 or of the loss
     spectrum            h, the released eigenvalues with the noise's share taken out, see `denoised`
     map                 B = U diag(h + f)^-1/2 U^T
     typical row in v    r = sqrt(sum_j h_j / (h_j + f)), at most R / sqrt(f + R^2 / d) if the h sum to R^2
@@ -11,7 +11,7 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     noise excess        V = s^2 K e / (1.2 curvature), about the excess that noise alone would leave, for K outputs and
                         e = (d r0^4)^(1/3) directions, between the d that there are and the r0^2 that rows use
     cap                 a - b log10 V, between a least value and 1; the clip is cap * slope * r; for numbers to predict
-                        the clip is slope * min(k x^-0.7, r), x = factor d / (n mu sqrt(1 - q))
+                        the clip is slope * min(k x^-0.7, r), x = factor sqrt(d) / (n mu sqrt(1 - q))
     steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
     step size           1.25 / (curvature + lam |B|^2); momentum 0.5
 
@@ -65,6 +65,7 @@ class LossConstants:
         curvature: of the loss by its prediction.
         cap: (a, b, least): the cap is a - b log10 V, between `least` and 1.
         clip_factor: k, the clip over the slope where x is 1; None where the cap says what the clip is.
+        floor_factor: m, how much of the floor that noise asks for is kept.
         balanced: whether gradients are shortened without regard to the target.
         pace: factor of the number of steps.
         returns: which average of the iterates.
@@ -74,6 +75,7 @@ class LossConstants:
     curvature: float
     cap: tuple[float, float, float] = (-0.45, 0.3, 0.15)
     clip_factor: float | None = None
+    floor_factor: float = 1.0
     balanced: bool = False
     pace: float = 1.0
     returns: Average = "settled"
@@ -102,17 +104,23 @@ def loss_constants(instance: Instance) -> LossConstants:
         case SmoothedHinge() as loss:
             return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5))
         case Squared():
-            return LossConstants(slope=1.0, curvature=1.0, clip_factor=0.08, pace=4.0)
+            return LossConstants(slope=1.0, curvature=1.0, clip_factor=0.035, pace=4.0)
         case Huber() as loss:
-            return LossConstants(slope=loss.threshold, curvature=1.0, clip_factor=0.26, pace=4.0)
-        case loss:
-            guess, predicts = descent_defaults.guess(instance), isinstance(loss, Quantile)
+            return LossConstants(
+                slope=loss.threshold, curvature=1.0, clip_factor=0.08, floor_factor=0.25, pace=4.0
+            )
+        case Quantile():
+            guess = descent_defaults.guess(instance)
             return LossConstants(
                 slope=guess.slope,
                 curvature=guess.curvature,
-                clip_factor=0.38 if predicts else None,
-                pace=4.0 if predicts else 1.0,
+                clip_factor=0.14,
+                floor_factor=0.25,
+                pace=4.0,
             )
+        case _:
+            guess = descent_defaults.guess(instance)
+            return LossConstants(slope=guess.slope, curvature=guess.curvature)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +153,8 @@ class WhiteningRule:
         constants, public, mu = loss_constants(instance), instance.public, instance.mu
         factor = public.relation.factor
         gram_noise = math.sqrt(factor) * public.row_bound**2 / (public.n * mu * math.sqrt(share))
-        floor = max(instance.penalty_smoothness / constants.curvature, gram_noise * math.sqrt(public.d / 2.0))
+        noise_floor = constants.floor_factor * gram_noise * math.sqrt(public.d / 2.0)
+        floor = max(instance.penalty_smoothness / constants.curvature, noise_floor)
         if not instance.is_private:
             ridge = instance.penalty_smoothness / constants.curvature
             floor = max(ridge, NOISELESS_FLOOR * public.row_bound**2)
@@ -180,7 +189,7 @@ class WhiteningRule:
         if excess == 0:
             return 1.0
         if self.constants.clip_factor is not None:
-            noise = self.width * self.unit_noise / self.constants.slope
+            noise = math.sqrt(self.width) * self.unit_noise / self.constants.slope
             return min(self.constants.clip_factor * noise**-CLIP_POWER / max(signal, 1e-6), 1.0)
         at_one, falling, least = self.constants.cap
         return min(max(at_one - falling * math.log10(excess), least), 1.0)
