@@ -17,6 +17,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.bounds import accelerated_bound, balanced_steps
 from privopt.planning.instance import Instance
+from privopt.planning.user_whitening import UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, inverse_root
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -93,6 +94,15 @@ def test_the_clip_of_numbers_to_predict_follows_the_records_for_each_column(loss
     assert smaller < found.planned().clip
     plenty = rule(Problem(loss, Ridge(1e-5)), n=10**9, d=2, share=share)
     assert plenty.planned().clip == pytest.approx(slope * plenty.most_signal)
+
+
+@pytest.mark.parametrize("loss", [losses.huber(0.2), losses.quantile(0.5, 0.1)])
+def test_the_floor_is_a_quarter_for_huber_and_quantile_loss_of_records_but_not_of_users(loss):
+    problem, squared = Problem(loss, NoRegulariser()), Problem(losses.squared, NoRegulariser())
+    whole = rule(squared).floor
+    assert rule(problem).floor == pytest.approx(0.25 * whole)
+    users = UserWhiteningRule.of(Instance(problem, public(), BUDGET), 0.1)
+    assert users.whitening.floor == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.1])
