@@ -17,6 +17,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.bounds import accelerated_bound, balanced_steps
 from privopt.planning.instance import Instance
+from privopt.planning.user_whitening import UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, inverse_root
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -77,6 +78,31 @@ def test_what_noise_would_leave_matches_the_reference(n, d, epsilon, delta, rela
     crowded = (found.most_signal**2 / d) ** (2.0 / 3.0)
     assert found.noise_excess(math.sqrt(d)) == pytest.approx(at_most * crowded, rel=1e-7)
     assert found.noise_excess(4.0) == pytest.approx(at_four * crowded, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("loss", "factor", "slope"),
+    [(losses.squared, 0.035, 1.0), (losses.huber(0.2), 0.08, 0.2), (losses.quantile(0.5, 0.1), 0.14, 0.5)],
+)
+def test_the_clip_of_numbers_to_predict_follows_the_records_for_each_column(loss, factor, slope):
+    n, d, share = 100_000, 50, 0.1
+    found = rule(Problem(loss, Ridge(1e-5)), n=n, d=d, share=share)
+    noise = math.sqrt(d) / (n * gaussian_mu(1.0, 1e-6) * math.sqrt(1.0 - share))
+    expected = min(factor * noise**-0.7, found.most_signal) * slope
+    assert found.planned().clip == pytest.approx(expected, rel=1e-9)
+    smaller = rule(Problem(loss, Ridge(1e-5)), n=n // 10, d=d, share=share).planned().clip
+    assert smaller < found.planned().clip
+    plenty = rule(Problem(loss, Ridge(1e-5)), n=10**9, d=2, share=share)
+    assert plenty.planned().clip == pytest.approx(slope * plenty.most_signal)
+
+
+@pytest.mark.parametrize("loss", [losses.huber(0.2), losses.quantile(0.5, 0.1)])
+def test_the_floor_is_a_quarter_for_huber_and_quantile_loss_of_records_but_not_of_users(loss):
+    problem, squared = Problem(loss, NoRegulariser()), Problem(losses.squared, NoRegulariser())
+    whole = rule(squared).floor
+    assert rule(problem).floor == pytest.approx(0.25 * whole)
+    users = UserWhiteningRule.of(Instance(problem, public(), BUDGET), 0.1)
+    assert users.whitening.floor == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.1])

@@ -63,9 +63,10 @@ class UserWhiteningRule:
     @classmethod
     def of(cls, instance: Instance, share: float) -> "UserWhiteningRule":
         """The rule for a problem and a budget, of which the second moment gets a share."""
-        guess = descent_defaults.guess(instance)
+        guess, whitening = descent_defaults.guess(instance), WhiteningRule.of(instance, share)
+        full = whitening.gram_noise * math.sqrt(whitening.width / 2.0) / whitening.row_bound**2
         return cls(
-            whitening=WhiteningRule.of(instance, share),
+            whitening=whitening.with_floor(full),  # a lower floor was measured for records only
             noise=one_shot_noise(instance) / math.sqrt(1.0 - share),
             typical=instance.public.typical_records,
             distance=DISTANCE * guess.travel * guess.slope / LOGISTIC_DISTANCE,
