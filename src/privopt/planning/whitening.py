@@ -131,9 +131,19 @@ class WhiteningRule:
     width: int
 
     @classmethod
-    def of(cls, instance: Instance, share: float) -> "WhiteningRule":
-        """The rule for a problem and a budget, of which the second moment gets a share."""
-        constants, public, mu = loss_constants(instance), instance.public, instance.mu
+    def of(
+        cls, instance: Instance, share: float, *, constants: LossConstants | None = None, beside: float = 0.0
+    ) -> "WhiteningRule":
+        """The rule for a problem and a budget, of which the second moment gets a share.
+
+        Args:
+            instance: the problem and the budget.
+            share: of mu^2 for the second moment.
+            constants: in place of those of the loss.
+            beside: share of mu^2 for other releases before the solver's.
+        """
+        constants = loss_constants(instance) if constants is None else constants
+        public, mu = instance.public, instance.mu
         factor = public.relation.factor
         gram_noise = math.sqrt(factor) * public.row_bound**2 / (public.n * mu * math.sqrt(share))
         floor = max(instance.penalty_smoothness / constants.curvature, gram_noise * math.sqrt(public.d / 2.0))
@@ -144,7 +154,7 @@ class WhiteningRule:
             constants=constants,
             gram_noise=gram_noise,
             floor=floor,
-            unit_noise=factor * constants.slope / (public.n * mu * math.sqrt(1.0 - share)),
+            unit_noise=factor * constants.slope / (public.n * mu * math.sqrt(1.0 - share - beside)),
             parameters=instance.parameters,
             row_bound=public.row_bound,
             ridge=instance.penalty_smoothness,
@@ -165,9 +175,14 @@ class WhiteningRule:
         crowded = (self.most_signal**2 / self.width) ** (2.0 / 3.0)
         return (self.unit_noise * signal) ** 2 * self.parameters * crowded / (1.2 * self.constants.curvature)
 
-    def cap(self, signal: float) -> float:
-        """Clip over the steepest slope times the typical row: small where noise would drown the signal, 1 where not."""
-        excess = self.noise_excess(signal)
+    def cap(self, signal: float, steepness: float = 1.0) -> float:
+        """Clip over the steepest slope times the typical row: small where noise would drown the signal, 1 where not.
+
+        Args:
+            signal: length of a typical row in v.
+            steepness: of the steepest slope over the constants'.
+        """
+        excess = self.noise_excess(signal) * steepness**2
         if excess == 0:
             return 1.0
         at_one, falling, least = self.constants.cap
@@ -222,6 +237,9 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     notices = solver.inner.forecast(instance).notices
     if not instance.is_private:
         return Forecast(excess=0.0, meaning="the noise is off", notices=notices)
+    if solver.level_share:
+        meaning = "no formula for counts: it would be relative to their mean, which is released first"
+        return Forecast(excess=None, meaning=meaning, notices=notices)
     rule, at_zero = WhiteningRule.of(instance, solver.share), instance.loss_at_zero
     noise_excess = rule.noise_excess(rule.most_signal)
     excess, meaning = rule.cap(rule.most_signal) ** 2 * noise_excess, "what noise alone would leave"
@@ -231,12 +249,12 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     return Forecast(excess=instance.capped(excess), meaning=meaning, notices=notices)
 
 
-def inner_instance(instance: Instance, share: float) -> Instance:
+def inner_instance(instance: Instance, share: float, beside: float = 0.0) -> Instance:
     """What the inner solver plans for: the rest of the budget, and nothing known of the growth in its coordinates."""
     return replace(
         instance,
         problem=replace(instance.problem, growth=None),
-        budget=part_of(instance.budget, 1.0 - share),
+        budget=part_of(instance.budget, 1.0 - share - beside),
     )
 
 
