@@ -280,7 +280,7 @@ def test_counts_begin_at_their_released_mean_and_cost_what_was_planned(relation)
     ledger = Ledger(instance.budget, units.public.relation, plan=solver.event(units.public))
     with double_precision():
         result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), COUNTS)
-    assert [one.name for one in result.transcript.groups()][:2] == ["TargetMagnitudes", "SecondMoment"]
+    assert [one.name for one in result.transcript][:2] == ["TargetMagnitudes", "SecondMoment"]
     assert result.transcript.releases == solver.releases() == 2 + solver.inner.steps
     assert ledger.epsilon() == pytest.approx(1.0, rel=2e-3)
     assert result.findings["mean_count"].value == pytest.approx(3.0, rel=0.2)
