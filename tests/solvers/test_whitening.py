@@ -292,7 +292,7 @@ def test_the_two_shares_are_those_of_the_whole_budget():
     solver = Whitening(level_share=0.2).configure(instance)
     leaves, _ = leaf_counts(solver.event(instance.public))
     prices = {1.0 / leaf.noise_multiplier**2 for leaf in leaves}
-    whole = gaussian_mu(instance.budget) ** 2
+    whole = instance.mu**2
     assert any(price == pytest.approx(0.2 * whole, rel=1e-2) for price in prices)
     assert any(price == pytest.approx(0.1 * whole, rel=1e-2) for price in prices)
 
