@@ -17,7 +17,7 @@ from privopt.planning.averaging import mixing_ratios
 from privopt.planning.counts import CountsRule
 from privopt.planning.instance import Instance
 from privopt.planning.whitening import SHARE
-from privopt.queries.target_magnitudes import interval_ends
+from privopt.problems.magnitudes import interval_ends
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.gradient_descent import GradientDescent
 

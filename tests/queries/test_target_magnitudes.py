@@ -11,8 +11,9 @@ from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
+from privopt.problems.magnitudes import interval_ends
 from privopt.public import Relation
-from privopt.queries.target_magnitudes import TargetMagnitudes, interval_ends
+from privopt.queries.target_magnitudes import TargetMagnitudes
 
 CAP = 3
 QUERY = TargetMagnitudes(largest=12.0)

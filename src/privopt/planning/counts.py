@@ -37,9 +37,9 @@ from privopt.planning.coordinates import Coordinates
 from privopt.planning.instance import Instance
 from privopt.planning.whitening import LossConstants, WhiteningRule
 from privopt.problems.losses import Poisson
+from privopt.problems.magnitudes import interval_ends
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
-from privopt.queries.target_magnitudes import interval_ends
 
 LEVEL_REACH, LEAST_LEVEL_SHARE, MOST_LEVEL_SHARE = 100.0, 0.05, 0.5
 SIGNIFICANT = 2.0  # standard deviations of an entry

@@ -1,14 +1,12 @@
 """How large counts are: their mean, split by powers of two, so that a bound far above the data costs little."""
 
-import math
 from typing import ClassVar
 
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
-from numpy.typing import NDArray
 
 from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
+from privopt.problems.magnitudes import interval_ends
 from privopt.public import Public
 from privopt.queries.base import RecordSum, Scalar, acute_factor, query, static
 
@@ -62,9 +60,3 @@ class TargetMagnitudes(RecordSum):
         private_size = jnp.clip(private_target, 0.0, self.largest)
         private_place = jnp.sum(private_size > ends[:-1])
         return jnp.where(jnp.arange(len(ends)) == private_place, private_size / ends, 0.0)
-
-
-def interval_ends(largest: float) -> NDArray[np.float64]:
-    """The upper ends 1, 2, 4, ... of the intervals that reach to `largest`, the last one being `largest` itself."""
-    count = max(1, math.ceil(math.log2(largest)) + 1)
-    return np.minimum(2.0 ** np.arange(count), largest)
