@@ -18,8 +18,8 @@ On a loss that is not convex T steps go before these in coordinates whose floor 
 steps from 0 found valleys that fit wrong labels, slower ones the good one, from where whitened steps find its bottom.
 
 `loss_constants` has what depends on the loss. The numbers were chosen by the training excess of logistic regression on
-eight tables (adult, compas, covertype, fars, german, kdd99, randhie, w8a) and of softmax on MNIST, its cap on seven problems
-of six other tables, at epsilon 0.1 to 3; other losses' on two tables. All of it concerns utility only.
+eight tables (adult, compas, covertype, fars, german, kdd99, randhie, w8a) and of softmax on MNIST, its cap on seven
+problems of six other tables, at epsilon 0.1 to 3; other losses' on two tables. All of it concerns utility only.
 
 Source:
     Eigenvalues of a low-rank matrix in noise: Benaych-Georges, Nadakuditi 2011.
