@@ -292,6 +292,12 @@ EVERY_CASE = (
     ),
     Case("whitening", Whitening(), _LOGISTIC, still=None),
     Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),
+    Case(
+        "whitening, counts",
+        Whitening(inner=GradientDescent(steps=4)),
+        Problem(losses.poisson(2.0, 5.0), Ridge(0.1, (1.0,) * (D - 1) + (0.0,))),
+        still=None,
+    ),
     Case("whitening, squared loss", Whitening(), Problem(losses.squared), still=None),
     Case("whitening, ramp", Whitening(inner=GradientDescent(steps=5)), Problem(losses.ramp()), still=None),
     Case("objective perturbation", ObjectivePerturbation(), _LOGISTIC, still=None),

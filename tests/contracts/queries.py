@@ -56,6 +56,7 @@ from privopt.queries.second_moment import SecondMoment
 from privopt.queries.smoothed_difference import LuneDifference, SmoothedDifference, TranslatedDifference
 from privopt.queries.smoothed_gradient import JitteredGradient, SmoothedGradient
 from privopt.queries.table_answer import TableAnswer, TableAnswerError
+from privopt.queries.target_magnitudes import TargetMagnitudes
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.user_average import UserAverage
@@ -283,6 +284,8 @@ EVERY_QUERY: dict[str, Query] = {
     "local pass, no kernel": LocalPass(loss=PLAIN, at=AT, step_size=0.3, clip=0.4, shuffle=0),
     "local pass, softmax": LocalPass(loss=SOFTMAX, at=WIDE, step_size=0.5, clip=0.2, shuffle=1),
     "local pass, own loss": LocalPass(loss=OWN, at=AT, step_size=0.1, clip=0.4, constraint=L2Ball(1.3)),
+    "magnitudes of targets": TargetMagnitudes(largest=20.0),
+    "magnitudes of targets, small": TargetMagnitudes(largest=0.7),
     "magnitudes of columns": ColumnMagnitudes(levels=6, columns=D),
     "scores of models": HoldoutScores(score=Accuracy(), models=np.stack([AT, BEFORE, FAR])[:, :, None]),
     "scores of models, losses": HoldoutScores(

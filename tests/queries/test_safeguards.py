@@ -36,6 +36,7 @@ from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.norm_counts import NormCounts, ValueNormCounts
 from privopt.queries.safeguards import stated_sensitivity
 from privopt.queries.second_moment import SecondMoment
+from privopt.queries.target_magnitudes import TargetMagnitudes
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.vertex_scores import VertexScores
@@ -320,6 +321,7 @@ BELOW: dict[type[MeanQuery], Any] = {
         loss=losses.logistic, at=ROW, gradient=ROW, ridge=np.ones(D), damping=1.0, clip=1.0, model="hessian"
     ),
     ColumnMagnitudes: ColumnMagnitudes(levels=3, columns=D),
+    TargetMagnitudes: TargetMagnitudes(largest=20.0),
     TotalWeight: TotalWeight(),
     GroupShares: GroupShares(loss=GroupedLoss(losses.logistic, 3)),
     MarginalMeans: MarginalMeans(workload=Workload((3, 2), sets=((0,), (0, 1)))),

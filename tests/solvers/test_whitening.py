@@ -27,6 +27,7 @@ from privopt.problems.regularisers import L1, NoRegulariser, Ridge
 from privopt.public import Public
 from privopt.solve import minimize, plan
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 from privopt.solvers.whitening import Whitening
 
@@ -286,7 +287,60 @@ def test_the_contract_holds_for_any_curator():
     assert result.transcript.releases == solver.releases()
 
 
-def test_counts_are_left_to_probed_descent_unless_asked_otherwise():
+COUNTS = Problem(losses.poisson(math.log(60.0), 60.0), Ridge(1e-5, (1.0, 1.0, 1.0, 0.0)))
+
+
+def counted_units(**options):
+    rng = np.random.default_rng(5)
+    rows = rng.uniform(-1, 1, (4_000, 3))
+    counts = rng.poisson(np.exp(1.0 + rows @ [0.8, -0.6, 0.0]))
+    options = {"row_bound": math.sqrt(3.0), "intercept": 1.0, "target_bounds": (0.0, 60.0)} | options
+    return Units.from_arrays(rows, counts, **options)
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_counts_begin_at_their_released_mean_and_cost_what_was_planned(relation):
+    units = counted_units(relation=relation, n=4_000)
+    instance = Instance(COUNTS, units.public, Budget(1.0, 1e-7))
+    solver = Whitening().configure(instance)
+    ledger = Ledger(instance.budget, units.public.relation, plan=solver.event(units.public))
+    with double_precision():
+        result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), COUNTS)
+    assert [one.name for one in result.transcript][:2] == ["TargetMagnitudes", "SecondMoment"]
+    assert result.transcript.releases == solver.releases() == 2 + solver.inner.steps
+    assert ledger.epsilon() == pytest.approx(1.0, rel=2e-3)
+    assert result.findings["mean_count"].value == pytest.approx(3.0, rel=0.2)
+    np.testing.assert_allclose(result.params, [0.8, -0.6, 0.0, 1.0], atol=0.2)
+
+
+def test_the_two_shares_are_those_of_the_whole_budget():
+    instance = Instance(COUNTS, Public(n=4_000, d=4, row_bound=2.0), Budget(1.0, 1e-7))
+    solver = Whitening(level_share=0.2).configure(instance)
+    leaves, _ = leaf_counts(solver.event(instance.public))
+    prices = {1.0 / leaf.noise_multiplier**2 for leaf in leaves}
+    whole = instance.mu**2
+    assert any(price == pytest.approx(0.2 * whole, rel=1e-2) for price in prices)
+    assert any(price == pytest.approx(0.1 * whole, rel=1e-2) for price in prices)
+
+
+def test_a_share_for_the_level_asks_for_counts_and_for_descent():
+    with pytest.raises(ValueError, match="leave nothing for the inner solver"):
+        Whitening(share=0.6, level_share=0.5)
+    sizes = Public(n=4_000, d=4)
+    assert "level_share is for counts" in str(Whitening(level_share=0.1).obstacle(LOGISTIC, sizes))
+    other = Whitening(level_share=0.1, inner=ObjectivePerturbation())
+    assert "all steps alike" in str(other.obstacle(COUNTS, sizes))
+    assert Whitening(level_share=0.1).obstacle(COUNTS, sizes) is None
+
+
+def test_counts_with_a_free_column_are_whitened_by_default():
+    sizes = {"n": 5000, "d": 4, "epsilon": 1.0, "delta": 1e-8}
+    chosen = plan(COUNTS, **sizes).default
+    assert chosen.solver == "whitened gradient-descent"
+    assert chosen.predicted_excess is None
+
+
+def test_counts_without_a_constant_column_are_left_to_probed_descent_unless_asked_otherwise():
     counts = Problem(losses.poisson(2.5, 20.0), Ridge(1e-3))
     sizes = {"n": 5000, "d": 6, "epsilon": 1.0, "delta": 1e-8}
     assert plan(counts, **sizes).default.solver == "probed gradient-descent"

@@ -8,9 +8,10 @@ import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
+from privopt.problems.anchored_ridge import AnchoredRidge
 from privopt.problems.mapped_ridge import MappedRidge
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import Ridge
+from privopt.problems.regularisers import Regulariser, Ridge
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -25,6 +26,8 @@ class Coordinates:
         ridge_smoothness: of the ridge in v.
         momentum: fixed momentum of a gradient method in v.
         balanced: whether gradients are shortened without regard to the target.
+        pull: strength of a ridge in v around the anchor, beside the penalty that was asked for; 0 for none.
+        anchor: in w, (d,); None for no such ridge. For problems with a ridge only.
     """
 
     matrix: Float[Array, "d d"] | NDArray[np.float64]
@@ -34,6 +37,8 @@ class Coordinates:
     ridge_smoothness: float
     momentum: float
     balanced: bool = False
+    pull: float = 0.0
+    anchor: Float[Array, " d"] | None = None
 
     def longest_row(self, row_bound: float) -> float:
         """A bound on `|B^T a|` for rows of norm at most `row_bound`: nothing is shortened by the map.
@@ -48,7 +53,10 @@ class Coordinates:
         if isinstance(regulariser, Ridge):
             weights = regulariser.weights or (1.0,) * len(self.matrix)
             strengths = regulariser.strength * jnp.asarray(weights, jnp.float64)
-            mapped = MappedRidge(jnp.asarray(self.matrix), strengths)
+            ridge = MappedRidge(jnp.asarray(self.matrix), strengths)
+            mapped: Regulariser = ridge
+            if self.anchor is not None:
+                mapped = AnchoredRidge(ridge, jnp.asarray(self.pull, float), self.inward(self.anchor))
             return replace(problem, regulariser=mapped, growth=None)
         return replace(problem, growth=None)  # what is known of the growth is in other units
 

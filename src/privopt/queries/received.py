@@ -34,6 +34,7 @@ from privopt.queries.local_pass import LocalPass
 from privopt.queries.mixed_gradient import MixedGradient
 from privopt.queries.safeguards import stated_sensitivity
 from privopt.queries.second_moment import SecondMoment
+from privopt.queries.target_magnitudes import TargetMagnitudes
 from privopt.queries.top_curvature import TopCurvature
 from privopt.queries.total_weight import TotalWeight
 from privopt.queries.vertex_scores import VertexScores
@@ -179,6 +180,11 @@ def _semidefinite(private_vectors: Vectors, radius: float) -> Vectors:
     return _in_l2_ball(private_kept[:, rows, columns] * weights * private_peaks, radius)
 
 
+def _nonnegative(private_vectors: Vectors, radius: float) -> Vectors:
+    """Without their negative entries, in the ball."""
+    return _in_l2_ball(np.maximum(private_vectors, 0.0), radius)
+
+
 def _in_interval(private_vectors: Vectors, radius: float) -> Vectors:
     return np.clip(private_vectors, 0.0, radius)
 
@@ -201,6 +207,7 @@ _RECEPTIONS: dict[type[Query], Reception] = {
     LocalPass: Reception(_in_l2_ball),
     VertexScores: Reception(_in_cube),
     SecondMoment: Reception(_semidefinite),
+    TargetMagnitudes: Reception(_nonnegative),
     TopCurvature: Reception(_semidefinite),
     TotalWeight: Reception(_in_interval),
 }

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
+from privopt.planning.counts import constant_column
 from privopt.planning.instance import Instance
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
@@ -149,22 +150,23 @@ def automatic(instance: Instance) -> Choice:
         penalties, no set                                                 O2NC
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
-        a generalised-linear loss but counts, a ridge or no penalty,
-        no set, at most 2000 features                                     whitened gradient descent
+        a generalised-linear loss, a ridge or no penalty, no set, at
+        most 2000 features; counts with a ridge that leaves the constant
+        column free                                                       whitened gradient descent
         an l1 ball, also beside intercepts and in other products of its
         kind, or a polytope given by its vertices                         Frank-Wolfe
         a simplex, and other products                                     accelerated mirror descent
         a non-smooth penalty and a ridge on every coordinate, if stable   SVRG
         another generalised-linear loss with a ridge or no penalty:
-        counts, other sets, at most 2000 features                         probed gradient descent
+        other counts, other sets, at most 2000 features                   probed gradient descent
         losses of the user's own, smooth penalties, no set                O2NC with a private clip
         everything else                                                   gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
-    docs/benchmarks-kl.md. The Poisson loss has no constants of its own for whitening yet, and with borrowed ones it
-    lost to plain descent. Objective perturbation behind the same whitening is about as good where a strong ridge is
-    wanted, and its running time depends on the data, so it is never chosen. Nor is KL Spider: its bound is proved, and
-    its result is worse.
+    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`; which column is
+    the constant one, in which a mean can be put, shows in the ridge's weights. Objective perturbation behind the same
+    whitening is about as good where a strong ridge is wanted, and its running time depends on the data, so it is never
+    chosen. Nor is KL Spider: its bound is proved, and its result is worse.
     """
     problem, public = instance.problem, instance.public
     if isinstance(problem.loss, GroupedLoss):
@@ -258,7 +260,7 @@ def _wanted(problem: Problem) -> Iterator[tuple[Solver, str]]:
     constraint, growth = problem.constraint, problem.growth
     if growth is not None and growth.kappa >= 2.0 and math.isinf(problem.loss.curvature):
         yield KLProximalPoint(), "the loss is not smooth, and it is known to grow sharply from its minimum"
-    if not isinstance(problem.loss, Poisson):
+    if not isinstance(problem.loss, Poisson) or constant_column(problem) is not None:
         yield (
             Whitening(),
             "whitening was the most accurate on most tables: all directions get the noise they can bear",

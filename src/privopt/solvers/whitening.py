@@ -18,10 +18,13 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
+from privopt.planning import counts
 from privopt.planning import whitening as planning
+from privopt.planning.counts import CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.plan import Finding
 from privopt.planning.user_whitening import UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
@@ -30,6 +33,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
 from privopt.queries.second_moment import SecondMoment, unpack
+from privopt.queries.target_magnitudes import TargetMagnitudes
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
@@ -48,11 +52,14 @@ class Whitening(Solver):
         share: fraction of mu^2 (Gaussian DP) that the second moment may spend.
         coarse: c; gradient descent takes the first half of its steps in coordinates whose floor is at least c R^2, and
             goes on from there in its own; 0 for none. Default 0.1 where the loss is not convex, else 0.
+        level_share: fraction of mu^2 that tells how large counts are, see `planning.counts`; 0 for no such release.
+            Default: by n and the budget for counts with a constant column that is not penalised, else 0.
         rule: how the coordinates follow from the released second moment, set by `configure`.
-        noise_multiplier: of the second moment.
+        noise_multiplier: of the second moment; that of the counts' magnitudes follows from the two shares.
     Guarantee:
-        One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm, composed with
-        the releases of `inner`; everything between is post-processing.
+        One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm, for counts
+        one of their magnitudes, sensitivity sqrt(factor) / n, composed with the releases of `inner`; everything between
+        is post-processing. All noise multipliers are fixed beforehand.
     Source:
         See the module.
     """
@@ -62,7 +69,8 @@ class Whitening(Solver):
     inner: Solver = field(default_factory=GradientDescent)
     share: float = number(planning.SHARE, above=0, below=1)
     coarse: float | None = optional(at_least=0, below=math.inf)
-    rule: WhiteningRule | UserWhiteningRule | None = field(default=None, repr=False)
+    level_share: float | None = optional(at_least=0, below=1)
+    rule: WhiteningRule | UserWhiteningRule | CountsRule | None = field(default=None, repr=False)
 
     def check(self) -> None:
         """Only steps that are all alike can be cut in two."""
@@ -70,6 +78,11 @@ class Whitening(Solver):
             raise ValueError(
                 f"coarse={self.coarse!r} cuts the steps of gradient descent in two: that is for "
                 "inner=GradientDescent(...) with equal shares that returns an average or its last point."
+            )
+        if self.share + (self.level_share or 0.0) >= 1.0:
+            raise ValueError(
+                f"share={self.share!r} and level_share={self.level_share!r} leave nothing for the inner solver: "
+                "let them add up to less than 1."
             )
 
     @property
@@ -93,8 +106,9 @@ class Whitening(Solver):
         return self.inner.weighs_groups
 
     def event(self, public: Public) -> Event:
-        """The second moment, then what the inner solver releases."""
-        return sequence([Gaussian(self.noise_multiplier).event(), self.inner.event(public)])
+        """The counts' magnitudes if there are any, the second moment, then what the inner solver releases."""
+        first = [self._level_noise().event()] if self.level_share else []
+        return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public)])
 
     def scaled(self, factor: float) -> Self:
         """All noise times `factor`."""
@@ -104,27 +118,38 @@ class Whitening(Solver):
         """The rule of the planning file, and the inner solver's own settings for a problem of those lengths."""
         inner = self.inner
         if isinstance(inner, UserGradientDescent):
-            rule = UserWhiteningRule.of(instance, self.share)
-            inner = inner.with_(**rule.fields(inner))
+            users = UserWhiteningRule.of(instance, self.share)
+            inner = inner.with_(**users.fields(inner))
             rest = planning.inner_instance(instance, self.share)
-            return self.with_(inner=inner.in_coordinates(rule.planned()).filled(rest), rule=rule)
-        rule = WhiteningRule.of(instance, self.share)
-        coarse = self.coarse
-        if coarse is None:
-            coarse = planning.coarse(instance) if _can_be_cut(inner) else 0.0
+            inner = inner.in_coordinates(users.planned()).filled(rest)
+            return self.with_(inner=inner, rule=users, level_share=0.0)
+        level_share = self.level_share
+        if level_share is None or not instance.is_private:
+            plain = isinstance(inner, GradientDescent) and _can_be_cut(inner)
+            level_share = counts.level_share(instance) if plain else 0.0
+        rest = planning.inner_instance(instance, self.share, level_share)
+        if level_share:
+            rule: WhiteningRule | CountsRule = CountsRule.of(instance, self.share, level_share)
+            public_rule, coarse = rule.whitening, 0.0
+        else:
+            rule = public_rule = WhiteningRule.of(instance, self.share)
+            coarse = self.coarse
+            if coarse is None:
+                coarse = planning.coarse(instance) if _can_be_cut(inner) else 0.0
         if isinstance(inner, GradientDescent) and not inner.is_set("steps"):
-            inner = inner.with_(steps=rule.steps() * (2 if coarse else 1))
+            inner = inner.with_(steps=public_rule.steps() * (2 if coarse else 1))
             if instance.is_private and not inner.is_set("returns"):
-                inner = inner.with_(returns=rule.constants.returns)
-        inner = inner.in_coordinates(rule.planned()).filled(planning.inner_instance(instance, self.share))
-        return self.with_(inner=inner, rule=rule, coarse=coarse)
+                inner = inner.with_(returns=public_rule.constants.returns)
+        inner = inner.in_coordinates(public_rule.planned()).filled(rest)
+        return self.with_(inner=inner, rule=rule, coarse=coarse, level_share=level_share)
 
     def configure(self, instance: Instance) -> Self:
         """Derive what was left open; split the budget and calibrate both parts together."""
         solver = self.filled(instance)
         if solver.is_set("noise_multiplier"):
             return solver
-        inner = solver.inner.configure(planning.inner_instance(instance, self.share))
+        rest = planning.inner_instance(instance, self.share, solver.level_share or 0.0)
+        inner = solver.inner.configure(rest)
         if not instance.is_private:
             return solver.with_(noise_multiplier=0.0, inner=inner)
         split = solver.with_(noise_multiplier=1.0 / (instance.mu * math.sqrt(self.share)), inner=inner)
@@ -144,16 +169,22 @@ class Whitening(Solver):
             return "the projection on the constraint set is not exact in other coordinates"
         if public.d > WIDEST:
             return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
+        if self.level_share and counts.constant_column(problem) is None:
+            return "level_share is for counts and a ridge that leaves one column free, the constant one"
+        if self.level_share and not _can_be_cut(self.inner):
+            return (
+                f"level_share is for inner=GradientDescent(...), all steps alike, not for {self.inner.title}"
+            )
         if not self.inner.preconditions:
             return f"{self.inner.title} does not run in other coordinates"
         return self.inner.obstacle(problem, public)
 
     def releases(self) -> int:
-        """The second moment and the inner solver's."""
-        return 1 + self.inner.releases()
+        """The counts' magnitudes if there are any, the second moment and the inner solver's."""
+        return (2 if self.level_share else 1) + self.inner.releases()
 
     def passes(self) -> float:
-        """The second moment, the map of the rows, and the inner solver's."""
+        """The second moment, the map of the rows, and the inner solver's; the magnitudes ask for targets alone."""
         return 2.0 + self.inner.passes()
 
     def matrix_seconds(self, public: Public) -> float:
@@ -168,15 +199,32 @@ class Whitening(Solver):
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
         assert self.rule is not None
-        public = curator.public
+        public, rule = curator.public, self.rule
+        found: counts.Level | None = None
+        if isinstance(rule, CountsRule):
+            noise, query = self._level_noise(), TargetMagnitudes(largest=rule.largest)
+            magnitudes = curator.release(query, noise)
+            stddev = noise.noise_multiplier * float(query.sensitivity(public))
+            found = counts.level(magnitudes, stddev, rule.largest)
+            start = rule.begin(start, found)
         curator.announce("second moment of the rows")
         moment = curator.release(SecondMoment(row_bound=public.row_bound), Gaussian(self.noise_multiplier))
         released, inner = unpack(moment, public.d), self.inner
-        if self.coarse and isinstance(self.rule, WhiteningRule) and isinstance(inner, GradientDescent):
-            first, rough = inner.steps // 2, self.rule.with_floor(self.coarse)
+        if isinstance(rule, CountsRule):
+            assert found is not None
+            outcome = inner.run_in(curator, problem, start, rule.coordinates(released, found, start))
+            mean = Finding(found.mean, "mean count, as released before the descent")
+            return outcome._replace(findings={"mean_count": mean, **outcome.findings})
+        if self.coarse and isinstance(rule, WhiteningRule) and isinstance(inner, GradientDescent):
+            first, rough = inner.steps // 2, rule.with_floor(self.coarse)
             begun = inner.with_(steps=first).run_in(curator, problem, start, rough.coordinates(released))
             start, inner = begun.params, inner.with_(steps=inner.steps - first)
-        return inner.run_in(curator, problem, start, self.rule.coordinates(released))
+        return inner.run_in(curator, problem, start, rule.coordinates(released))
+
+    def _level_noise(self) -> Gaussian:
+        """That of the counts' magnitudes, whose noise is to the second moment's as the shares say."""
+        assert self.level_share
+        return Gaussian(self.noise_multiplier * math.sqrt(self.share / self.level_share))
 
 
 def _can_be_cut(inner: Solver) -> bool:

@@ -1,0 +1,87 @@
+"""The rule for counts: what it reads off noisy magnitudes, and what it does without a constant column."""
+
+import math
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from privopt.ledger.amounts import Budget
+from privopt.planning import counts
+from privopt.planning.instance import Instance
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import NoRegulariser, Ridge
+from privopt.public import Public
+
+D, LARGEST = 4, 20.0
+PENALTY = Ridge(1e-4, (1.0, 1.0, 1.0, 0.0))
+PROBLEM = Problem(losses.poisson(math.log(LARGEST), LARGEST), PENALTY)
+INSTANCE = Instance(PROBLEM, Public(n=5_000, d=D, row_bound=2.0), Budget(1.0, 1e-8))
+
+
+def test_the_constant_column_is_the_only_free_one():
+    assert counts.constant_column(PROBLEM) == 3
+    for penalty in (
+        NoRegulariser(),
+        Ridge(0.1),
+        Ridge(0.1, (1.0, 0.0, 0.0, 1.0)),
+        Ridge(0.1, (1.0,) * D),
+    ):
+        assert counts.constant_column(replace(PROBLEM, regulariser=penalty)) is None
+    assert counts.constant_column(replace(PROBLEM, loss=losses.squared)) is None
+
+
+def test_the_share_follows_public_numbers():
+    assert counts.level_share(INSTANCE) == counts.LEAST_LEVEL_SHARE
+    small = replace(INSTANCE, public=replace(INSTANCE.public, n=20))
+    assert counts.level_share(small) == counts.MOST_LEVEL_SHARE
+    assert counts.level_share(replace(INSTANCE, budget=Budget(math.inf, 0.0))) == 0.0
+    users = replace(INSTANCE.public, unit="user", records_per_unit=3, typical_records=2.0)
+    assert counts.level_share(replace(INSTANCE, public=users)) == 0.0
+
+
+def test_the_level_without_noise_is_the_mean():
+    found = counts.level(np.array([0.2, 0.1, 0.3, 0.05, 0.0, 0.0]), 0.0, LARGEST)
+    assert found.mean == pytest.approx(0.2 + 0.2 + 1.2 + 0.4)
+    assert found.large == pytest.approx((0.2 + 0.75 * (0.4 + 4.8 + 3.2)) / found.mean)
+
+
+def test_what_may_be_noise_is_left_out_and_the_level_stays_positive():
+    noisy = counts.level(np.array([0.3, -0.01, 0.02, 0.01, -0.015, 0.019]), 0.02, LARGEST)
+    assert noisy == (pytest.approx(0.3), pytest.approx(1.0))
+    for drowned in ([-0.1, -0.2, -0.3, -0.1, -0.1, -0.1], [math.nan] * 6, [0.01] * 6):
+        found = counts.level(np.array(drowned), 0.5, LARGEST)
+        assert 0.0 < found.mean <= 0.1
+        assert math.isfinite(found.large)
+
+
+def test_descent_begins_at_the_released_mean_unless_told_otherwise():
+    rule = counts.CountsRule.of(INSTANCE, 0.1, 0.05)
+    found = counts.Level(mean=3.0, large=6.0)
+    with double_precision():
+        np.testing.assert_allclose(rule.begin(jnp.zeros(D), found), [0.0, 0.0, 0.0, math.log(3.0)])
+        given = jnp.asarray([0.0, 1.0, 0.0, 0.0])
+        assert rule.begin(given, found) is given
+
+
+def test_clip_step_and_anchor_are_relative_to_the_mean():
+    rule, moment = counts.CountsRule.of(INSTANCE, 0.1, 0.05), np.eye(D)
+    one, ten = (
+        rule.coordinates(moment, counts.Level(mean=m, large=2.0 * m), jnp.zeros(D)) for m in (1.0, 10.0)
+    )
+    assert ten.clip == pytest.approx(10.0 * one.clip)
+    assert ten.pull == pytest.approx(10.0 * one.pull)
+    assert ten.smoothness == pytest.approx(10.0 * one.smoothness)
+    assert one.smoothness == pytest.approx((1.0 + one.pull) / counts.HURRY)
+
+
+def test_weak_data_are_held_near_the_start():
+    weak = replace(INSTANCE, budget=Budget(0.05, 1e-8))
+    found, pulls = counts.Level(mean=1.0, large=2.0), []
+    for instance in (INSTANCE, weak):
+        rule = counts.CountsRule.of(instance, 0.1, counts.level_share(instance))
+        pulls.append(rule.coordinates(np.eye(D), found, jnp.zeros(D)).pull)
+    assert 0.0 < pulls[0] < 0.1 < pulls[1]
