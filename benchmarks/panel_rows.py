@@ -22,7 +22,7 @@ from scipy.stats import rankdata
 from benchmarks.panel_cells import EPSILONS, Cell
 from benchmarks.panel_problems import PROBLEMS, PanelArrays, PanelProblem, arrays
 from benchmarks.panel_rules import landed
-from benchmarks.results import RESULTS, SCRATCH, append, read
+from benchmarks.results import RESULTS, SCRATCH, Record, append, read, select
 from privopt.estimators.typical_length import length_shown
 from privopt.planning.averaging import mixing_ratios
 from privopt.planning.descent_defaults import descent_setting
@@ -172,10 +172,14 @@ def _least(data: PanelArrays, *, divided: bool) -> float:
 
 
 def measure(problem: PanelProblem, seeds: int) -> None:
-    """All variants of a problem at every budget, appended to the results."""
+    """All variants of a problem at every budget that was not measured yet, appended to the results."""
+    done = {one["epsilon"] for one in _measured() if one["data"] == problem.name and one["method"] == COMMON}
+    missing = [epsilon for epsilon in EPSILONS if epsilon not in done]
+    if not missing:
+        return
     data = arrays(problem)
     least = least_test_loss(problem, data)
-    for epsilon in EPSILONS:
+    for epsilon in missing:
         cell = Cell(problem, data, epsilon, seeds)
         for variant, scores in variants(cell).items():
             areas = [area_under_curve(scores[:, k, 0], data.test_targets) for k in range(seeds)]
@@ -197,8 +201,7 @@ def measure(problem: PanelProblem, seeds: int) -> None:
 
 def by_table(variant: str, base: str) -> dict[str, tuple[float, float]]:
     """Of each table the mean logarithm of the ratio of excesses, and the mean gain of the area under the curve."""
-    records = [record for record in read(RESULTS) if record["benchmark"] == NAME]
-    cells = {(one["data"], one["epsilon"], one["method"]): one for one in records}
+    cells = {(one["data"], one["epsilon"], one["method"]): one for one in _measured()}
     ratios: dict[str, list[float]] = {}
     areas: dict[str, list[float]] = {}
     for (data, epsilon, method), one in cells.items():
@@ -229,6 +232,10 @@ def summary() -> str:
         mean = f"{math.exp(float(np.mean(logarithms))):.2f} ({low:.2f} to {high:.2f})"
         lines.append(f"| {variant} over {base} | {mean} | {each} | {area:+.4f} |")
     return "\n".join(lines)
+
+
+def _measured() -> list[Record]:
+    return select(read(RESULTS), benchmark=NAME)
 
 
 def _problems() -> Sequence[PanelProblem]:
