@@ -143,6 +143,7 @@ def fitted(data: Grouped, method: str, epsilon: float, seed: int) -> Any:
         "bounds": (-1.0, 1.0),
         "classes": [-1, 1],
         "random_state": seed,
+        "row_bound": "unit",
         **data.options,
     }
     if method == PLAIN:

@@ -39,8 +39,12 @@ class Cell:
     delta: float
 
     def model(self, data: Encoded, solver: Solver | str, seed: int) -> LogisticRegression:
-        """The estimator with its default settings but for the solver."""
+        """The estimator with its default settings but for the solver.
+
+        Scores are divided by the lengths of rows, as the fit divides rows: the excess is that of what was minimised.
+        """
         return LogisticRegression(
+            row_bound="unit",
             epsilon=self.epsilon,
             delta=self.delta,
             bounds=(-1.0, 1.0),

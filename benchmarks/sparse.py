@@ -80,7 +80,7 @@ class Problem:
             "LassoClassifier, one pass": lambda: LassoClassifier(
                 radius=self.radius, single_pass=True, **given
             ),
-            "LogisticRegression": lambda: LogisticRegression(**given),
+            "LogisticRegression": lambda: LogisticRegression(row_bound="unit", **given),
         }
 
     def score(self, model: Any) -> float:

@@ -162,7 +162,9 @@ def _real(name: str, seed: int, shared: Path, rows: int | None) -> UserTable:
     X, y, X_test, y_test, info = load(data, shared, target=wanted, seed=seed, train=rows, sparse_output=False)
     assert info.groups_train is not None
     kind: Kind = "counts" if name == VISITS else "squared" if name == SPENDING else "logistic"
-    outcome = {"classes": list(info.classes)} if info.classes is not None else {"target_bounds": info.bounds}
+    outcome: dict[str, Any] = {"target_bounds": info.bounds}
+    if info.classes is not None:
+        outcome = {"classes": list(info.classes), "row_bound": "unit"}
     return UserTable(
         name=name,
         kind=kind,

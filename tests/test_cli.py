@@ -159,7 +159,8 @@ def test_a_model_directory_holds_released_and_public_values_only(fitted: tuple[P
     assert document["estimator"]["arguments"]["classes"] == [0, 1]
     assert "diary" not in (directory / "model.json").read_text()
     arrays = safetensors.numpy.load_file(directory / "model.safetensors")
-    assert {name: array.shape for name, array in arrays.items()} == {"coef": (1, 4), "intercept": (1,)}
+    shapes = {"coef": (1, 4), "intercept": (1,), "typical_length": ()}
+    assert {name: array.shape for name, array in arrays.items()} == shapes
 
 
 def test_predictions_are_columns_of_a_parquet_file_and_the_target_may_be_missing(

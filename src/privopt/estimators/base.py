@@ -6,7 +6,7 @@ parameters, and translates them back. A fitted model keeps no data, no noise and
 
 import abc
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -239,7 +239,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             random_state=self.random_state,
             observer=observer,
         )
-        return Fitted(result, setup, result.transcript.releases)
+        return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
 
     def _fit_chosen(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
         """The model whose strength of the penalty is chosen privately."""
@@ -280,16 +280,20 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         self.plan_, self.n_iter_ = fitted.result.plan, fitted.steps
         self.privacy_ = fitted.report(self._names(), declared)
 
-    def _restore(self, shape: Shape, coef: NDArray[np.float64], intercept: Any) -> None:
-        """Set what predictions need, from released parameters that were stored."""
+    def _restore(
+        self, shape: Shape, coef: NDArray[np.float64], intercept: Any, typical_length: float | None = None
+    ) -> None:
+        """Set what predictions need, from released numbers that were stored."""
         self.n_features_in_ = shape.width
-        vars(self).update(self._setup(shape, None).attributes(coef, intercept))
+        setup = replace(self._setup(shape, None), typical_length=typical_length)
+        vars(self).update(setup.attributes(coef, intercept))
 
     def _meaning(self, columns: str) -> str:
         """What the fitted model's coefficients are, in sentences; `columns` says in which units the columns are."""
         target = self._target(getattr(self, "classes_", None))
         divided: Any = getattr(self, "row_lengths_", None)
-        return describe_coefficients(target, columns, divided=divided is not None)
+        length: float | None = getattr(self, "typical_length_", None)
+        return describe_coefficients(target, columns, divided=divided is not None, length=length)
 
     def _names(self) -> Sequence[str] | None:
         """The names of the features of the latest fit, where they are known."""

@@ -22,26 +22,32 @@ from privopt.problems.glm import GLMLoss
 class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
     """A private linear classifier; see `PrivateLinearModel` for what it shares.
 
-    By default every scaled row, with a constant 1 appended, is divided by its own length before anything else: noise
-    is then spent best, because every record may have as much influence as any other. The boundary between classes
-    stays linear, `X @ coef_.T + intercept_ = 0`; scores and probabilities are those of the shortened row,
-    `(X @ coef_.T + intercept_) / length`. With a number as `row_bound` rows are only shortened to it, with "entries"
-    they stay as they are, and scores are `X @ coef_.T + intercept_`.
+    Scores are `X @ coef_.T + intercept_`. By default the model is learned from scaled rows, with a constant 1 appended,
+    that are each divided by its own length: noise is then spent best, because every record may have as much influence
+    as any other. The weights are brought back by one number, the length of a typical row, which the second moment that
+    the default solver releases shows at no further price. Where there is no such number (another solver, more than
+    2000 columns, no intercept), and with `row_bound="unit"`, scores are `(X @ coef_.T + intercept_) / length` with the
+    length of each row, `row_lengths_.of(X)`; the boundary between classes is the same. With a number as `row_bound`
+    rows are only shortened to it, with "entries" they stay as they are.
 
     Args:
-        row_bound: "unit" (the default), "entries" (the default on an l1 ball, whose radius means something only for
-            rows that are not divided), or the largest l2 norm of a scaled row.
+        row_bound: None (the default, see above), "unit" (scores are divided by the length of each row: better where
+            lengths differ severalfold, as they do with few words among many), "entries" (the default on an l1 ball,
+            whose radius means something only for rows that are not divided), or the largest l2 norm of a scaled row.
         classes: the labels, required: a list, or "from_y", which declares that the set of labels in y is public. A
             record with any other label counts as zero.
     Attributes:
         classes_: the labels, sorted. With two, scores are of the second.
-        row_lengths_: the lengths that scores are divided by; None where `row_bound` is a number.
+        row_lengths_: the lengths that scores are divided by; None where scores are `X @ coef_.T + intercept_`.
+        typical_length_: the length that the weights were divided by for that; None where rows were not divided, or
+            scores are divided by `row_lengths_`.
     """
 
     classes: Sequence[Any] | NDArray[Any] | str | None = None
 
     classes_: NDArray[Any] = field(init=False)
     row_lengths_: RowLengths | None = field(init=False, default=None)
+    typical_length_: float | None = field(init=False, default=None)
 
     def _labels(self, y: NDArray[Any] | None) -> NDArray[Any]:
         """The declared labels; those in y if the user declared them public."""

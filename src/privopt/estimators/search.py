@@ -1,5 +1,6 @@
 """A charged search among candidates: its plan, priced as a whole, and the fits, the choice and the refit."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,6 @@ from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.holdout_scores import HoldoutScores
-from privopt.result import Result
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.registry import choose
@@ -218,23 +218,25 @@ class SearchRun:
         sizes = (search.train, search.held_out)
         self._train, self.held = run.split("training and holdout part", units, sizes)
 
-    def fit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
-        """Fit a candidate on the training part of all `units`; gives the number of its releases as well."""
+    def fit(self, index: int, setup: Setup, units: Units) -> Fitted:
+        """Fit a candidate on the training part of all `units`."""
         solver = self.search.fits[index]
         event = solver.event(units.public.block(self.search.train))
         return self._counted(solver, self._train.curator(units, (f"candidate {index}", event)), setup)
 
-    def refit(self, index: int, setup: Setup, units: Units) -> tuple[Result, int]:
+    def refit(self, index: int, setup: Setup, units: Units) -> Fitted:
         """Fit the winner on all units, as `fit` does."""
         events = [solver.event(units.public) for solver in self.search.refits]
         curator = self._run.curator(units, self._run.one_of("refit", events, index))
         return self._counted(self.search.refits[index], curator, setup)
 
-    def _counted(self, solver: Solver, curator: Curator, setup: Setup) -> tuple[Result, int]:
-        """A solver's result, and how many releases it made."""
-        before = self._run.transcript.releases
+    def _counted(self, solver: Solver, curator: Curator, setup: Setup) -> Fitted:
+        """A solver's result, with what its own releases show of the rows and how many they were."""
+        transcript = self._run.transcript
+        before, lines = transcript.releases, len(transcript)
         result = solver.solve(curator, setup.problem)
-        return result, self._run.transcript.releases - before
+        own = itertools.islice(transcript, lines, None)
+        return Fitted(result, setup.measured(own), transcript.releases - before)
 
 
 @final
@@ -289,11 +291,9 @@ def run_search(
             scored, setups = scored.within(bounds), [setup.within(bounds) for setup in setups]
         under_way = SearchRun(search, units_of(scored), run)
         fits = [under_way.fit(index, setup, units_of(setup)) for index, setup in enumerate(setups)]
-        given = [setup.unscaled(fit.params) for setup, (fit, _) in zip(setups, fits, strict=True)]
+        given = [fit.setup.unscaled(fit.result.params) for fit in fits]
         models = jnp.stack([jnp.asarray(scored.scaled(*numbers).T) for numbers in given])  # (k, d, outputs)
         scores = HoldoutScores(score=scored.target.score, models=models)
         best = int(under_way.held.curator(units_of(scored)).release(scores, search.choice))
-        result, steps = fits[best]
-        if search.refits:
-            result, steps = under_way.refit(best, setups[best], units_of(setups[best]))
-    return SearchResult(best, Fitted(result._replace(plan=search.plan), setups[best], steps))
+        fitted = under_way.refit(best, setups[best], units_of(setups[best])) if search.refits else fits[best]
+    return SearchResult(best, fitted._replace(result=fitted.result._replace(plan=search.plan)))

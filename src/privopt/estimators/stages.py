@@ -71,13 +71,19 @@ class Fitted(NamedTuple):
             features=names,
             intercept=intercept if setup.specification.fit_intercept else None,
             classes=None if labels is None else list(labels),
-            meaning=describe_coefficients(setup.target, GIVEN, divided=setup.unit_rows),
+            meaning=describe_coefficients(
+                setup.target,
+                GIVEN,
+                divided=setup.unit_rows and setup.typical_length is None,
+                length=setup.typical_length,
+            ),
         )
         return PrivacyReport.of(
             self.result,
             declared=(*setup.declared(), *declared),
             model=model,
             divided_rows=setup.unit_rows,
+            typical_length=setup.typical_length,
             selection=self.selection,
         )
 
@@ -285,4 +291,4 @@ def fit_in_stages(
         part = run.part("fit", staged.solver.event(units.public))
         result = staged.solver.solve(run.curator(units, part), setup.problem)
     steps = result.transcript.releases - 1  # without the bounds
-    return Fitted(result._replace(plan=staged.plan), setup, steps)
+    return Fitted(result._replace(plan=staged.plan), setup.measured(result.transcript), steps)

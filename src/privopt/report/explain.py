@@ -313,6 +313,22 @@ _SHARES = {  # what a share of the budget buys, by a setting that stands beside 
 }
 
 
+def _rows(report: ReportFacts, longest: str) -> str:
+    """What became of the rows, in a sentence."""
+    if not report.divided_rows:
+        return f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
+    if report.typical_length is None:
+        return (
+            "Every row was divided by its length (l2 norm), and predictions do the same: the model is worse where a "
+            "score should grow with the length of a record."
+        )
+    return (
+        "Every row was divided by its length (l2 norm) in the fit, and the weights then by "
+        f"{words.pretty(report.typical_length, 3)}, a typical length that the released second moment shows: "
+        "predictions divide nothing, and are worse where lengths differ severalfold."
+    )
+
+
 def utility_assumptions(report: ReportFacts) -> list[str]:
     """What only the quality of the answer rests on."""
     if report.plan is None:
@@ -328,13 +344,7 @@ def utility_assumptions(report: ReportFacts) -> list[str]:
         for key, text in _SHARES.items()
         if {key, "share"} <= settings.keys()
     ]
-    longest = words.pretty(report.plan.public.row_bound)
-    sentences.append(
-        "Every row was divided by its length (l2 norm), and predictions do the same: the model is worse where a score "
-        "should grow with the length of a record."
-        if report.divided_rows
-        else f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
-    )
+    sentences.append(_rows(report, words.pretty(report.plan.public.row_bound)))
     if report.plan.predicted_excess is not None:
         excess = words.pretty(report.plan.predicted_excess, 2)
         sentences.append(

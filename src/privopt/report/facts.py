@@ -86,6 +86,8 @@ class ReportFacts(abc.ABC):
         declared: what the user declared to be public, in sentences.
         model: the released quantities.
         divided_rows: whether every row was divided by its length, so that none was shortened.
+        typical_length: the released length that brought the weights back from divided rows; None where predictions
+            divide each row as well, or rows were not divided.
         selection: how the model was chosen among several.
         metrics: measured quality, as the caller gave it.
         notices: the planner's and the caller's remarks.
@@ -105,6 +107,7 @@ class ReportFacts(abc.ABC):
     declared: tuple[str, ...] = ()
     model: ModelSummary | None = None
     divided_rows: bool = False
+    typical_length: float | None = None
     selection: Selection | None = None
     metrics: Mapping[str, float | int | str] = field(default_factory=dict[str, float | int | str])
     notices: tuple[str, ...] = ()
