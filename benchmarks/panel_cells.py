@@ -28,7 +28,7 @@ from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
-from privopt.problems.losses import GLMLoss
+from privopt.problems.losses import GLMLoss, Logistic, Squared
 from privopt.problems.regularisers import Ridge as RidgePenalty
 from privopt.queries.gradient import glm_slopes
 
@@ -308,25 +308,40 @@ class Cell:
 
     @cached_property
     def constant_excess(self) -> Floats:
-        """Of the model that knows one released number: the share of ones, the mean, or the shares of the classes."""
+        """Of the model that predicts one number and knows the released shares of the targets alone.
+
+        Numbers are counted in 101 bins; the prediction is the best one for the released shares. Squared loss and
+        counts need only the released mean.
+        """
         generator, targets = self.generator("constant"), self.arrays.targets
-        noise = (
-            generator.standard_normal((self.seeds, max(self.outputs, 1)))
-            * math.sqrt(2.0)
-            / (self.n * self.mu)
-        )
+        unit = math.sqrt(2.0) / (self.n * self.mu)
+        noise = generator.standard_normal((self.seeds, max(self.outputs, 1))) * unit
         if self.outputs > 1:
             shares = np.bincount(targets.astype(int), minlength=self.outputs) / self.n
             at = np.log(np.maximum(shares + noise, 0.5 / self.n))
         elif self.problem.kind == "two classes":
             share = np.clip(np.mean(targets == 1) + noise, 0.5 / self.n, 1.0 - 0.5 / self.n)
             at = np.log(share / (1.0 - share))
+            if not isinstance(self.loss, Logistic):
+                at = self._best_constants(
+                    np.asarray([-1.0, 1.0]), np.concatenate([1.0 - share, share], axis=1)
+                )
         elif self.problem.kind == "counts":
             at = np.log(np.maximum(np.mean(targets) + noise * self.arrays.most, 1e-3))
-        else:
+        elif isinstance(self.loss, Squared):
             at = np.mean(targets) + 2.0 * noise
+        else:
+            counts, edges = np.histogram(targets, bins=101, range=(-1.0, 1.0))
+            shares = counts / self.n + generator.standard_normal((self.seeds, len(counts))) * unit
+            at = self._best_constants(0.5 * (edges[1:] + edges[:-1]), shares)
         predictions = np.broadcast_to(at, (self.n, *at.shape))
         return self.mean_losses(predictions) - self.best
+
+    def _best_constants(self, targets: Floats, shares: Floats) -> Floats:
+        """Of 401 predictions the best for targets (k,) with shares (seeds, k); (seeds, 1)."""
+        candidates = np.linspace(-2.0, 2.0, 401)
+        values = np.asarray(self.loss.value(jnp.asarray(candidates[:, None]), jnp.asarray(targets[None, :])))
+        return candidates[np.argmin(shares @ values.T, axis=1)][:, None]
 
 
 @jax.jit
@@ -355,37 +370,47 @@ def _gradient_sums(
     return rows.T @ slopes.reshape(n, seeds * outputs)
 
 
-def _newton(rows: Any, targets: Any, loss: GLMLoss) -> float:
-    """The least mean loss of one output with a tiny ridge, by damped Newton steps."""
+@partial(jax.jit, static_argnames="loss")
+def _penalised(weights: Any, rows: Any, targets: Any, *, loss: GLMLoss) -> Any:
+    return jnp.mean(loss.value(rows @ weights, targets)) + 0.5 * TINY_PENALTY * jnp.sum(weights * weights)
+
+
+@partial(jax.jit, static_argnames="loss")
+def _newton_step(weights: Any, rows: Any, targets: Any, damping: Any, *, loss: GLMLoss) -> tuple[Any, Any]:
+    """The step of curvatures that are at least `damping`, and how fast the objective falls along it."""
     n, width = rows.shape
+    predictions = rows @ weights
+    slope = rows.T @ loss.slope(predictions, targets) / n + TINY_PENALTY * weights
+    bend = jnp.maximum(loss.second_derivative(predictions, targets), damping)
+    matrix = (rows * bend[:, None]).T @ rows / n + TINY_PENALTY * jnp.eye(width)
+    move = jnp.linalg.solve(matrix, slope)
+    return move, slope @ move
 
-    def objective(weights: Any) -> Any:
-        return jnp.mean(loss.value(rows @ weights, targets)) + 0.5 * TINY_PENALTY * jnp.sum(weights * weights)
 
-    @jax.jit
-    def direction(weights: Any) -> tuple[Any, Any]:
-        predictions = rows @ weights
-        slope = rows.T @ loss.slope(predictions, targets) / n + TINY_PENALTY * weights
-        bend = jnp.maximum(loss.second_derivative(predictions, targets), 1e-9)
-        matrix = (rows * bend[:, None]).T @ rows / n + TINY_PENALTY * jnp.eye(width)
-        move = jnp.linalg.solve(matrix, slope)
-        return move, slope @ move
+def _newton(rows: Any, targets: Any, loss: GLMLoss) -> float:
+    """The least mean loss of one output with a tiny ridge, by Newton steps.
 
-    value_of = jax.jit(objective)
-    weights = jnp.zeros(width)
-    value = float(value_of(weights))
-    for _ in range(100):
-        move, decrement = direction(weights)
-        size = 1.0
-        while size > 1e-8:
+    A loss may be straight over most of the rows, so curvatures have a floor: the full one's step always descends where
+    curvature is bounded; the floor falls with steps that succeed and rises with those that do not.
+    """
+    full = min(loss.curvature, 10.0)
+    weights, damping = jnp.zeros(rows.shape[1]), 1e-3 * full
+    value = float(_penalised(weights, rows, targets, loss=loss))
+    for _ in range(400):
+        move, decrement = _newton_step(weights, rows, targets, damping, loss=loss)
+        reached = math.inf
+        for size in (1.0, 0.5, 0.25):
             candidate = weights - size * move
-            reached = float(value_of(candidate))
+            reached = float(_penalised(candidate, rows, targets, loss=loss))
             if math.isfinite(reached) and reached <= value - 1e-4 * size * float(decrement):
                 break
-            size *= 0.5
         else:
-            break
+            if damping > 1e3 * full or float(decrement) < 1e-12:
+                break
+            damping *= 10.0
+            continue
         gained, weights, value = value - reached, candidate, reached
-        if gained < 1e-11:
+        if gained < 1e-11 and float(decrement) < 1e-9:
             break
+        damping = max(0.3 * damping, 1e-9)
     return float(value - 0.5 * TINY_PENALTY * float(jnp.sum(weights * weights)))
