@@ -23,6 +23,7 @@ from benchmarks.panel_cells import EPSILONS, Cell, Model
 from benchmarks.panel_problems import PROBLEMS, PanelProblem, arrays
 from benchmarks.results import RESULTS, Record, append, select
 from privopt.planning.learnt import POWER
+from privopt.planning.learnt_words import HIDDEN
 from privopt.planning.plan import LEARNT_SHARE
 from privopt.planning.whitening_forecast import FITTED
 from privopt.solve import minimize
@@ -34,6 +35,7 @@ MODELS: dict[str, tuple[Model, ...]] = {
     "numbers": ("squared", "huber", "quantile"),
     "counts": ("poisson",),
 }
+EVERY_MODEL: tuple[Model, ...] = ("logistic", "squared", "huber", "quantile", "poisson", "hinge")
 TOGETHER = (("squared", "huber", "quantile"),)  # losses of one kappa: few tables have numbers to predict
 COVERED = 0.85  # of the cells of tables left out that the range shall hold
 Floats = NDArray[np.float64]
@@ -46,10 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("what", choices=["measure", "fit", "check"])
     parser.add_argument("--half", choices=["choose", "judge"], default="choose")
+    parser.add_argument("--models", nargs="*", default=list(EVERY_MODEL))
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args(arguments)
     if options.what == "measure":
-        for problem, model in asked(options.half):
+        for problem, model in asked(options.half, options.models):
             for record in measured(problem, model, options.seeds):
                 append(record, RESULTS)
             print(f"{problem.name}, {model}", flush=True)
@@ -63,13 +66,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print("\n".join(fit(records) if options.what == "fit" else check(records)))
 
 
-def asked(half: str) -> Iterator[tuple[PanelProblem, Model]]:
-    """Problems of a half with the losses that are fitted to them; the hinge loss on whole tables only."""
-    for problem in PROBLEMS:
-        if problem.half == half and not problem.users:
-            yield from (
-                (problem, model) for model in MODELS[problem.kind] if model != "hinge" or problem.part == 1.0
+def asked(half: str, models: Sequence[str]) -> Iterator[tuple[PanelProblem, Model]]:
+    """Problems of a half with these losses; the hinge loss on whole tables only."""
+    for model in EVERY_MODEL:
+        for problem in PROBLEMS:
+            fits = (
+                model in models
+                and model in MODELS[problem.kind]
+                and (model != "hinge" or problem.part == 1.0)
             )
+            if fits and problem.half == half and not problem.users:
+                yield problem, model
 
 
 def measured(problem: PanelProblem, model: Model, seeds: int) -> Iterator[Record]:
@@ -101,7 +108,7 @@ def measured(problem: PanelProblem, model: Model, seeds: int) -> Iterator[Record
             "mu": cell.mu,
             "predicted": plan.predicted_excess,
             "range": plan.predicted_range and list(plan.predicted_range),
-            "planned_share": plan.indicators[LEARNT_SHARE].value if known else None,
+            "planned_share": plan.indicators[LEARNT_SHARE].value if LEARNT_SHARE in plan.indicators else None,
             "excess": float(np.mean(excess)),
             "constant": float(np.mean(constant)),
             "shares": [float(one) for one in 1.0 - excess / np.mean(constant)],
@@ -109,7 +116,10 @@ def measured(problem: PanelProblem, model: Model, seeds: int) -> Iterator[Record
                 float(run.findings[LEARNT_SHARE].value) if LEARNT_SHARE in run.findings else None
                 for run in runs
             ],
-            "offset": known.offset if known else 0.0,
+            "hidden": [
+                LEARNT_SHARE in run.findings and run.findings[LEARNT_SHARE].meaning == HIDDEN for run in runs
+            ],
+            "offset": known.offset if known else None,
         }
         del cell
 
@@ -185,10 +195,10 @@ def _left_out(records: Sequence[Record], names: Sequence[str]) -> dict[int, floa
 def _fitted_offset(records: Sequence[Record]) -> tuple[float, float]:
     """a of `planning.learnt` with the least weighted squared error of the share; the mean absolute error."""
     pairs = [
-        ((math.log(said / (1.0 - said)) - one["offset"]) / POWER, min(max(true, 0.0), 1.0), weight)
+        ((math.log(said / (1.0 - said)) - one["offset"]) / POWER, _within(true), weight)
         for one, weight in zip(records, _weights(records), strict=True)
         for said, true in zip(one["said"], one["shares"], strict=True)
-        if said is not None and 0.0 < said < 1.0
+        if said is not None
     ]
     if not pairs:
         return 0.0, math.nan
@@ -206,8 +216,8 @@ def _fitted_offset(records: Sequence[Record]) -> tuple[float, float]:
 def check(records: Sequence[Record]) -> list[str]:
     """How well the plan's excess, its range and its share, and the report's share hold; by loss and for all."""
     head = (
-        "| loss | cells | excess: factor | within 2 | within 4 | in the range | planned share off by | said share off by "
-        "| said within 25 points | true share where said hidden |"
+        "| loss | cells | excess: factor | within 2 | within 4 | in the range | planned share off by "
+        "| said share off by | said within 25 points | true share where said hidden |"
     )
     names = (*sorted({one["loss"] for one in records}), "all")
     rows = [_checked(name, [one for one in records if name in ("all", one["loss"])]) for name in names]
@@ -218,20 +228,27 @@ def _checked(name: str, records: Sequence[Record]) -> str:
     cells = [one for one in records if one["excess"] > 0 and one["range"]]
     distances = np.asarray([abs(math.log10(one["predicted"] / one["excess"])) for one in cells])
     held = [one["range"][0] <= one["excess"] <= one["range"][1] for one in cells]
-    planned = [abs(one["planned_share"] - min(max(np.mean(one["shares"]), 0.0), 1.0)) for one in cells]
+    planned = [
+        abs(one["planned_share"] - _within(np.mean(one["shares"]))) for one in cells if one["planned_share"]
+    ]
     said = [
-        (said, min(max(true, 0.0), 1.0))
+        (abs(said - _within(true)), hidden, true)
         for one in records
-        for said, true in zip(one["said"], one["shares"], strict=True)
+        for said, hidden, true in zip(one["said"], one["hidden"], one["shares"], strict=True)
         if said is not None
     ]
-    told = np.asarray([abs(one - true) for one, true in said if one > 0])
-    hidden = [true for one, true in said if one == 0]
+    told = np.asarray([off for off, hidden, _ in said if not hidden])
+    hidden = np.asarray([true for _, hidden, true in said if hidden])
     return (
         f"| {name} | {len(cells)} | {10 ** np.mean(distances):.2f} | {np.mean(distances < math.log10(2)):.0%} "
-        f"| {np.mean(distances < math.log10(4)):.0%} | {np.mean(held):.0%} | {np.mean(planned):.2f} "
-        f"| {_mean(told):.2f} | {_mean(told < 0.25):.0%} | {_mean(hidden):.2f} ({len(hidden)}) |"
+        f"| {np.mean(distances < math.log10(4)):.0%} | {np.mean(held):.0%} | {_mean(planned):.2f} "
+        f"| {_mean(told):.2f} | {_mean(told < 0.25):.0%} | {_mean(hidden):.2f} ({len(hidden)}; below 0.6: {_mean(hidden < 0.6):.0%}) |"
     )
+
+
+def _within(share: float) -> float:
+    """A share between none and all."""
+    return min(max(float(share), 0.0), 1.0)
 
 
 def _mean(values: Any) -> float:

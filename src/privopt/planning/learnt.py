@@ -7,18 +7,19 @@ constant prediction. Of that,
 
 has been learnt. Nobody may look at either excess. But gradients were released with noise of known size, and their
 average tells how much of it is signal. In v, with u the average of the points, y that of the released gradients with
-weights w_t, noise sqrt(p), and in the eigenbasis of the second moment (h, f and r as in `planning.whitening`):
+the same weights, noise sqrt(p), and in the eigenbasis of the second moment (h, f as in `planning.whitening`):
 
-    A_j = k c max(h_j / (h_j + f), 1/20)                                      model of the curvature of the clipped loss
-    b = A u - y                                                               A v* + N(0, p) where gradients are linear
-    b <- b - A q <q, b> / <q, A q>                                            q moves all predictions by a constant
-    tau^2 = argmax of sum_j log N(b_j; 0, A_j^2 tau^2 (h_j + f) + p)          how large v* is: the evidence
-    gain = sum_j S_j G_j / sum_j S_j,  S_j = A_j tau^2 (h_j + f),  G_j = A_j S_j / (A_j S_j + p)
-    share = 1 / (1 + exp(-a - 0.6 log(gain / (1 - gain))))
+    A_j = k c max(h_j / (h_j + f), 1/20)                       model of the curvature of the clipped loss
+    b = A u - y                                                A v* + N(0, p) where gradients are linear
+    b <- b - A q <q, b> / <q, A q>                             q moves all predictions by a constant
+    v*_j ~ N(0, tau^2 (h_j + f)),  g_j = A_j^2 (h_j + f)       large where the data vary; log tau^2 uniform beforehand
+    gain = E sum_j a_j tau^2 g_j / (tau^2 g_j + p),  a_j = A_j (h_j + f) / sum,  the mean over tau^2 given b
+    share = 1 / (1 + exp(-o - 0.6 log(gain / (1 - gain))))
 
 k is the share of a typical gradient that the clip leaves; c the curvature of the loss, of the logistic loss that at the
-mean prediction, at least 1/100; a depends on the loss. Where the evidence for tau^2 > 0 is below `LEAST_EVIDENCE`, the
-noise hides what there is to learn. With z times as many records, or z times the mu, p falls by z^2.
+mean prediction, at least 1/100; o depends on the loss. Where the largest likelihood of b is hardly above that of noise
+alone (`LEAST_EVIDENCE`), the noise hides what there is to learn. With z times as many records, or z times the mu, p
+falls by z^2: that is how a share follows from n and epsilon.
 
 Source:
     MacKay 1992 for the evidence. The numbers were fitted to the choosing half of the panel, see docs/benchmarks.md.
@@ -40,7 +41,7 @@ from privopt.problems.regularisers import Ridge
 POWER = 0.6
 LEAST_CURVED, LEAST_DAMPING = 0.01, 0.05
 LEAST_EVIDENCE = 2.0  # in natural logarithms
-SCALES = np.geomspace(1e-5, 1e5, 61)  # of tau^2
+SCALES = np.geomspace(1e-4, 1e5, 61)  # of tau^2 g / p, in the geometric mean over directions
 
 
 class Evidence(NamedTuple):
@@ -62,16 +63,16 @@ class Learnt:
     """How much was learnt, and how that depends on the noise.
 
     Attributes:
-        signal: S_j, in units of the loss up to a factor.
-        curvature: A_j.
-        noise: p.
-        evidence: by how much the logarithm of the likelihood exceeds that of noise alone.
-        offset: a.
+        weights: a_j, (d,).
+        strength: g_j over their geometric mean, (d,).
+        chances: of each of `SCALES`, given the releases, (61,).
+        evidence: by how much the logarithm of the largest likelihood exceeds that of noise alone.
+        offset: o.
     """
 
-    signal: NDArray[np.float64]
-    curvature: NDArray[np.float64]
-    noise: float
+    weights: NDArray[np.float64]
+    strength: NDArray[np.float64]
+    chances: NDArray[np.float64]
     evidence: float
     offset: float
 
@@ -82,13 +83,12 @@ class Learnt:
 
     def gain(self, times: float = 1.0) -> float:
         """The mean share of a direction's signal that is kept, had there been `times` as many records."""
-        noise = self.noise / times**2
-        kept = self.curvature * self.signal / (self.curvature * self.signal + noise)
-        return float(np.sum(self.signal * kept) / np.sum(self.signal))
+        ratios = SCALES[:, None] * self.strength * times**2
+        return float(self.chances @ (ratios / (ratios + 1.0)) @ self.weights)
 
     def share(self, times: float = 1.0) -> float:
-        """The share that was learnt, or that `times` as many records would have let it learn; 0 where it is hidden."""
-        return 0.0 if self.hidden else share_of(self.gain(times), self.offset)
+        """The share that was learnt, or that `times` as many records would let it learn."""
+        return share_of(self.gain(times), self.offset)
 
     def times(self, share: float) -> float:
         """How many times as many records, or how many times the mu, this share takes; infinite if more than 10^4."""
@@ -123,7 +123,7 @@ def learnt(
         evidence: of the run in its coordinates.
         problem: in the original coordinates; a column whose ridge is 0, if there is one such, is the constant.
         params: the result in the original coordinates, (d,) or (d, K).
-        offset: a, of the loss.
+        offset: o, of the loss.
     Returns:
         None where there is no noise, or something is not finite.
     """
@@ -145,12 +145,13 @@ def learnt(
     if column is not None:
         moved = shift * np.sqrt(lengths)
         signal = signal - np.outer(bend * moved, moved @ signal / np.sum(moved * moved * bend))
-    noise = evidence.noise**2
-    scale, likelihood = _most_likely(signal, bend**2 * lengths, noise)
+    strength = bend**2 * lengths
+    strength = strength / np.exp(np.mean(np.log(strength)))
+    chances, likelihood = _posterior(signal / evidence.noise, strength)
     return Learnt(
-        signal=bend * scale * lengths,
-        curvature=bend,
-        noise=noise,
+        weights=bend * lengths / np.sum(bend * lengths),
+        strength=strength,
+        chances=chances,
         evidence=likelihood,
         offset=offset,
     )
@@ -173,14 +174,13 @@ def _curvature_at_mean(
     return max(0.25 / math.cosh(0.5 * min(abs(mean), 50.0)) ** 2, LEAST_CURVED)
 
 
-def _most_likely(
-    signal: NDArray[np.float64], spread: NDArray[np.float64], noise: float
-) -> tuple[float, float]:
-    """The scale at which N(0, scale spread + noise) explains the rows of a signal (d, K) best, and by how much."""
-    mean = float(np.exp(np.mean(np.log(spread))))
-    variances = SCALES[:, None] * noise * spread / mean + noise
+def _posterior(
+    signal: NDArray[np.float64], strength: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float]:
+    """The chances of `SCALES` given rows (d, K) of variance scale * strength + 1; the evidence for the likeliest."""
+    variances = SCALES[:, None] * strength + 1.0
     energy, outputs = np.sum(signal**2, axis=1), signal.shape[1]
     logs = -0.5 * np.sum(outputs * np.log(variances) + energy / variances, axis=1)
-    alone = -0.5 * float(np.sum(outputs * math.log(noise) + energy / noise))
-    best = int(np.argmax(logs))
-    return float(SCALES[best]) * noise / mean, float(logs[best]) - alone
+    best = float(np.max(logs))
+    chances = np.exp(logs - best)
+    return chances / np.sum(chances), best + 0.5 * float(np.sum(energy))

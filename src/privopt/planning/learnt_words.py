@@ -12,7 +12,10 @@ from privopt.public import Public
 GOAL = 0.9  # where a share cannot double, it is said what would bring it here
 MOST_TIMES = 100.0  # as many records: more is not spelled out
 MOST_EPSILON = 30.0
-HIDDEN = "the noise hides what there is to learn: the released gradients show nothing that noise would not"
+HIDDEN = (
+    "the noise hides what there is to learn: the released gradients show no more than noise would, and mostly less "
+    "than 60 % of it was learnt"
+)
 
 
 def expected(noise: float, spread: float, public: Public, budget: Budget) -> str:

@@ -33,13 +33,13 @@ class Fitted:
         learnable: C, units of the loss.
         signal: kappa.
         spread: the range is the excess divided by this to the excess times this.
-        offset: a of `planning.learnt`.
+        offset: o of `planning.learnt`; None where its share says little, then nothing is said of shares.
     """
 
     learnable: float
     signal: float
     spread: float
-    offset: float
+    offset: float | None
 
     def noise(self, instance: Instance) -> float:
         """x."""
@@ -48,12 +48,12 @@ class Fitted:
 
 
 FITTED: dict[type[Loss], Fitted] = {
-    Logistic: Fitted(learnable=0.226, signal=0.411, spread=4.0, offset=0.35),
+    Logistic: Fitted(learnable=0.226, signal=0.411, spread=4.0, offset=0.2),
     Softmax: Fitted(learnable=1.2, signal=0.6, spread=4.0, offset=-0.1),
-    Squared: Fitted(learnable=0.025, signal=0.17, spread=6.0, offset=-0.5),
-    SmoothedHinge: Fitted(learnable=0.051, signal=0.074, spread=4.0, offset=0.0),
-    Huber: Fitted(learnable=0.012, signal=0.17, spread=6.0, offset=-0.5),
-    Quantile: Fitted(learnable=0.031, signal=0.17, spread=6.0, offset=-0.5),
+    Squared: Fitted(learnable=0.025, signal=0.17, spread=6.0, offset=-0.56),
+    SmoothedHinge: Fitted(learnable=0.051, signal=0.074, spread=4.0, offset=None),
+    Huber: Fitted(learnable=0.012, signal=0.17, spread=6.0, offset=-3.1),
+    Quantile: Fitted(learnable=0.031, signal=0.17, spread=6.0, offset=-3.3),
 }
 
 
@@ -79,11 +79,14 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
         )
     noise = found.noise(instance)
     excess = instance.capped(found.learnable * noise / (1.0 + noise))
-    meaning = expected(noise, found.spread, instance.public, instance.budget)
+    indicators: dict[str, Finding] = {}
+    if found.offset is not None:
+        said = expected(noise, found.spread, instance.public, instance.budget)
+        indicators[LEARNT_SHARE] = Finding(1.0 / (1.0 + noise), said)
     return Forecast(
         excess=excess,
         excess_range=(excess / found.spread, instance.capped(excess * found.spread)),
         meaning=f"{FITTED_ON}; about eight of ten others lie in this range",
-        indicators={LEARNT_SHARE: Finding(1.0 / (1.0 + noise), meaning)},
+        indicators=indicators,
         notices=notices,
     )

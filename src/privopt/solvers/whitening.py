@@ -185,9 +185,10 @@ class Whitening(Solver):
     def _telling(self, outcome: Outcome, released: Array, problem: Problem, public: Public) -> Outcome:
         """With what the releases say of how much was learnt, for losses where that was fitted."""
         found, rule = whitening_forecast.fitted(problem.loss), self.rule
-        if found is None or outcome.evidence is None or not isinstance(rule, WhiteningRule):
+        offset = None if found is None else found.offset
+        if offset is None or outcome.evidence is None or not isinstance(rule, WhiteningRule):
             return outcome
-        said = learnt(rule, released, outcome.evidence, problem, outcome.params, found.offset)
+        said = learnt(rule, released, outcome.evidence, problem, outcome.params, offset)
         if said is None:
             return outcome
         share = Finding(said.share(), learnt_words.reached(said, public, rule.budget))
