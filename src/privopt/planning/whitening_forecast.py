@@ -22,7 +22,7 @@ from privopt.planning.plan import LEARNT_SHARE, Finding
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.losses import Huber, Logistic, Loss, Quantile, SmoothedHinge, Softmax, Squared
 
-FITTED_ON = "fitted on nine tables"
+FITTED_ON = "fitted on other tables; about eight of ten end in this range"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +46,18 @@ class Fitted:
         public = instance.public
         return public.relation.factor * public.d / (2.0 * self.signal * public.n * instance.mu)
 
+    def excess(self, noise: float) -> float:
+        """C x / (1 + x)."""
+        return self.learnable * noise / (1.0 + noise)
+
 
 FITTED: dict[type[Loss], Fitted] = {
-    Logistic: Fitted(learnable=0.226, signal=0.411, spread=4.0, offset=0.2),
-    Softmax: Fitted(learnable=1.2, signal=0.6, spread=4.0, offset=-0.1),
-    Squared: Fitted(learnable=0.025, signal=0.17, spread=6.0, offset=-0.56),
-    SmoothedHinge: Fitted(learnable=0.051, signal=0.074, spread=4.0, offset=None),
-    Huber: Fitted(learnable=0.012, signal=0.17, spread=6.0, offset=-3.1),
-    Quantile: Fitted(learnable=0.031, signal=0.17, spread=6.0, offset=-3.3),
+    Logistic: Fitted(learnable=0.21, signal=0.455, spread=5.0, offset=0.3),
+    Softmax: Fitted(learnable=1.28, signal=0.66, spread=4.0, offset=0.2),
+    SmoothedHinge: Fitted(learnable=0.144, signal=0.457, spread=5.0, offset=None),
+    Squared: Fitted(learnable=0.0459, signal=0.3, spread=8.0, offset=-0.4),
+    Huber: Fitted(learnable=0.0129, signal=0.3, spread=8.0, offset=-2.5),
+    Quantile: Fitted(learnable=0.0394, signal=0.3, spread=8.0, offset=-2.9),
 }
 
 
@@ -78,7 +82,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
             excess=instance.capped(excess), meaning="what noise alone would leave", notices=notices
         )
     noise = found.noise(instance)
-    excess = instance.capped(found.learnable * noise / (1.0 + noise))
+    excess = instance.capped(found.excess(noise))
     indicators: dict[str, Finding] = {}
     if found.offset is not None:
         said = expected(noise, found.spread, instance.public, instance.budget)
@@ -86,7 +90,7 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     return Forecast(
         excess=excess,
         excess_range=(excess / found.spread, instance.capped(excess * found.spread)),
-        meaning=f"{FITTED_ON}; about eight of ten others lie in this range",
+        meaning=FITTED_ON,
         indicators=indicators,
         notices=notices,
     )
