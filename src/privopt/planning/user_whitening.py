@@ -13,9 +13,9 @@ eigenvalues, f the floor, lam the ridge, m the typical number of records of a us
                     is fixed
     step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
 
-The second moment may spend a share of 0.2. The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it concerns
-utility only. Chosen on movietweetings, randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md;
-the clip and the share on adult, california, compas, fars and w8a, cut into users of 2 to 20 records.
+The second moment may spend a share of 0.2. The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it
+concerns utility only. Chosen on movietweetings, randhie and generated users at epsilon 1 and 3, see
+docs/benchmarks-users.md; clip and share on adult, california, compas, fars and w8a, cut into users of 2 to 20 records.
 """
 
 import math
