@@ -9,8 +9,9 @@ import numpy as np
 
 from privopt.curator.transcript import Transcript
 from privopt.notebook import card
+from privopt.planning.learnt import Evidence
 from privopt.planning.picture import Picture
-from privopt.planning.plan import Finding, Plan, figure
+from privopt.planning.plan import LEARNT_SHARE, Finding, Plan, figure
 from privopt.report.report import PrivacyReport
 from privopt.status import Status
 
@@ -25,12 +26,14 @@ class Outcome(NamedTuple):
         status: how the run ended.
         findings: by name, what the releases show about the result, such as a bound on its gradient.
         pictures: of released or public numbers, for the report.
+        evidence: what the released gradients say together, in the coordinates of the run; None of most solvers.
     """
 
     params: Any
     status: Status
     findings: Mapping[str, Finding] = NOTHING
     pictures: tuple[Picture, ...] = ()
+    evidence: Evidence | None = None
 
 
 class Result(NamedTuple):
@@ -84,8 +87,11 @@ class Result(NamedTuple):
             rows.append(("plan", self.plan.headline))
         noise = "; the noise came from a seed: NOT PRIVATE" if self.transcript.seeded else ""
         rows.append(("transcript", f"{self.transcript.releases:,} releases{noise}"))
-        if self.findings:
-            found = (f"{name.replace('_', ' ')} {figure(one.value)}" for name, one in self.findings.items())
+        if LEARNT_SHARE in self.findings:
+            rows.append(("learnt", self.findings[LEARNT_SHARE].meaning))
+        others = {name: found for name, found in self.findings.items() if name != LEARNT_SHARE}
+        if others:
+            found = (f"{name.replace('_', ' ')} {figure(one.value)}" for name, one in others.items())
             rows.append(("findings", ", ".join(found)))
         return [*rows, ("more", "`.report` says in words what was protected, and at what price")]
 

@@ -14,7 +14,7 @@ from privopt.commands.mistakes import Mistake
 from privopt.commands.options import Options
 from privopt.commands.task import Estimator, Task, named
 from privopt.errors import PrivoptError
-from privopt.planning.plan import Plan
+from privopt.planning.plan import LEARNT_SHARE, Plan
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
 from privopt.tables import read_table, read_target, row_count, table_columns, user_keys
@@ -156,6 +156,11 @@ def _summarise(terminal: Console, report: PrivacyReport, directory: Path) -> Non
         [
             ("guarantee", guarantee if report.is_private else "none: NOT PRIVATE"),
             ("status", report.status),
+            *(
+                (("learnt", report.findings[LEARNT_SHARE].meaning),)
+                if LEARNT_SHARE in report.findings
+                else ()
+            ),
             ("model", f"{directory / 'model.json'}, model.safetensors"),
             ("report", f"{directory / model_directory.REPORT_PAGE}, {model_directory.REPORT_DATA}"),
             ("next", f"privopt predict {directory} TABLE --output predictions.parquet"),

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -77,15 +78,15 @@ def excess_row(plan: Plan) -> str:
     if plan.predicted_excess is None:
         return plan.excess_sentence
     meaning = f" ({plan.prediction})" if plan.prediction else ""
-    return (
-        f"training objective about {number(plan.predicted_excess, 2)} above its non-private optimum{meaning}"
-    )
+    amount = plan.predicted_amount(partial(number, digits=2))
+    return f"training objective {amount} above its non-private optimum{meaning}"
 
 
 def promises(plan: Plan) -> list[tuple[str, str]]:
     """What is known of the result beforehand, as labelled lines."""
     return [
         ("predicted", excess_row(plan)),
+        *((("learns", plan.learnt_sentence),) if plan.learnt_sentence else ()),
         ("bound", "no bound" if plan.bound is None else plan.bound.sentence),
         *(("indicator", sentence) for sentence in plan.indicator_sentences),
     ]

@@ -12,6 +12,7 @@ class Forecast:
 
     Attributes:
         excess: predicted excess of the objective over its non-private optimum; None where no formula applies.
+        excess_range: (low, high), between which the excess ends in most cases, as `meaning` says; None if not known.
         meaning: what the prediction is and how far to trust it, or why there is none.
         bound: a bound on the excess; None where there is none.
         indicators: by name, public numbers that say what can be hoped of this solver.
@@ -21,6 +22,7 @@ class Forecast:
     """
 
     excess: float | None = None
+    excess_range: tuple[float, float] | None = None
     meaning: str = ""
     bound: Bound | None = None
     indicators: Mapping[str, Finding] = field(default_factory=dict[str, Finding])

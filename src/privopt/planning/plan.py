@@ -2,7 +2,7 @@
 
 import math
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,6 +17,9 @@ from privopt.public import Public, Relation
 
 WIDTH = 79  # of a printed plan
 COMPARED = ("releases", "passes", "predicted", "bound")  # of several plans
+LEARNT_SHARE = (
+    "learnt_share"  # the indicator and the finding that say how much of what there is to learn is learnt
+)
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,7 @@ class Plan:
         memory_bytes: resident data and work space.
         seconds: rough time of a fit on one core, loading and preparation included, compilation excluded.
         predicted_excess: predicted excess of the objective over its non-private optimum; None if no formula applies.
+        predicted_range: (low, high), between which it ends in most cases, as `prediction` says; None if not known.
         prediction: what the prediction is and how far to trust it.
         bound: a bound on the excess, where there is one.
         indicators: by name, what can be hoped for, such as lower bounds.
@@ -125,6 +129,7 @@ class Plan:
     memory_bytes: int
     seconds: float
     predicted_excess: float | None = None
+    predicted_range: tuple[float, float] | None = None
     prediction: str = ""
     bound: Bound | None = None
     indicators: Mapping[str, Finding] = field(default_factory=dict[str, Finding])
@@ -166,6 +171,7 @@ class Plan:
                 "memory_bytes": self.memory_bytes,
                 "seconds": self.seconds,
                 "predicted_excess": self.predicted_excess,
+                "predicted_range": None if self.predicted_range is None else list(self.predicted_range),
                 "prediction": self.prediction,
                 "bound": None if self.bound is None else self.bound.to_dict(),
                 "indicators": {name: found.to_dict() for name, found in self.indicators.items()},
@@ -180,7 +186,7 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
         """Rebuild a plan from what `to_dict` gave, possibly after a trip through JSON."""
-        excess, bound = values["predicted_excess"], values.get("bound")
+        excess, bound, ends = values["predicted_excess"], values.get("bound"), values.get("predicted_range")
         public = dict(values["public"])
         public["levels"] = tuple(public.get("levels", ()))
         return cls(
@@ -194,6 +200,7 @@ class Plan:
             memory_bytes=values["memory_bytes"],
             seconds=values["seconds"],
             predicted_excess=None if excess is None else float(excess),
+            predicted_range=None if ends is None else (float(ends[0]), float(ends[1])),
             prediction=values["prediction"],
             bound=None if bound is None else Bound.from_dict(bound),
             indicators={
@@ -222,6 +229,7 @@ class Plan:
             *chosen,
             ("effort", effort),
             ("predicted", self.excess_sentence),
+            *((("learns", self.learnt_sentence),) if self.learnt_sentence else ()),
             ("bound", "no bound" if self.bound is None else self.bound.sentence),
             *(("indicator", sentence) for sentence in self.indicator_sentences),
             *(("declared", sentence) for sentence in self.black_box),
@@ -230,11 +238,18 @@ class Plan:
 
     @property
     def indicator_sentences(self) -> list[str]:
-        """Every indicator with its name and meaning."""
+        """Every indicator with its name and meaning, but for what `learnt_sentence` says."""
         return [
             f"{name.replace('_', ' ')} {figure(found.value)}: {found.meaning}"
             for name, found in self.indicators.items()
+            if name != LEARNT_SHARE
         ]
+
+    @property
+    def learnt_sentence(self) -> str:
+        """How much of what there is to learn can be expected, and what would double it; empty where not known."""
+        found = self.indicators.get(LEARNT_SHARE)
+        return "" if found is None else found.meaning
 
     @property
     def excess_sentence(self) -> str:
@@ -243,8 +258,19 @@ class Plan:
             return f"no prediction: {self.prediction}" if self.prediction else "no prediction"
         meaning = f" ({self.prediction})" if self.prediction else ""
         if self.measure != "excess":
-            return f"{self.measure} about {figure(self.predicted_excess)}{meaning}"
-        return f"objective about {figure(self.predicted_excess)} above its non-private optimum{meaning}"
+            return f"{self.measure} {self.predicted_amount(figure)}{meaning}"
+        return f"objective {self.predicted_amount(figure)} above its non-private optimum{meaning}"
+
+    def predicted_amount(self, spelled: Callable[[float], str]) -> str:
+        """The predicted excess as "about x", or as "between x and y" where a range is known; empty without one.
+
+        Args:
+            spelled: how a number is written.
+        """
+        if self.predicted_range is not None:
+            low, high = self.predicted_range
+            return f"between {spelled(low)} and {spelled(high)}"
+        return "" if self.predicted_excess is None else f"about {spelled(self.predicted_excess)}"
 
     @property
     def headline(self) -> str:

@@ -30,17 +30,16 @@ Source:
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
+from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import part_of
 from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average
 from privopt.planning.coordinates import Coordinates
-from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Huber, Logistic, Quantile, SmoothedHinge, Softmax, Squared
@@ -137,6 +136,7 @@ class WhiteningRule:
         row_bound: R.
         ridge: largest strength of the ridge.
         width: d.
+        budget: of everything, the second moment's share included.
     """
 
     constants: LossConstants
@@ -147,6 +147,7 @@ class WhiteningRule:
     row_bound: float
     ridge: float
     width: int
+    budget: Budget
 
     @classmethod
     def of(
@@ -178,6 +179,7 @@ class WhiteningRule:
             row_bound=public.row_bound,
             ridge=instance.penalty_smoothness,
             width=public.d,
+            budget=instance.budget,
         )
 
     @property
@@ -249,26 +251,6 @@ class WhiteningRule:
             momentum=NOISELESS_MOMENTUM if noiseless else MOMENTUM,
             balanced=self.constants.balanced and not noiseless,
         )
-
-
-def forecast(solver: Any, instance: Instance) -> Forecast:
-    """Fitted to measurements for logistic and softmax regression; else what noise leaves at the rule's clip.
-
-    The notices are those of the inner solver.
-    """
-    notices = solver.inner.forecast(instance).notices
-    if not instance.is_private:
-        return Forecast(excess=0.0, meaning="the noise is off", notices=notices)
-    if solver.level_share:
-        meaning = "no formula for counts: it would be relative to their mean, which is released first"
-        return Forecast(excess=None, meaning=meaning, notices=notices)
-    rule, at_zero = WhiteningRule.of(instance, solver.share), instance.loss_at_zero
-    noise_excess = rule.noise_excess(rule.most_signal)
-    excess, meaning = rule.cap(rule.most_signal) ** 2 * noise_excess, "what noise alone would leave"
-    if at_zero is not None and isinstance(instance.problem.loss, Logistic | Softmax):
-        excess = 0.304 * noise_excess**0.514 * at_zero / math.log(2.0)
-        meaning = "fitted on eight tables of two classes; often off by a factor of 2 to 3"
-    return Forecast(excess=instance.capped(excess), meaning=meaning, notices=notices)
 
 
 def inner_instance(instance: Instance, share: float, beside: float = 0.0) -> Instance:

@@ -1,6 +1,7 @@
 """What a report says in sentences: for somebody who is not an expert, and true for somebody who is."""
 
 import math
+from functools import partial
 from typing import NamedTuple
 
 from privopt.ledger.events import SelectionsEvent, leaf_counts
@@ -152,10 +153,10 @@ def price(report: ReportFacts) -> str:
     else:
         text += ". "
     if plan is not None and plan.predicted_excess is not None:
-        excess = words.pretty(plan.predicted_excess, 2)
-        what = f"the training objective ends about {excess} above the best value without privacy"
+        amount = plan.predicted_amount(partial(words.pretty, digits=2))
+        what = f"the training objective ends {amount} above the best value without privacy"
         if plan.measure != "excess":
-            what = f"a {plan.measure} of about {excess}"
+            what = f"a {plan.measure} of {amount}"
         text += f"The prediction made before the data was read: {what}"
         text += f" ({plan.prediction.rstrip('.')}). " if plan.prediction else ". "
     if plan is not None and plan.bound is not None:
@@ -346,9 +347,9 @@ def utility_assumptions(report: ReportFacts) -> list[str]:
     ]
     sentences.append(_rows(report, words.pretty(report.plan.public.row_bound)))
     if report.plan.predicted_excess is not None:
-        excess = words.pretty(report.plan.predicted_excess, 2)
+        amount = report.plan.predicted_amount(partial(words.pretty, digits=2))
         sentences.append(
-            f"The predicted {report.plan.measure} {excess} is an estimate from public numbers, not a promise."
+            f"The predicted {report.plan.measure}, {amount}, is an estimate from public numbers, not a promise."
         )
     bound = report.plan.bound
     if bound is not None and bound.condition:

@@ -10,7 +10,7 @@ from typing import Any
 from privopt.json_values import json_value
 from privopt.ledger import accounting
 from privopt.ledger.events import sequence
-from privopt.report import explain, stationarity, words
+from privopt.report import explain, learnt, stationarity, words
 from privopt.report.facts import ReportFacts
 from privopt.report.figures import curves_figure, picture_figure, schedule_figure
 from privopt.report.formats import FORMAT_VERSION, form_of, json_text
@@ -172,6 +172,7 @@ def _run(report: ReportFacts, key: str) -> dict[str, Any]:
             ("What is protected.", explain.protection(report)),
             ("How strong it is.", explain.strength(report)),
             ("What it cost.", explain.price(report)),
+            *((("What it learnt.", learnt.in_words(report)),) if learnt.in_words(report) else ()),
         ],
         "not_covered": explain.not_covered(report),
         "technical": technical(report),

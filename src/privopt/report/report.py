@@ -11,7 +11,7 @@ from privopt.notebook import card
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
-from privopt.report import explain, stationarity, terminal, words
+from privopt.report import explain, learnt, stationarity, terminal, words
 from privopt.report.facts import Finished, ReportFacts, Selection
 from privopt.report.formats import FORMAT, FORMAT_VERSION, form_of, json_text, require_format
 from privopt.report.model import ModelSummary
@@ -131,6 +131,7 @@ class PrivacyReport(ReportFacts):
             explain.protection(self),
             explain.strength(self),
             explain.price(self),
+            learnt.in_words(self),
             stationarity.in_words(self),
         ]
 

@@ -2,9 +2,10 @@
 
 import math
 import textwrap
+from functools import partial
 
 from privopt.planning import user_words
-from privopt.planning.plan import Finding, figure
+from privopt.planning.plan import LEARNT_SHARE, Finding, figure
 from privopt.report import explain, stationarity, words
 from privopt.report.facts import ReportFacts
 from privopt.report.releases import ReleaseGroup
@@ -41,17 +42,20 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
         ("status", report.status),
     ]
     if report.plan is not None and report.plan.predicted_excess is not None:
-        excess = words.number(report.plan.predicted_excess, 2)
-        above = f"objective about {excess} above its non-private optimum"
+        amount = report.plan.predicted_amount(partial(words.number, digits=2))
+        above = f"objective {amount} above its non-private optimum"
         lines.append(
-            (
-                "predicted",
-                above if report.plan.measure == "excess" else f"{report.plan.measure} about {excess}",
-            )
+            ("predicted", above if report.plan.measure == "excess" else f"{report.plan.measure} {amount}")
         )
     if report.plan is not None and report.plan.bound is not None:
         lines.append(("bound", report.plan.bound.sentence))
-    shown = [(name, found) for name, found in report.findings.items() if isinstance(found.value, int | float)]
+    if LEARNT_SHARE in report.findings:
+        lines.append(("learnt", report.findings[LEARNT_SHARE].meaning))
+    shown = [
+        (name, found)
+        for name, found in report.findings.items()
+        if isinstance(found.value, int | float) and name != LEARNT_SHARE
+    ]
     shown.sort(key=lambda one: one[0] not in stationarity.CERTIFICATES)
     lines += [
         ("shows", f"{words.spelled(name)} {figure(found.value)}: {_meaning(name, found)}")

@@ -153,7 +153,7 @@ class Solver(Program[Problem]):
         if instance.problem.loss.convex is not False or not found.for_convex or says_nothing:
             return found
         meaning = f"no formula where the loss is not convex, as the {instance.problem.loss.name} loss"
-        return replace(found, excess=None, bound=None, meaning=meaning)
+        return replace(found, excess=None, excess_range=None, bound=None, meaning=meaning)
 
     def plan(self, instance: Instance) -> Plan:
         """The plan of this solver, configured first where needed."""

@@ -4,6 +4,7 @@ Solves min_x F(x) + r(x) over a constraint set, F = (1/n) sum_i f(x, xi_i).
 Source: Wang, Ye, Xu 2017, Algorithm 4; Bassily, Smith, Thakurta 2014 for the privacy argument.
 """
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
@@ -24,6 +25,7 @@ from privopt.planning.descent_defaults import default_clip
 from privopt.planning.descent_theory import Shares, budget_shares
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.learnt import Evidence
 from privopt.problems.losses import GLMLoss
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -43,6 +45,7 @@ class DescentState(NamedTuple):
     at: Float[Array, " *shape"]  # u_t = x_t + b (x_t - x_{t-1}), where the next gradient is taken
     average: Float[Array, " *shape"]  # running average of x
     gradient: Float[Array, " *shape"]  # the same average of the released gradients
+    point: Float[Array, " *shape"]  # and of u
     finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
 
 
@@ -177,7 +180,9 @@ class GradientDescent(StepwiseSolver):
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
         step = partial(_step, step_size=self.step_size, momentum=self.momentum, problem=problem)
-        state = DescentState(start, start, start, jnp.zeros_like(start), jnp.asarray(True))
+        nothing = jnp.zeros_like(start)
+        state = DescentState(start, start, start, nothing, nothing, jnp.asarray(True))
+        variance = 0.0  # of the noise in `state.gradient`
         points: list[Array] = []
         slopes: list[Array] = []
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
@@ -186,14 +191,16 @@ class GradientDescent(StepwiseSolver):
             if self.returns == "flattest":
                 points.append(state.at)
                 slopes.append(gradient + problem.regulariser.gradient(state.at))
+            variance = (1.0 - ratio) ** 2 * variance + (ratio * _deviation(noise, query, curator.public)) ** 2
             state = step(state, gradient, ratio=float(ratio))
         if points:
             return Outcome(problem.constraint.project(flattest(points, slopes)), ending(state.finite))
+        evidence = Evidence(state.point, state.gradient, math.sqrt(variance))
         averaged = self.steps and self.returns not in ("last", "random", "flattest")
         if averaged and not problem.regulariser.is_smooth:
             # An average of sparse iterates is not sparse: one more proximal step from it, on released gradients.
             state = step(state._replace(at=state.average), state.gradient, ratio=1.0, momentum=0.0)
-        return Outcome(state.average, ending(state.finite))
+        return Outcome(state.average, ending(state.finite), evidence=evidence)
 
     def _noise_factors(self) -> NDArray[np.float64]:
         """What each step's noise multiplier is over `noise_multiplier`."""
@@ -211,6 +218,11 @@ class GradientDescent(StepwiseSolver):
         return mixing_ratios(self.returns or "weighted", self.steps, precision)
 
 
+def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float:
+    """Standard deviation of the noise of one release."""
+    return noise.noise_multiplier * float(query.sensitivity(public)) if noise.noise_multiplier else 0.0
+
+
 @jax.jit
 @guarded
 def _step(
@@ -223,5 +235,6 @@ def _step(
         at=params + momentum * (params - state.params),
         average=state.average + ratio * (params - state.average),
         gradient=state.gradient + ratio * (gradient - state.gradient),
+        point=state.point + ratio * (state.at - state.point),
         finite=state.finite,
     )

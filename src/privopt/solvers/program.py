@@ -163,6 +163,7 @@ class Program(abc.ABC, Generic[P]):
             memory_bytes=program.memory_bytes(instance.problem, public),
             seconds=loading_seconds(public) + program.seconds(instance.problem, public),
             predicted_excess=forecast.excess,
+            predicted_range=forecast.excess_range,
             prediction=forecast.meaning,
             bound=forecast.bound,
             indicators={**self.indicators(instance), **forecast.indicators},

@@ -9,6 +9,7 @@ from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.counts import constant_column
 from privopt.planning.instance import Instance
+from privopt.planning.user_whitening import SHARE as USER_SHARE
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
@@ -57,7 +58,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "whitening": Whitening,
     "gradient-descent": GradientDescent,
     "stochastic-gradient-descent": StochasticGradientDescent,
-    "user-whitening": partial(Whitening, inner=UserGradientDescent()),
+    "user-whitening": partial(Whitening, inner=UserGradientDescent(), share=USER_SHARE),
     "user-gradient-descent": UserGradientDescent,
     "user-federated-averaging": UserFederatedAveraging,
     "group-privacy": GroupPrivacy,
@@ -240,7 +241,7 @@ def _for_users(instance: Instance) -> Choice:
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
         return Choice(averaging, "there are few users, and each has many records to learn from")
-    whitened = Whitening(inner=UserGradientDescent())
+    whitened = Whitening(inner=UserGradientDescent(), share=USER_SHARE)
     if whitened.obstacle(problem, public) is None:
         return Choice(
             whitened,

@@ -18,13 +18,14 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import counts
+from privopt.planning import counts, learnt_words, whitening_forecast
 from privopt.planning import whitening as planning
 from privopt.planning.counts import CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
-from privopt.planning.plan import Finding
+from privopt.planning.learnt import learnt
+from privopt.planning.plan import LEARNT_SHARE, Finding
 from privopt.planning.user_whitening import UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
@@ -194,7 +195,7 @@ class Whitening(Solver):
     def forecast(self, instance: Instance) -> Forecast:
         if isinstance(self.inner, UserGradientDescent) or self.weighs_groups:
             return self.inner.forecast(instance)
-        return planning.forecast(self, instance)
+        return whitening_forecast.forecast(self, instance)
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Release the second moment, change coordinates, run the inner solver there."""
@@ -219,7 +220,20 @@ class Whitening(Solver):
             first, rough = inner.steps // 2, rule.with_floor(self.coarse)
             begun = inner.with_(steps=first).run_in(curator, problem, start, rough.coordinates(released))
             start, inner = begun.params, inner.with_(steps=inner.steps - first)
-        return inner.run_in(curator, problem, start, rule.coordinates(released))
+        outcome = inner.run_in(curator, problem, start, rule.coordinates(released))
+        return self._telling(outcome, released, problem, public)
+
+    def _telling(self, outcome: Outcome, released: Array, problem: Problem, public: Public) -> Outcome:
+        """With what the releases say of how much was learnt, for losses where that was fitted."""
+        found, rule = whitening_forecast.fitted(problem.loss), self.rule
+        offset = None if found is None else found.offset
+        if offset is None or outcome.evidence is None or not isinstance(rule, WhiteningRule):
+            return outcome
+        said = learnt(rule, released, outcome.evidence, problem, outcome.params, offset)
+        if said is None:
+            return outcome
+        share = Finding(said.share(), learnt_words.reached(said, public, rule.budget))
+        return outcome._replace(findings={**outcome.findings, LEARNT_SHARE: share})
 
     def _level_noise(self) -> Gaussian:
         """That of the counts' magnitudes, whose noise is to the second moment's as the shares say."""

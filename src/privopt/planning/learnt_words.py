@@ -1,0 +1,84 @@
+"""Sentences on how much of what there is to learn is learnt, before a run and after it."""
+
+import math
+from collections.abc import Callable
+
+from privopt.ledger.amounts import Budget
+from privopt.ledger.gaussian_dp import gaussian_epsilon, gaussian_mu
+from privopt.planning.learnt import Learnt
+from privopt.planning.plan import figure
+from privopt.public import Public
+
+GOAL = 0.9  # where a share cannot double, it is said what would bring it here
+MOST_TIMES = 100.0  # as many records: more is not spelled out
+MOST_EPSILON = 30.0
+HIDDEN = (
+    "the noise hides what there is to learn: the released gradients show no more than noise would, and mostly less "
+    "than 60 % of it was learnt"
+)
+
+
+def expected(noise: float, spread: float, public: Public, budget: Budget) -> str:
+    """What a plan says where the share is 1 / (1 + x) of a noise x, on most data within a factor of the odds.
+
+    Args:
+        noise: x; falls as one over the number of records, and over mu.
+        spread: the factor.
+        public: of the data.
+        budget: of the run.
+    """
+    share, low, high = (1.0 / (1.0 + noise * times) for times in (1.0, spread, 1.0 / spread))
+    ends = f"between {percent(low)} and {percent(high)}" if percent(low) != percent(high) else about(share)
+    return f"{ends} of what there is to learn" + more(
+        share, lambda wanted: noise * wanted / (1.0 - wanted), public, budget
+    )
+
+
+def reached(learnt: Learnt, public: Public, budget: Budget) -> str:
+    """What the releases of a run say of its result."""
+    if learnt.hidden:
+        return HIDDEN
+    share = learnt.share()
+    return f"{about(share)} of what there is to learn at this epsilon" + more(
+        share, learnt.times, public, budget
+    )
+
+
+def more(share: float, times_for: Callable[[float], float], public: Public, budget: Budget) -> str:
+    """Which number of records, or which epsilon, would double a share or bring it to `GOAL`; begins with a semicolon.
+
+    Args:
+        share: the share.
+        times_for: how many times as many records, or how many times the mu, another share takes.
+        public: of the data.
+        budget: of the run.
+    """
+    if share >= 0.95 * GOAL:
+        return f"; more {public.unit}s or a larger epsilon would add little"
+    wanted = min(2.0 * share, GOAL)
+    does = "double it" if wanted < GOAL else f"bring it to {percent(GOAL)}"
+    times = max(times_for(wanted), 1.0)
+    if times > MOST_TIMES:
+        return f"; more than {figure(int(MOST_TIMES))} times as many {public.unit}s would {does}"
+    epsilon = gaussian_epsilon(times * gaussian_mu(budget.epsilon, budget.delta), budget.delta)
+    units = f"; about {figure(int(two_digits(times * public.n)))} {public.unit}s at the same epsilon"
+    if epsilon > MOST_EPSILON:
+        return f"{units} would {does}"
+    return f"{units}, or epsilon {two_digits(epsilon):.2g} with the same {public.unit}s, would {does}"
+
+
+def about(share: float) -> str:
+    """A share in words, as exactly as it is known."""
+    if share < 0.075:
+        return "less than 10 %"
+    return f"about {percent(share)}" if share <= 0.925 else "more than 90 %"
+
+
+def percent(share: float) -> str:
+    """A share to the nearest five per cent."""
+    return f"{5 * round(20 * share)} %"
+
+
+def two_digits(value: float) -> float:
+    """A number rounded to two digits."""
+    return float(f"{value:.1e}") if math.isfinite(value) and value else value

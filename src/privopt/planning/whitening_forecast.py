@@ -1,0 +1,99 @@
+"""What to expect of a whitened descent, from public numbers: fitted to measurements on the panel.
+
+With n units of d columns, the constant included, factor 2 (replace-one) or 1, and budget mu (Gaussian DP):
+
+    noise       x = factor d / (2 kappa n mu)
+    excess      C x / (1 + x)             above the best model without privacy; C: what there is to learn, typically
+    share       1 / (1 + x)               of what there is to learn
+
+kappa, C and how far tables lie apart stand in `FITTED`, by loss; targets to predict are scaled to [-1, 1]. They were
+fitted on the half of the panel that there is to choose on (`python -m benchmarks.panel_forecast`), so that tables, not
+cells, weigh alike. Two tables with the same public numbers can differ much in how far the optimum is and in how many
+directions carry it, and no public number tells which; so the prediction is a range.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from privopt.planning.forecast import Forecast
+from privopt.planning.instance import Instance
+from privopt.planning.learnt_words import expected
+from privopt.planning.plan import LEARNT_SHARE, Finding
+from privopt.planning.whitening import WhiteningRule
+from privopt.problems.losses import Huber, Logistic, Loss, Quantile, SmoothedHinge, Softmax, Squared
+
+FITTED_ON = "fitted on other tables; about eight of ten end in this range"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What was fitted for a loss.
+
+    Attributes:
+        learnable: C, units of the loss.
+        signal: kappa.
+        spread: the range is the excess divided by this to the excess times this.
+        offset: o of `planning.learnt`; None where its share says little, then nothing is said of shares.
+    """
+
+    learnable: float
+    signal: float
+    spread: float
+    offset: float | None
+
+    def noise(self, instance: Instance) -> float:
+        """x."""
+        public = instance.public
+        return public.relation.factor * public.d / (2.0 * self.signal * public.n * instance.mu)
+
+    def excess(self, noise: float) -> float:
+        """C x / (1 + x)."""
+        return self.learnable * noise / (1.0 + noise)
+
+
+FITTED: dict[type[Loss], Fitted] = {
+    Logistic: Fitted(learnable=0.21, signal=0.455, spread=5.0, offset=0.3),
+    Softmax: Fitted(learnable=1.28, signal=0.66, spread=4.0, offset=0.2),
+    SmoothedHinge: Fitted(learnable=0.144, signal=0.457, spread=5.0, offset=None),
+    Squared: Fitted(learnable=0.0459, signal=0.3, spread=8.0, offset=-0.4),
+    Huber: Fitted(learnable=0.0129, signal=0.3, spread=8.0, offset=-2.5),
+    Quantile: Fitted(learnable=0.0394, signal=0.3, spread=8.0, offset=-2.9),
+}
+
+
+def fitted(loss: Loss) -> Fitted | None:
+    """What was fitted for a loss; None where nothing was."""
+    return FITTED.get(type(loss))
+
+
+def forecast(solver: Any, instance: Instance) -> Forecast:
+    """The range of the excess and the share that can be learnt; of other losses what noise leaves at the rule's clip.
+
+    The notices are those of the inner solver.
+    """
+    notices = solver.inner.forecast(instance).notices
+    if not instance.is_private:
+        return Forecast(excess=0.0, meaning="the noise is off", notices=notices)
+    if solver.level_share:
+        meaning = "no formula for counts: it would be relative to their mean, which is released first"
+        return Forecast(excess=None, meaning=meaning, notices=notices)
+    found = fitted(instance.problem.loss)
+    if found is None:
+        rule = WhiteningRule.of(instance, solver.share)
+        excess = rule.cap(rule.most_signal) ** 2 * rule.noise_excess(rule.most_signal)
+        return Forecast(
+            excess=instance.capped(excess), meaning="what noise alone would leave", notices=notices
+        )
+    noise = found.noise(instance)
+    excess = instance.capped(found.excess(noise))
+    indicators: dict[str, Finding] = {}
+    if found.offset is not None:
+        said = expected(noise, found.spread, instance.public, instance.budget)
+        indicators[LEARNT_SHARE] = Finding(1.0 / (1.0 + noise), said)
+    return Forecast(
+        excess=excess,
+        excess_range=(excess / found.spread, instance.capped(excess * found.spread)),
+        meaning=FITTED_ON,
+        indicators=indicators,
+        notices=notices,
+    )
