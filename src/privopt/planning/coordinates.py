@@ -14,6 +14,23 @@ from privopt.problems.regularisers import Ridge
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class RowSpectrum:
+    """What is known of the second moment of the rows, from which coordinates were made; public or released.
+
+    Attributes:
+        moment: M, (d, d), finite.
+        eigenvalues: h >= 0, (d,), estimates with the noise's share taken out.
+        axes: U, (d, d), the eigenvectors in its columns: the map of the rows is `U diag(h + f)^-1/2 U^T`.
+        floor: f > 0, in units of the eigenvalues.
+    """
+
+    moment: NDArray[np.float64]
+    eigenvalues: NDArray[np.float64]
+    axes: NDArray[np.float64]
+    floor: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Coordinates:
     """What a solver needs to know of other coordinates.
 
@@ -25,6 +42,8 @@ class Coordinates:
         ridge_smoothness: of the ridge in v.
         momentum: fixed momentum of a gradient method in v.
         balanced: whether gradients are shortened without regard to the target.
+        rows: the spectrum that `matrix` follows from, for solvers that look at directions one by one; None if the
+            coordinates were made from something else.
     """
 
     matrix: Float[Array, "d d"] | NDArray[np.float64]
@@ -34,6 +53,7 @@ class Coordinates:
     ridge_smoothness: float
     momentum: float
     balanced: bool = False
+    rows: RowSpectrum | None = None
 
     def longest_row(self, row_bound: float) -> float:
         """A bound on `|B^T a|` for rows of norm at most `row_bound`: nothing is shortened by the map.

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from privopt.ledger.gaussian_dp import part_of
 from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average
-from privopt.planning.coordinates import Coordinates
+from privopt.planning.coordinates import Coordinates, RowSpectrum
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import GroupedLoss
@@ -185,22 +185,36 @@ class WhiteningRule:
         self, released_moment: Array | NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The eigenvalues of a released second moment (d, d), the noise's share taken out, and the eigenvectors."""
+        rows = self.rows(released_moment)
+        return rows.eigenvalues, rows.axes
+
+    def rows(self, released_moment: Array | NDArray[np.float64]) -> RowSpectrum:
+        """`spectrum` with the moment itself, which counts as zero if an entry is not finite."""
         moment = np.asarray(released_moment, np.float64)
-        usable = np.all(np.isfinite(moment))
-        spectrum, axes = np.linalg.eigh(moment if usable else np.zeros_like(moment))
-        return denoised(spectrum, self.gram_noise, self.row_bound**2), axes
+        usable = moment if np.all(np.isfinite(moment)) else np.zeros_like(moment)
+        spectrum, axes = np.linalg.eigh(usable)
+        kept = denoised(spectrum, self.gram_noise, self.row_bound**2)
+        return RowSpectrum(moment=usable, eigenvalues=kept, axes=axes, floor=self.floor)
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""
-        kept, axes = self.spectrum(released_moment)
-        matrix, signal = inverse_root(kept, axes, self.floor)
-        return self._coordinates(matrix, float(np.min(kept) + self.floor) ** -0.5, signal)
+        rows = self.rows(released_moment)
+        matrix, signal = inverse_root(rows.eigenvalues, rows.axes, self.floor)
+        return self._coordinates(matrix, float(np.min(rows.eigenvalues) + self.floor) ** -0.5, signal, rows)
 
     def planned(self) -> Coordinates:
         """The coordinates of no data, with the lengths of the longest typical row: for plans."""
-        return self._coordinates(np.eye(self.width) * self.floor**-0.5, self.floor**-0.5, self.most_signal)
+        matrix, none = np.eye(self.width), np.zeros((self.width, self.width))
+        rows = RowSpectrum(moment=none, eigenvalues=none[0], axes=matrix, floor=self.floor)
+        return self._coordinates(matrix * self.floor**-0.5, self.floor**-0.5, self.most_signal, rows)
 
-    def _coordinates(self, matrix: NDArray[np.float64], stretch: float, signal: float) -> Coordinates:
+    def _coordinates(
+        self,
+        matrix: NDArray[np.float64],
+        stretch: float,
+        signal: float,
+        rows: RowSpectrum | None = None,
+    ) -> Coordinates:
         noiseless = self.unit_noise == 0
         hurry = 1.0 if noiseless else STEP_FACTOR
         return Coordinates(
@@ -211,6 +225,7 @@ class WhiteningRule:
             ridge_smoothness=self.ridge * stretch**2 / hurry,
             momentum=NOISELESS_MOMENTUM if noiseless else MOMENTUM,
             balanced=self.constants.balanced and not noiseless,
+            rows=rows,
         )
 
 
