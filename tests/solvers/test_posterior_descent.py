@@ -178,7 +178,7 @@ def test_a_hopeless_second_moment_gives_finite_results():
     problem, data = logistic(), units()
     solver = Whitening(inner=PosteriorDescent(steps=6)).configure(Instance(problem, data.public, BUDGET))
     result = minimize(problem, data, budget=BUDGET, solver=solver, random_state=0)
-    released = np.asarray(list(result.transcript)[0].released)
+    released = np.asarray(next(iter(result.transcript)).released)
     released.flags.writeable = True
     for hopeless in (np.nan, 0.0, -1e300):
         released.reshape(-1)[:] = hopeless
