@@ -308,6 +308,12 @@ EVERY_CASE = (
         still=None,
         by_user=True,
     ),
+    Case(
+        "whitening, corrected",
+        Whitening(inner=GradientDescent(steps=5, returns="corrected")),
+        _LOGISTIC,
+        still=None,
+    ),
     Case("objective perturbation", ObjectivePerturbation(), _LOGISTIC, still=None),
     Case(
         "objective perturbation, l1, ball",

@@ -31,8 +31,7 @@ from numpy.typing import NDArray
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
 from privopt.planning.whitening import NOISELESS_STEPS
-from privopt.problems.mapped_ridge import MappedRidge
-from privopt.problems.regularisers import Regulariser, Ridge
+from privopt.problems.regularisers import Ridge
 
 STEPS = 60
 MOMENTUM, STEP_FACTOR = 0.6, 1.25
@@ -125,11 +124,6 @@ def mean_prediction(rows: RowSpectrum, constant: int | None) -> NDArray[np.float
 def heat(noise: float, signal: NDArray[np.float64]) -> float:
     """H: the variance that one step of length 4 puts into a prediction, over 0.05 and at most 10."""
     return min(MOST_HEAT, HEAT_FACTOR * noise**2 * float(np.sum(signal)))
-
-
-def strongest(regulariser: Regulariser) -> float:
-    """lam, the largest strength of a ridge that was taken to other coordinates; 0 for no penalty."""
-    return float(jnp.max(regulariser.strengths)) if isinstance(regulariser, MappedRidge) else 0.0
 
 
 class Evidence(NamedTuple):

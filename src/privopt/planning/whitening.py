@@ -65,6 +65,7 @@ class LossConstants:
         balanced: whether gradients are shortened without regard to the target.
         pace: factor of the number of steps.
         returns: which average of the iterates.
+        corrected: whether half of the result is a Newton step from the mean of the points, see `newton_end`.
     """
 
     slope: float
@@ -73,6 +74,7 @@ class LossConstants:
     balanced: bool = False
     pace: float = 1.0
     returns: Average = "settled"
+    corrected: bool = False
 
 
 def coarse(instance: Instance) -> float:

@@ -26,6 +26,7 @@ from privopt.planning.instance import Instance
 from privopt.planning.plan import Finding
 from privopt.planning.posterior_descent import Evidence, Frame
 from privopt.problems.losses import Logistic
+from privopt.problems.mapped_ridge import strongest
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
@@ -122,7 +123,7 @@ class PosteriorDescent(StepwiseSolver):
         noise, public = Gaussian(self.noise_multiplier), curator.public
         frame = planning.frame(
             self.coordinates.rows,
-            ridge=planning.strongest(problem.regulariser),
+            ridge=strongest(problem.regulariser),
             noise=noise.noise_multiplier * public.relation.factor * self.clip / public.n,
             constant=self.constant,
         )

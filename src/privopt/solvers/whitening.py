@@ -115,7 +115,8 @@ class Whitening(Solver):
         if isinstance(inner, GradientDescent) and not inner.is_set("steps"):
             inner = inner.with_(steps=rule.steps() * (2 if coarse else 1))
             if instance.is_private and not inner.is_set("returns"):
-                inner = inner.with_(returns=rule.constants.returns)
+                returns = "corrected" if rule.constants.corrected else rule.constants.returns
+                inner = inner.with_(returns=returns)
         inner = inner.in_coordinates(rule.planned()).filled(planning.inner_instance(instance, self.share))
         return self.with_(inner=inner, rule=rule, coarse=coarse)
 
