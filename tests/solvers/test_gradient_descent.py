@@ -404,8 +404,8 @@ def test_a_step_size_beyond_the_curvature_is_called_too_large():
         )
 
 
-def half_newton(solver, result, public, start):
-    """Half the settled average and half the Newton step, in plain NumPy, from what was released."""
+def with_newton_step(solver, result, public, start):
+    """Part the settled average and part the Newton step, in plain NumPy, from what was released."""
     d, steps = public.d, solver.inner.steps
     first, *others = result.transcript
     with double_precision():
@@ -418,7 +418,7 @@ def half_newton(solver, result, public, start):
     v = u = origin
     points, slopes, iterates = [], [], []
     for gradient in gradients:
-        slope = gradient + 0.1 * matrix @ (matrix @ u)
+        slope = gradient + matrix @ (np.array([0.1, 0.1, 0.1, 0.0]) * (matrix @ u))
         points.append(u)
         slopes.append(slope)
         moved = u - step_size * slope
@@ -436,18 +436,24 @@ def half_newton(solver, result, public, start):
     )
     shown = bend * (rows.axes.T @ (np.mean(points, axis=0) - origin)) - rows.axes.T @ np.mean(slopes, axis=0)
     newton = origin + rows.axes @ (shown / (bend + noise))
-    return matrix @ (0.5 * settled + 0.5 * newton)
+    column = moment[-1] @ matrix / math.sqrt(moment[-1, -1])  # of ones
+    share = 2.0 / (2.0 + 2.0 * math.cosh(column @ np.mean(points, axis=0)))
+    return matrix @ ((1.0 - share) * settled + share * newton)
 
 
-def test_corrected_is_half_an_average_and_half_a_newton_step_from_the_mean_of_the_points():
+def test_corrected_is_part_an_average_and_part_a_newton_step_from_the_mean_of_the_points():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(2_000, 4)) * 0.3
-    units = Units.from_arrays(features, np.sign(features @ [1.0, -2.0, 0.5, 0.1]), row_bound=1.0)
-    problem, budget, start = Problem(losses.logistic, Ridge(0.1)), Budget(1.0, 1e-6), np.linspace(-1, 1, 4)
+    features[:, -1] = 0.8
+    units = Units.from_arrays(features, np.sign(features @ [1.0, -2.0, 0.5, 0.6]), row_bound=1.0)
+    problem = Problem(losses.logistic, Ridge(0.1, weights=(1.0, 1.0, 1.0, 0.0)))
+    budget, start = Budget(1.0, 1e-6), np.linspace(-1, 1, 4)
     solver = Whitening(inner=GradientDescent(returns="corrected", steps=12))
     solver = solver.configure(Instance(problem, units.public, budget))
     result = minimize(problem, units, budget=budget, solver=solver, start=start, random_state=0)
-    np.testing.assert_allclose(result.params, half_newton(solver, result, units.public, start), atol=1e-8)
+    np.testing.assert_allclose(
+        result.params, with_newton_step(solver, result, units.public, start), atol=1e-8
+    )
     assert result.transcript.releases == 13
     none = Whitening(inner=GradientDescent(returns="corrected", steps=0))
     still = minimize(problem, units, budget=budget, solver=none, start=start, random_state=0)

@@ -14,7 +14,8 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning.instance import Instance
-from privopt.planning.posterior_descent import LEAST_GAIN, evidence, only_free_column, ridge_of
+from privopt.planning.posterior_descent import LEAST_GAIN, evidence, ridge_of
+from privopt.planning.whitening import only_free_column
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem

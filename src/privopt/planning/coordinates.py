@@ -12,6 +12,8 @@ from privopt.problems.mapped_ridge import MappedRidge
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 
+LEAST_CONSTANT = 1e-3  # of the second moment of a column of ones, which noise may make negative
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RowSpectrum:
@@ -22,12 +24,25 @@ class RowSpectrum:
         eigenvalues: h >= 0, (d,), estimates with the noise's share taken out.
         axes: U, (d, d), the eigenvectors in its columns: the map of the rows is `U diag(h + f)^-1/2 U^T`.
         floor: f > 0, in units of the eigenvalues.
+        constant: the number of the column of ones; None where there is none, or it is not known.
     """
 
     moment: NDArray[np.float64]
     eigenvalues: NDArray[np.float64]
     axes: NDArray[np.float64]
     floor: float
+    constant: int | None = None
+
+    def mean_prediction(self, constant: int | None) -> NDArray[np.float64]:
+        """x with `x . U^T v` about the mean prediction at v, (d,), by the moment's row of a column of ones.
+
+        It is `(M w)_c / sqrt(M_cc)`: where rows are divided by their lengths the column is not constant, and this is
+        the mean prediction weighted by it. Zeros for None.
+        """
+        if constant is None:
+            return np.zeros(len(self.eigenvalues))
+        length = math.sqrt(max(float(self.moment[constant, constant]), LEAST_CONSTANT))
+        return self.axes.T @ self.moment[constant] / length / np.sqrt(self.eigenvalues + self.floor)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -3,11 +3,14 @@
 The gradients of T steps were released with independent noise, so their plain mean has the noise s of one gradient that
 had the whole budget, whatever T is; an average of the last iterates has forgotten most of them. For a nearly quadratic
 loss of known curvature A the mean gradient at the mean point shows the optimum, through noise s / A. A descent of few
-steps is early, a Newton step is noisy: half of each was better than either. Utility only.
+steps is early, a Newton step is noisy: half of each was better than either. Where one class is rare the logistic loss
+is flatter than at 0, and the share of the Newton step falls with its curvature. Utility only.
 
 Source:
     Ours.
 """
+
+import math
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -16,7 +19,16 @@ from numpy.typing import NDArray
 from privopt.planning.coordinates import RowSpectrum
 
 LEAST_SIGNAL = 0.05  # of h / (h + f)
-SHARE = 0.5  # of the Newton step in the result
+SHARE = 0.5  # of the Newton step in the result, where the loss is as curved as it can be
+LARGEST_PREDICTION = 50.0
+
+
+def newton_share(rows: RowSpectrum, point: Float[Array, " d"] | NDArray[np.float64], *, fades: bool) -> float:
+    """`2 sigma'(m)`, m the mean prediction at the point by the column of ones; 1/2 if the curvature does not fade."""
+    if not fades:
+        return SHARE
+    mean = float(rows.mean_prediction(rows.constant) @ (rows.axes.T @ np.asarray(point)))
+    return SHARE / math.cosh(0.5 * min(abs(mean), LARGEST_PREDICTION)) ** 2
 
 
 def newton_end(

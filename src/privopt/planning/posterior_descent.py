@@ -29,9 +29,7 @@ from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from privopt.planning.coordinates import RowSpectrum
-from privopt.planning.instance import Instance
 from privopt.planning.whitening import NOISELESS_STEPS
-from privopt.problems.regularisers import Ridge
 
 STEPS = 60
 MOMENTUM, STEP_FACTOR = 0.6, 1.25
@@ -42,21 +40,12 @@ LEAST_GAIN, RIDGE_NOISES, LARGEST_RIDGE = 0.001, 3.0, 2.5
 MOST_HEAT, HEAT_FACTOR = 10.0, 16.0 / 0.05
 COOLING_STEPS, COOLING_POWER = 4.0, 0.67
 LEAST_CURVATURE = 0.08
-LEAST_CONSTANT = 1e-3  # of the second moment of the constant column
 LARGEST_PREDICTION = 50.0
-
-
-def only_free_column(instance: Instance) -> int | None:
-    """The column that alone has no ridge: estimators leave the constant column free. None if there is no such one."""
-    regulariser = instance.problem.regulariser
-    weights = regulariser.weights if isinstance(regulariser, Ridge) else None
-    free = [column for column, weight in enumerate(weights or ()) if weight == 0]
-    return free[0] if len(free) == 1 else None
 
 
 DEFAULTS = {
     "steps": lambda solver, instance: STEPS if instance.is_private else NOISELESS_STEPS,
-    "constant": lambda solver, instance: only_free_column(instance),
+    "constant": lambda solver, instance: solver.coordinates.rows.constant,
 }
 
 
@@ -101,24 +90,12 @@ def frame(rows: RowSpectrum, *, ridge: float, noise: float, constant: int | None
         signal,
         signal / 4.0 + ridge / scale,
         np.stack([relative**exponent for exponent in EXPONENTS]),
-        mean_prediction(rows, constant),
+        rows.mean_prediction(constant),
         ridge / np.min(scale),
         noise,
         heat(noise, signal),
     )
     return Frame(*(jnp.asarray(value, jnp.float64) for value in values))
-
-
-def mean_prediction(rows: RowSpectrum, constant: int | None) -> NDArray[np.float64]:
-    """x with `x . v` about the mean prediction at v, (d,), by the row of the moment that belongs to the constant.
-
-    It is `(M w)_c / sqrt(M_cc)`: where rows are divided by their lengths the column is not constant, and this is the
-    mean prediction weighted by it.
-    """
-    if constant is None:
-        return np.zeros(len(rows.eigenvalues))
-    length = math.sqrt(max(float(rows.moment[constant, constant]), LEAST_CONSTANT))
-    return rows.axes.T @ rows.moment[constant] / length / np.sqrt(rows.eigenvalues + rows.floor)
 
 
 def heat(noise: float, signal: NDArray[np.float64]) -> float:

@@ -41,6 +41,7 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Huber, Logistic, SmoothedHinge, Softmax, Squared
+from privopt.problems.regularisers import Ridge
 
 SHARE = 0.1  # of mu^2 for the second moment
 STEPS_POWER = 0.48
@@ -121,6 +122,7 @@ class WhiteningRule:
         row_bound: R.
         ridge: largest strength of the ridge.
         width: d.
+        constant: the number of the column of ones, see `only_free_column`.
     """
 
     constants: LossConstants
@@ -131,6 +133,7 @@ class WhiteningRule:
     row_bound: float
     ridge: float
     width: int
+    constant: int | None = None
 
     @classmethod
     def of(cls, instance: Instance, share: float) -> "WhiteningRule":
@@ -151,6 +154,7 @@ class WhiteningRule:
             row_bound=public.row_bound,
             ridge=instance.penalty_smoothness,
             width=public.d,
+            constant=only_free_column(instance),
         )
 
     @property
@@ -196,7 +200,9 @@ class WhiteningRule:
         usable = moment if np.all(np.isfinite(moment)) else np.zeros_like(moment)
         spectrum, axes = np.linalg.eigh(usable)
         kept = denoised(spectrum, self.gram_noise, self.row_bound**2)
-        return RowSpectrum(moment=usable, eigenvalues=kept, axes=axes, floor=self.floor)
+        return RowSpectrum(
+            moment=usable, eigenvalues=kept, axes=axes, floor=self.floor, constant=self.constant
+        )
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""
@@ -207,7 +213,9 @@ class WhiteningRule:
     def planned(self) -> Coordinates:
         """The coordinates of no data, with the lengths of the longest typical row: for plans."""
         matrix, none = np.eye(self.width), np.zeros((self.width, self.width))
-        rows = RowSpectrum(moment=none, eigenvalues=none[0], axes=matrix, floor=self.floor)
+        rows = RowSpectrum(
+            moment=none, eigenvalues=none[0], axes=matrix, floor=self.floor, constant=self.constant
+        )
         return self._coordinates(matrix * self.floor**-0.5, self.floor**-0.5, self.most_signal, rows)
 
     def _coordinates(
@@ -229,6 +237,14 @@ class WhiteningRule:
             balanced=self.constants.balanced and not noiseless,
             rows=rows,
         )
+
+
+def only_free_column(instance: Instance) -> int | None:
+    """The column that alone has no ridge: estimators leave the constant column free. None if there is no such one."""
+    regulariser = instance.problem.regulariser
+    weights = regulariser.weights if isinstance(regulariser, Ridge) else None
+    free = [column for column, weight in enumerate(weights or ()) if weight == 0]
+    return free[0] if len(free) == 1 else None
 
 
 def forecast(solver: Any, instance: Instance) -> Forecast:

@@ -25,8 +25,8 @@ from privopt.planning.descent_defaults import default_clip
 from privopt.planning.descent_theory import Shares, budget_shares
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
-from privopt.planning.newton_end import SHARE, newton_end
-from privopt.problems.losses import GLMLoss
+from privopt.planning.newton_end import newton_end, newton_share
+from privopt.problems.losses import GLMLoss, Logistic
 from privopt.problems.mapped_ridge import strongest
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -62,8 +62,8 @@ class GradientDescent(StepwiseSolver):
         returns: which point: "tail" (mean of the last half), "weighted" (weights (t + 1)^2, the default), "settled" or
             "late" (see `mixing_ratios`; all divided by the noise variance where it differs), "last" (the default with
             the noise off), "random" (a uniformly random iterate), "flattest" (the middle of the ten iterates over
-            which the mean of the released gradients is smallest) or, inside `Whitening`, "corrected" (half of "settled"
-            and half of a Newton step from the mean of all points, see `newton_end`).
+            which the mean of the released gradients is smallest) or, inside `Whitening`, "corrected" ("settled",
+            half of the way or less to a Newton step from the mean of all points, see `newton_end`).
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
@@ -230,22 +230,24 @@ class GradientDescent(StepwiseSolver):
         public: Public,
         problem: Problem,
     ) -> Array:
-        """Half of the average, half of a Newton step; the average alone after no step or one that was not finite."""
+        """Part of the average, part of a Newton step; the average alone after no step or one that was not finite."""
         if not points or not bool(state.finite):
             return state.average
         assert self.rows is not None
         assert isinstance(problem.loss, GLMLoss)
         multiplier = math.sqrt(sum(noise.noise_multiplier**2 for noise in self.mechanisms())) / self.steps
+        point = jnp.mean(jnp.stack(points), axis=0)
         end = newton_end(
             self.rows,
-            jnp.mean(jnp.stack(points), axis=0),
+            point,
             jnp.mean(jnp.stack(slopes), axis=0),
             start=start,
             curvature=problem.loss.curvature,
             ridge=strongest(problem.regulariser),
             noise=multiplier * public.relation.factor * self.clip / public.n if multiplier else 0.0,
         )
-        return (1.0 - SHARE) * state.average + SHARE * jnp.asarray(end)
+        share = newton_share(self.rows, point, fades=isinstance(problem.loss, Logistic))
+        return (1.0 - share) * state.average + share * jnp.asarray(end)
 
     def _noise_factors(self) -> NDArray[np.float64]:
         """What each step's noise multiplier is over `noise_multiplier`."""
