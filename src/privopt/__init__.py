@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
     from privopt.solvers.phased_group_sgd import PhasedGroupSGD
     from privopt.solvers.phased_sgd import PhasedSGD
+    from privopt.solvers.posterior_descent import PosteriorDescent
     from privopt.solvers.randomized_smoothing import RandomizedSmoothing
     from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
     from privopt.solvers.single_pass_o2nc import SinglePassO2NC
@@ -126,6 +127,7 @@ __all__ = [
     "PhasedGroupSGD",
     "PhasedSGD",
     "PoissonRegressor",
+    "PosteriorDescent",
     "PrivacyReport",
     "PrivateClip",
     "PrivateSearchCV",
@@ -230,6 +232,7 @@ _HOME = {
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",
     "PhasedGroupSGD": "privopt.solvers.phased_group_sgd",
     "PhasedSGD": "privopt.solvers.phased_sgd",
+    "PosteriorDescent": "privopt.solvers.posterior_descent",
     "PrivateClip": "privopt.solvers.clip_choice",
     "RandomizedSmoothing": "privopt.solvers.randomized_smoothing",
     "SinglePassO2NC": "privopt.solvers.single_pass_o2nc",

@@ -42,6 +42,7 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.posterior_descent import PosteriorDescent
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.single_pass_o2nc import SinglePassO2NC
@@ -300,6 +301,25 @@ EVERY_CASE = (
     ),
     Case("whitening, squared loss", Whitening(), Problem(losses.squared), still=None),
     Case("whitening, ramp", Whitening(inner=GradientDescent(steps=5)), Problem(losses.ramp()), still=None),
+    Case(
+        "posterior descent, whitened",
+        Whitening(inner=PosteriorDescent(steps=6, constant=4)),
+        _LOGISTIC,
+        still=None,
+    ),
+    Case(
+        "posterior descent, whitened, users",
+        Whitening(inner=PosteriorDescent(steps=4)),
+        Problem(losses.logistic),
+        still=None,
+        by_user=True,
+    ),
+    Case(
+        "whitening, corrected",
+        Whitening(inner=GradientDescent(steps=5, returns="corrected")),
+        _LOGISTIC,
+        still=None,
+    ),
     Case("objective perturbation", ObjectivePerturbation(), _LOGISTIC, still=None),
     Case(
         "objective perturbation, l1, ball",

@@ -25,14 +25,17 @@ from privopt.planning.coordinates import Coordinates
 from privopt.planning.descent_theory import SmoothObjective, budget_shares
 from privopt.planning.gradient_descent import objective_facts
 from privopt.planning.instance import Instance
+from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import L1, ElasticNet, NoRegulariser, Ridge
 from privopt.public import Public, Relation
+from privopt.queries.second_moment import unpack
 from privopt.result import Status
-from privopt.solve import minimize
+from privopt.solve import minimize, plan
 from privopt.solvers.flattest import WINDOW, flattest
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.whitening import Whitening
 
 CLOSE = {"rtol": 0, "atol": 2e-9}
 
@@ -398,4 +401,70 @@ def test_a_step_size_beyond_the_curvature_is_called_too_large():
         assert not any(
             "step_size" in notice
             for notice in solver.forecast(Instance(Problem(loss, Ridge(0.1)), public, budget)).notices
+        )
+
+
+def with_newton_step(solver, result, public, start):
+    """Part the settled average and part the Newton step, in plain NumPy, from what was released."""
+    d, steps = public.d, solver.inner.steps
+    first, *others = result.transcript
+    with double_precision():
+        moment = np.asarray(unpack(np.asarray(first.released).reshape(-1), d))
+    gradients = np.concatenate([np.asarray(one.released).reshape(-1, d) for one in others])
+    coordinates = solver.rule.coordinates(moment)
+    rows, matrix = coordinates.rows, coordinates.matrix
+    origin = np.linalg.solve(matrix, start)
+    step_size = 1.0 / (coordinates.smoothness + coordinates.ridge_smoothness)
+    v = u = origin
+    points, slopes, iterates = [], [], []
+    for gradient in gradients:
+        slope = gradient + matrix @ (np.array([0.1, 0.1, 0.1, 0.0]) * (matrix @ u))
+        points.append(u)
+        slopes.append(slope)
+        moved = u - step_size * slope
+        u, v = moved + coordinates.momentum * (moved - v), moved
+        iterates.append(v)
+    settled = np.average(iterates, axis=0, weights=np.minimum(np.arange(steps) + 1.0, 8.0) ** 3)
+    scale = rows.eigenvalues + rows.floor
+    bend = np.maximum(rows.eigenvalues / scale, 0.05) / 4.0 + 0.1 / scale
+    noise = (
+        solver.inner.noise_multiplier
+        * public.relation.factor
+        * coordinates.clip
+        / public.n
+        / math.sqrt(steps)
+    )
+    shown = bend * (rows.axes.T @ (np.mean(points, axis=0) - origin)) - rows.axes.T @ np.mean(slopes, axis=0)
+    newton = origin + rows.axes @ (shown / (bend + noise))
+    column = moment[-1] @ matrix / math.sqrt(moment[-1, -1])  # of ones
+    share = 2.0 / (2.0 + 2.0 * math.cosh(column @ np.mean(points, axis=0)))
+    return matrix @ ((1.0 - share) * settled + share * newton)
+
+
+def test_corrected_is_part_an_average_and_part_a_newton_step_from_the_mean_of_the_points():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(2_000, 4)) * 0.3
+    features[:, -1] = 0.8
+    units = Units.from_arrays(features, np.sign(features @ [1.0, -2.0, 0.5, 0.6]), row_bound=1.0)
+    problem = Problem(losses.logistic, Ridge(0.1, weights=(1.0, 1.0, 1.0, 0.0)))
+    budget, start = Budget(1.0, 1e-6), np.linspace(-1, 1, 4)
+    solver = Whitening(inner=GradientDescent(returns="corrected", steps=12))
+    solver = solver.configure(Instance(problem, units.public, budget))
+    result = minimize(problem, units, budget=budget, solver=solver, start=start, random_state=0)
+    np.testing.assert_allclose(
+        result.params, with_newton_step(solver, result, units.public, start), atol=1e-8
+    )
+    assert result.transcript.releases == 13
+    none = Whitening(inner=GradientDescent(returns="corrected", steps=0))
+    still = minimize(problem, units, budget=budget, solver=none, start=start, random_state=0)
+    np.testing.assert_allclose(still.params, start, atol=1e-9)
+
+
+def test_corrected_asks_for_whitening_and_for_one_prediction():
+    sizes = {"n": 1_000, "d": 4, "epsilon": 1.0, "delta": 1e-6}
+    with pytest.raises(ValueError, match=r"second moment that whitening releases"):
+        plan(Problem(losses.logistic), solver=GradientDescent(returns="corrected"), **sizes)
+    with pytest.raises(ValueError, match="softmax loss has no known curvature of one prediction"):
+        plan(
+            Problem(losses.softmax(3)), solver=Whitening(inner=GradientDescent(returns="corrected")), **sizes
         )

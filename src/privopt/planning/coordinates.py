@@ -13,6 +13,38 @@ from privopt.problems.mapped_ridge import MappedRidge
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Regulariser, Ridge
 
+LEAST_CONSTANT = 1e-3  # of the second moment of a column of ones, which noise may make negative
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RowSpectrum:
+    """What is known of the second moment of the rows, from which coordinates were made; public or released.
+
+    Attributes:
+        moment: M, (d, d), finite.
+        eigenvalues: h >= 0, (d,), estimates with the noise's share taken out.
+        axes: U, (d, d), the eigenvectors in its columns: the map of the rows is `U diag(h + f)^-1/2 U^T`.
+        floor: f > 0, in units of the eigenvalues.
+        constant: the number of the column of ones; None where there is none, or it is not known.
+    """
+
+    moment: NDArray[np.float64]
+    eigenvalues: NDArray[np.float64]
+    axes: NDArray[np.float64]
+    floor: float
+    constant: int | None = None
+
+    def mean_prediction(self, constant: int | None) -> NDArray[np.float64]:
+        """x with `x . U^T v` about the mean prediction at v, (d,), by the moment's row of a column of ones.
+
+        It is `(M w)_c / sqrt(M_cc)`: where rows are divided by their lengths the column is not constant, and this is
+        the mean prediction weighted by it. Zeros for None.
+        """
+        if constant is None:
+            return np.zeros(len(self.eigenvalues))
+        length = math.sqrt(max(float(self.moment[constant, constant]), LEAST_CONSTANT))
+        return self.axes.T @ self.moment[constant] / length / np.sqrt(self.eigenvalues + self.floor)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Coordinates:
@@ -28,6 +60,8 @@ class Coordinates:
         balanced: whether gradients are shortened without regard to the target.
         pull: strength of a ridge in v around the anchor, beside the penalty that was asked for; 0 for none.
         anchor: in w, (d,); None for no such ridge. For problems with a ridge only.
+        rows: the spectrum that `matrix` follows from, for solvers that look at directions one by one; None if the
+            coordinates were made from something else.
     """
 
     matrix: Float[Array, "d d"] | NDArray[np.float64]
@@ -39,6 +73,7 @@ class Coordinates:
     balanced: bool = False
     pull: float = 0.0
     anchor: Float[Array, " d"] | None = None
+    rows: RowSpectrum | None = None
 
     def longest_row(self, row_bound: float) -> float:
         """A bound on `|B^T a|` for rows of norm at most `row_bound`: nothing is shortened by the map.

@@ -35,11 +35,10 @@ from numpy.typing import NDArray
 
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.instance import Instance
-from privopt.planning.whitening import LossConstants, WhiteningRule
+from privopt.planning.whitening import LossConstants, WhiteningRule, only_free_column
 from privopt.problems.losses import Poisson
 from privopt.problems.magnitudes import interval_ends
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import Ridge
 
 LEVEL_REACH, LEAST_LEVEL_SHARE, MOST_LEVEL_SHARE = 100.0, 0.05, 0.5
 SIGNIFICANT = 2.0  # standard deviations of an entry
@@ -59,11 +58,7 @@ class Level(NamedTuple):
 
 def constant_column(problem: Problem) -> int | None:
     """The column of ones of a model of counts: the only one whose coefficient is not penalised; None if unclear."""
-    penalty = problem.regulariser
-    if not (isinstance(problem.loss, Poisson) and isinstance(penalty, Ridge) and penalty.weights):
-        return None
-    free = [j for j, weight in enumerate(penalty.weights) if weight == 0.0]
-    return free[0] if len(free) == 1 else None
+    return only_free_column(problem) if isinstance(problem.loss, Poisson) else None
 
 
 def level_share(instance: Instance) -> float:

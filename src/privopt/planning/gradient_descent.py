@@ -66,6 +66,7 @@ def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
         "momentum": coordinates.momentum,
         "balanced": coordinates.balanced,
         "smoothness": smoothness,
+        "rows": coordinates.rows,
     }
 
 

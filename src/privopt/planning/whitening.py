@@ -39,10 +39,12 @@ from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import part_of
 from privopt.planning import descent_defaults
 from privopt.planning.averaging import Average
-from privopt.planning.coordinates import Coordinates
+from privopt.planning.coordinates import Coordinates, RowSpectrum
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import GroupedLoss
 from privopt.problems.losses import Huber, Logistic, Quantile, SmoothedHinge, Softmax, Squared
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
 
 SHARE = 0.1  # of mu^2 for the second moment
 STEPS_POWER, CLIP_POWER = 0.48, 0.7
@@ -69,6 +71,7 @@ class LossConstants:
         balanced: whether gradients are shortened without regard to the target.
         pace: factor of the number of steps.
         returns: which average of the iterates.
+        corrected: whether half of the result is a Newton step from the mean of the points, see `newton_end`.
     """
 
     slope: float
@@ -79,6 +82,7 @@ class LossConstants:
     balanced: bool = False
     pace: float = 1.0
     returns: Average = "settled"
+    corrected: bool = False
 
 
 def coarse(instance: Instance) -> float:
@@ -137,6 +141,7 @@ class WhiteningRule:
         ridge: largest strength of the ridge.
         width: d.
         budget: of everything, the second moment's share included.
+        constant: the number of the column of ones, see `only_free_column`.
     """
 
     constants: LossConstants
@@ -148,6 +153,7 @@ class WhiteningRule:
     ridge: float
     width: int
     budget: Budget
+    constant: int | None = None
 
     @classmethod
     def of(
@@ -180,6 +186,7 @@ class WhiteningRule:
             ridge=instance.penalty_smoothness,
             width=public.d,
             budget=instance.budget,
+            constant=only_free_column(instance.problem),
         )
 
     @property
@@ -224,22 +231,40 @@ class WhiteningRule:
         self, released_moment: Array | NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The eigenvalues of a released second moment (d, d), the noise's share taken out, and the eigenvectors."""
+        rows = self.rows(released_moment)
+        return rows.eigenvalues, rows.axes
+
+    def rows(self, released_moment: Array | NDArray[np.float64]) -> RowSpectrum:
+        """`spectrum` with the moment itself, which counts as zero if an entry is not finite."""
         moment = np.asarray(released_moment, np.float64)
-        usable = np.all(np.isfinite(moment))
-        spectrum, axes = np.linalg.eigh(moment if usable else np.zeros_like(moment))
-        return denoised(spectrum, self.gram_noise, self.row_bound**2), axes
+        usable = moment if np.all(np.isfinite(moment)) else np.zeros_like(moment)
+        spectrum, axes = np.linalg.eigh(usable)
+        kept = denoised(spectrum, self.gram_noise, self.row_bound**2)
+        return RowSpectrum(
+            moment=usable, eigenvalues=kept, axes=axes, floor=self.floor, constant=self.constant
+        )
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""
-        kept, axes = self.spectrum(released_moment)
-        matrix, signal = inverse_root(kept, axes, self.floor)
-        return self._coordinates(matrix, float(np.min(kept) + self.floor) ** -0.5, signal)
+        rows = self.rows(released_moment)
+        matrix, signal = inverse_root(rows.eigenvalues, rows.axes, self.floor)
+        return self._coordinates(matrix, float(np.min(rows.eigenvalues) + self.floor) ** -0.5, signal, rows)
 
     def planned(self) -> Coordinates:
         """The coordinates of no data, with the lengths of the longest typical row: for plans."""
-        return self._coordinates(np.eye(self.width) * self.floor**-0.5, self.floor**-0.5, self.most_signal)
+        matrix, none = np.eye(self.width), np.zeros((self.width, self.width))
+        rows = RowSpectrum(
+            moment=none, eigenvalues=none[0], axes=matrix, floor=self.floor, constant=self.constant
+        )
+        return self._coordinates(matrix * self.floor**-0.5, self.floor**-0.5, self.most_signal, rows)
 
-    def _coordinates(self, matrix: NDArray[np.float64], stretch: float, signal: float) -> Coordinates:
+    def _coordinates(
+        self,
+        matrix: NDArray[np.float64],
+        stretch: float,
+        signal: float,
+        rows: RowSpectrum | None = None,
+    ) -> Coordinates:
         noiseless = self.unit_noise == 0
         hurry = 1.0 if noiseless else STEP_FACTOR
         return Coordinates(
@@ -250,7 +275,16 @@ class WhiteningRule:
             ridge_smoothness=self.ridge * stretch**2 / hurry,
             momentum=NOISELESS_MOMENTUM if noiseless else MOMENTUM,
             balanced=self.constants.balanced and not noiseless,
+            rows=rows,
         )
+
+
+def only_free_column(problem: Problem) -> int | None:
+    """The column that alone has no ridge: estimators leave the constant column free. None if there is no such one."""
+    regulariser = problem.regulariser
+    weights = regulariser.weights if isinstance(regulariser, Ridge) else None
+    free = [column for column, weight in enumerate(weights or ()) if weight == 0]
+    return free[0] if len(free) == 1 else None
 
 
 def inner_instance(instance: Instance, share: float, beside: float = 0.0) -> Instance:

@@ -58,3 +58,8 @@ class MappedRidge(Regulariser, is_static=False):
 
     def _form(self) -> Float[Array, "d d"]:
         return self.matrix.T @ (self.strengths[:, None] * self.matrix)
+
+
+def strongest(regulariser: Regulariser) -> float:
+    """The largest strength on a coordinate of w of a ridge in other coordinates; 0 for no penalty."""
+    return float(jnp.max(regulariser.strengths)) if isinstance(regulariser, MappedRidge) else 0.0

@@ -5,7 +5,7 @@ Source: Wang, Ye, Xu 2017, Algorithm 4; Bassily, Smith, Thakurta 2014 for the pr
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -20,13 +20,15 @@ from privopt.ledger.events import Event, Sequence
 from privopt.mechanisms.additive import Gaussian
 from privopt.planning import gradient_descent as planning
 from privopt.planning.averaging import Average, mixing_ratios
-from privopt.planning.coordinates import Coordinates
+from privopt.planning.coordinates import Coordinates, RowSpectrum
 from privopt.planning.descent_defaults import default_clip
 from privopt.planning.descent_theory import Shares, budget_shares
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.learnt import Evidence
-from privopt.problems.losses import GLMLoss
+from privopt.planning.newton_end import newton_end, newton_share
+from privopt.problems.losses import GLMLoss, Logistic
+from privopt.problems.mapped_ridge import strongest
 from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.queries.gradient import ClippedGradient
@@ -61,14 +63,16 @@ class GradientDescent(StepwiseSolver):
         balanced: whether records' gradients are shortened without regard to their targets, see `ClippedGradient`.
         returns: which point: "tail" (mean of the last half), "weighted" (weights (t + 1)^2, the default), "settled" or
             "late" (see `mixing_ratios`; all divided by the noise variance where it differs), "last" (the default with
-            the noise off), "random" (a uniformly random iterate) or "flattest" (the middle of the ten iterates over
-            which the mean of the released gradients is smallest).
+            the noise off), "random" (a uniformly random iterate), "flattest" (the middle of the ten iterates over
+            which the mean of the released gradients is smallest) or, inside `Whitening`, "corrected" ("settled",
+            half of the way or less to a Newton step from the mean of all points, see `newton_end`).
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
         smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound: it
             sets the default step size, and with it the number of steps, and decides whether a step is called too large.
         chosen: the t in 0..T-1 of the iterate x_t that "random" returns; drawn before data is read.
+        rows: the released second moment that its coordinates follow from, set by `Whitening`.
     Guarantee:
         T Gaussian releases, of sensitivity factor * C / n or what the loss allows at the point if that is less (see
         `ClippedGradient`), with fixed multipliers: exactly (epsilon, delta)-DP by Gaussian-DP composition, under the
@@ -88,11 +92,12 @@ class GradientDescent(StepwiseSolver):
     clip: float = derived(above=0)
     momentum: float = derived(at_least=0, below=1)
     balanced: bool = False
-    returns: Average | Literal["random", "flattest"] | None = optional()
+    returns: Average | Literal["random", "flattest", "corrected"] | None = optional()
     shares: Shares = choice("equal")
     contraction: float | None = optional(above=0, at_most=1)
     smoothness: float | None = optional(above=0)
     chosen: int | None = optional(at_least=0)
+    rows: RowSpectrum | None = field(default=None, repr=False)
 
     @classmethod
     def for_pl(
@@ -160,12 +165,29 @@ class GradientDescent(StepwiseSolver):
         return self.with_(**planning.in_coordinates(coordinates))
 
     def applicable(self, problem: Problem, public: Public) -> str | None:
-        """Balanced gradients need a loss that says how steep it can be."""
+        """Balanced gradients need a loss that says how steep it can be, a Newton step one that says how curved."""
         del public
         loss = problem.loss
+        if self.returns == "corrected" and not (
+            isinstance(loss, GLMLoss) and loss.outputs == 1 and math.isfinite(loss.curvature)
+        ):
+            return f'the {loss.name} loss has no known curvature of one prediction: use returns="settled"'
         if self.balanced and not (isinstance(loss, GLMLoss) and loss.balances):
             return f"the {loss.name} loss has no balanced clip: use balanced=False"
         return None
+
+    def filled(self, instance: Instance) -> Self:
+        """The open fields from public numbers.
+
+        Raises:
+            ValueError: it cannot solve the problem, or a Newton step is wanted without a second moment.
+        """
+        if self.returns == "corrected" and self.rows is None:
+            raise ValueError(
+                'returns="corrected" needs the second moment that whitening releases: use '
+                'Whitening(inner=GradientDescent(returns="corrected")).'
+            )
+        return super().filled(instance)
 
     def event(self, public: Public) -> Event:
         """T Gaussian releases."""
@@ -188,19 +210,50 @@ class GradientDescent(StepwiseSolver):
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
             gradient = curator.release(query, noise)
-            if self.returns == "flattest":
+            if self.returns in ("flattest", "corrected"):
                 points.append(state.at)
                 slopes.append(gradient + problem.regulariser.gradient(state.at))
             variance = (1.0 - ratio) ** 2 * variance + (ratio * _deviation(noise, query, curator.public)) ** 2
             state = step(state, gradient, ratio=float(ratio))
+        evidence = Evidence(state.point, state.gradient, math.sqrt(variance))
+        if self.returns == "corrected":
+            settled = self._corrected(state, points, slopes, start, curator.public, problem)
+            return Outcome(settled, ending(state.finite), evidence=evidence)
         if points:
             return Outcome(problem.constraint.project(flattest(points, slopes)), ending(state.finite))
-        evidence = Evidence(state.point, state.gradient, math.sqrt(variance))
         averaged = self.steps and self.returns not in ("last", "random", "flattest")
         if averaged and not problem.regulariser.is_smooth:
             # An average of sparse iterates is not sparse: one more proximal step from it, on released gradients.
             state = step(state._replace(at=state.average), state.gradient, ratio=1.0, momentum=0.0)
         return Outcome(state.average, ending(state.finite), evidence=evidence)
+
+    def _corrected(
+        self,
+        state: DescentState,
+        points: list[Array],
+        slopes: list[Array],
+        start: Array,
+        public: Public,
+        problem: Problem,
+    ) -> Array:
+        """Part of the average, part of a Newton step; the average alone after no step or one that was not finite."""
+        if not points or not bool(state.finite):
+            return state.average
+        assert self.rows is not None
+        assert isinstance(problem.loss, GLMLoss)
+        multiplier = math.sqrt(sum(noise.noise_multiplier**2 for noise in self.mechanisms())) / self.steps
+        point = jnp.mean(jnp.stack(points), axis=0)
+        end = newton_end(
+            self.rows,
+            point,
+            jnp.mean(jnp.stack(slopes), axis=0),
+            start=start,
+            curvature=problem.loss.curvature,
+            ridge=strongest(problem.regulariser),
+            noise=multiplier * public.relation.factor * self.clip / public.n if multiplier else 0.0,
+        )
+        share = newton_share(self.rows, point, fades=isinstance(problem.loss, Logistic))
+        return (1.0 - share) * state.average + share * jnp.asarray(end)
 
     def _noise_factors(self) -> NDArray[np.float64]:
         """What each step's noise multiplier is over `noise_multiplier`."""
@@ -215,7 +268,8 @@ class GradientDescent(StepwiseSolver):
         if self.returns == "flattest":
             return np.ones(self.steps)
         precision = None if self.shares == "equal" else 1.0 / self._noise_factors() ** 2
-        return mixing_ratios(self.returns or "weighted", self.steps, precision)
+        average = "settled" if self.returns == "corrected" else self.returns or "weighted"
+        return mixing_ratios(average, self.steps, precision)
 
 
 def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float:

@@ -37,6 +37,7 @@ from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.phased_accelerated_erm import PhasedAcceleratedERM
 from privopt.solvers.phased_group_sgd import PhasedGroupSGD
 from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.posterior_descent import PosteriorDescent
 from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 from privopt.solvers.single_pass_o2nc import SinglePassO2NC
@@ -56,6 +57,7 @@ from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
 
 SOLVERS: dict[str, Callable[[], Solver]] = {
     "whitening": Whitening,
+    "posterior-descent": partial(Whitening, inner=PosteriorDescent()),
     "gradient-descent": GradientDescent,
     "stochastic-gradient-descent": StochasticGradientDescent,
     "user-whitening": partial(Whitening, inner=UserGradientDescent(), share=USER_SHARE),

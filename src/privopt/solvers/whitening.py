@@ -140,7 +140,8 @@ class Whitening(Solver):
         if isinstance(inner, GradientDescent) and not inner.is_set("steps"):
             inner = inner.with_(steps=public_rule.steps() * (2 if coarse else 1))
             if instance.is_private and not inner.is_set("returns"):
-                inner = inner.with_(returns=public_rule.constants.returns)
+                constants = public_rule.constants
+                inner = inner.with_(returns="corrected" if constants.corrected else constants.returns)
         inner = inner.in_coordinates(public_rule.planned()).filled(rest)
         return self.with_(inner=inner, rule=rule, coarse=coarse, level_share=level_share)
 
