@@ -236,8 +236,8 @@ class GradientDescent(StepwiseSolver):
         public: Public,
         problem: Problem,
     ) -> Array:
-        """Part of the average, part of a Newton step; the average alone after no step or one that was not finite."""
-        if not points or not bool(state.finite):
+        """Part of the average, part of a Newton step; the average alone without steps, noise or finite numbers."""
+        if not points or self.noise_multiplier == 0 or not bool(state.finite):
             return state.average
         assert self.rows is not None
         assert isinstance(problem.loss, GLMLoss)
@@ -250,7 +250,7 @@ class GradientDescent(StepwiseSolver):
             start=start,
             curvature=problem.loss.curvature,
             ridge=strongest(problem.regulariser),
-            noise=multiplier * public.relation.factor * self.clip / public.n if multiplier else 0.0,
+            noise=multiplier * public.relation.factor * self.clip / public.n,
         )
         share = newton_share(self.rows, point, fades=isinstance(problem.loss, Logistic))
         return (1.0 - share) * state.average + share * jnp.asarray(end)
