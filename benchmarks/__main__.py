@@ -47,7 +47,7 @@ from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
 from benchmarks.encoded import encode
-from benchmarks.panel_rules import RULES
+from benchmarks.panel_contenders import RULES
 from benchmarks.processes import lines_of
 from benchmarks.results import RESULTS, SCRATCH, Record, append, read, select
 

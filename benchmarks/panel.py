@@ -19,9 +19,9 @@ import numpy as np
 
 from benchmarks import panel_users
 from benchmarks.panel_cells import EPSILONS, Cell, Model
+from benchmarks.panel_contenders import RULES
 from benchmarks.panel_oracles import ORACLES, asked_of
 from benchmarks.panel_problems import PROBLEMS, Half, Kind, PanelProblem, arrays
-from benchmarks.panel_rules import RULES
 from benchmarks.panel_statistics import (
     TOLERATED,
     against_constant,

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.panel_cells import Cell, Mapped, Rule
+from benchmarks.panel_cells import Cell, Mapped
 from privopt.planning.averaging import Average, mixing_ratios
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.whitening import SHARE, WhiteningRule, inverse_root
@@ -102,7 +102,3 @@ def plain_descent(cell: Cell, *, steps: int, clip: float, step_size: float, retu
         params = params - step_size * (gradient + ridge * params)
         average = average + ratio * (params - average)
     return average
-
-
-# What a rule is, in words, is the first line of its docstring.
-RULES: dict[str, Rule] = {"landed": landed}
