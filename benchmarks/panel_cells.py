@@ -195,10 +195,11 @@ class Cell:
         return self._moments[share]
 
     def mapped(self, key: Any, matrix: Callable[[], Floats]) -> Mapped:
-        """Coordinates, made once for each key."""
+        """Coordinates, made once for each key, from symmetric matrices."""
         if key not in self._maps:
             found = matrix()
-            stretch = np.linalg.norm(found, 2, axis=(1, 2)) * self.instance.public.row_bound * (1.0 + 1e-6)
+            largest = np.linalg.eigvalsh(found)[:, -1]
+            stretch = largest * self.instance.public.row_bound * (1.0 + 1e-6)
             norms = [_norms(self.rows, jnp.asarray(one, jnp.float32)) for one in found]
             self._maps[key] = Mapped(
                 matrix=found, norms=jnp.stack(norms, axis=1), longest=2.0 ** np.ceil(np.log2(stretch))

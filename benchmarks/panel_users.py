@@ -41,7 +41,12 @@ def measure(problem: PanelProblem, stored: PanelArrays, epsilon: float, seeds: i
     excesses = []
     for seed in range(seeds):
         model = LogisticRegression(
-            epsilon=epsilon, delta=delta, bounds=(-1.0, 1.0), classes=[0, 1], random_state=seed
+            epsilon=epsilon,
+            delta=delta,
+            bounds=(-1.0, 1.0),
+            classes=[0, 1],
+            row_bound="unit",  # scores of the rows that the fit sees
+            random_state=seed,
         )
         model.fit(stored.features, stored.targets, groups=stored.groups)
         scores = np.asarray(model.decision_function(stored.features), np.float64)
