@@ -206,10 +206,10 @@ def test_the_whole_budget_is_planned_and_split_beforehand():
 
 def test_the_column_of_ones_is_the_only_one_without_a_ridge():
     public = Public(n=1_000, d=D)
-    assert only_free_column(Instance(logistic(), public, BUDGET)) == D - 1
+    assert only_free_column(logistic()) == D - 1
     weights = (0.0, 1.0, 1.0, 1.0, 1.0, 0.0)
     for problem in (Problem(losses.logistic), Problem(losses.logistic, Ridge(0.1, weights=weights))):
-        assert only_free_column(Instance(problem, public, BUDGET)) is None
+        assert only_free_column(problem) is None
     given = Whitening(inner=PosteriorDescent(constant=2)).configure(Instance(logistic(), public, BUDGET))
     assert given.inner.constant == 2
 

@@ -5,7 +5,7 @@ phi'' the curvature and C the steepest slope of the loss, r the length of a typi
 eigenvalues, f the floor, lam the ridge, m the typical number of records of a user and N0 the noise of one mean
 (`planning.users`):
 
-    first clip      C_0 = C r max(1/20, m^-1/2) / 4: a quarter of how far users' averages of m records are apart
+    first clip      C_0 = C r max(1/20, m^-1/2) / 2: half of how far users' averages of m records are apart
     travel          A = D / (N0 C_0), what eta T / (1 - theta) may add up to: where the bias D^2 / A and the noise
                     (N0 C_0)^2 A of averaged descent balance. D is the spread of the optimum's predictions: 2.5 for
                     odds, less for losses of targets in [-1, 1]
@@ -13,9 +13,8 @@ eigenvalues, f the floor, lam the ridge, m the typical number of records of a us
                     is fixed
     step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
 
-The second moment may spend a share of 0.2. The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it
-concerns utility only. Chosen on movietweetings, randhie and generated users at epsilon 1 and 3, see
-docs/benchmarks-users.md; clip and share on adult, california, compas, fars and w8a, cut into users of 2 to 20 records.
+The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it concerns utility only. Chosen on movietweetings,
+randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
 """
 
 import math
@@ -38,8 +37,6 @@ from privopt.planning.whitening import (
     inverse_root,
 )
 
-SHARE = 0.2  # of mu^2 for the second moment
-TIGHT = 0.5  # the clip over that of users' own coordinates
 DISTANCE = 2.5  # D of the logistic loss
 PACE = 2.0  # more steps than the travel asks for, and shorter ones: they average noise
 PLANNED_RECORDS = 10.0  # m of the steps: more of them, where people have more records, only add noise
@@ -84,13 +81,13 @@ class UserWhiteningRule:
         """C_0 for rows of a typical length; infinite without noise."""
         if self.noise == 0:
             return math.inf
-        return TIGHT * self.whitening.constants.slope * max(signal, 1e-6) * spread(self.typical)
+        return self.whitening.constants.slope * max(signal, 1e-6) * spread(self.typical)
 
     def steps(self) -> int:
         """T, from public numbers alone."""
         if self.noise == 0:
             return NOISELESS_STEPS
-        clip = TIGHT * self.whitening.constants.slope * self.whitening.most_signal * spread(PLANNED_RECORDS)
+        clip = self.whitening.constants.slope * self.whitening.most_signal * spread(PLANNED_RECORDS)
         travel = self.reach / clip
         wanted = PACE * travel * (1.0 - MOMENTUM) * self.whitening.constants.curvature / STEP_FACTOR
         return min(max(round(wanted), FEWEST_STEPS), MOST_STEPS)

@@ -9,7 +9,6 @@ from privopt.errors import NotPriceable
 from privopt.planning import user_federated_averaging
 from privopt.planning.counts import constant_column
 from privopt.planning.instance import Instance
-from privopt.planning.user_whitening import SHARE as USER_SHARE
 from privopt.problems.black_box import BlackBox
 from privopt.problems.constraints import Constraint, L1Ball, Polytope, Product, Simplex
 from privopt.problems.grouped_loss import GroupedLoss
@@ -60,7 +59,7 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
     "posterior-descent": partial(Whitening, inner=PosteriorDescent()),
     "gradient-descent": GradientDescent,
     "stochastic-gradient-descent": StochasticGradientDescent,
-    "user-whitening": partial(Whitening, inner=UserGradientDescent(), share=USER_SHARE),
+    "user-whitening": partial(Whitening, inner=UserGradientDescent()),
     "user-gradient-descent": UserGradientDescent,
     "user-federated-averaging": UserFederatedAveraging,
     "group-privacy": GroupPrivacy,
@@ -243,7 +242,7 @@ def _for_users(instance: Instance) -> Choice:
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
         return Choice(averaging, "there are few users, and each has many records to learn from")
-    whitened = Whitening(inner=UserGradientDescent(), share=USER_SHARE)
+    whitened = Whitening(inner=UserGradientDescent())
     if whitened.obstacle(problem, public) is None:
         return Choice(
             whitened,
