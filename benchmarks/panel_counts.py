@@ -60,7 +60,7 @@ def magnitudes(cell: Cell, share: float) -> tuple[Floats, float]:
 
 def whitened_counts(cell: Cell) -> Floats:
     """The library's default for counts, see `privopt.planning.counts`."""
-    beside = counts.level_share(cell.instance)
+    beside = counts.level_share(cell.instance, SHARE)
     rule, (released, stddev) = CountsRule.of(cell.instance, SHARE, beside), magnitudes(cell, beside)
     levels = [counts.level(one, stddev, cell.arrays.most) for one in released]
     starts = np.zeros((cell.seeds, cell.d))

@@ -12,6 +12,7 @@ from privopt.planning import counts
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.problems.magnitudes import interval_ends
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
@@ -35,12 +36,12 @@ def test_the_constant_column_is_the_only_free_one():
 
 
 def test_the_share_follows_public_numbers():
-    assert counts.level_share(INSTANCE) == counts.LEAST_LEVEL_SHARE
+    assert counts.level_share(INSTANCE, 0.1) == counts.LEAST_LEVEL_SHARE
     small = replace(INSTANCE, public=replace(INSTANCE.public, n=20))
-    assert counts.level_share(small) == counts.MOST_LEVEL_SHARE
-    assert counts.level_share(replace(INSTANCE, budget=Budget(math.inf, 0.0))) == 0.0
+    assert counts.level_share(small, 0.1) == pytest.approx(0.45)
+    assert counts.level_share(replace(INSTANCE, budget=Budget(math.inf, 0.0)), 0.1) == 0.0
     users = replace(INSTANCE.public, unit="user", records_per_unit=3, typical_records=2.0)
-    assert counts.level_share(replace(INSTANCE, public=users)) == 0.0
+    assert counts.level_share(replace(INSTANCE, public=users), 0.1) == 0.0
 
 
 def test_the_level_without_noise_is_the_mean():
@@ -56,6 +57,29 @@ def test_what_may_be_noise_is_left_out_and_the_level_stays_positive():
         found = counts.level(np.array(drowned), 0.5, LARGEST)
         assert 0.0 < found.mean <= 0.1
         assert math.isfinite(found.large)
+
+
+def test_the_magnitudes_leave_half_of_the_rest_to_the_descent():
+    small = replace(INSTANCE, public=replace(INSTANCE.public, n=60))
+    assert counts.level_share(small, 0.6) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("n", "largest"), [(4_000, 5_000.0), (20_000, 5_000.0), (100_000, 1e6)])
+def test_a_bound_far_above_the_counts_seldom_moves_their_level(n, largest):
+    generator, stddev = np.random.default_rng(0), 8.0 * math.sqrt(2.0) / n
+    exact = np.zeros(len(interval_ends(largest)))
+    exact[:4] = [0.2, 0.2, 0.3, 0.15]
+    means = [
+        counts.level(exact + stddev * generator.standard_normal(len(exact)), stddev, largest).mean
+        for _ in range(2_000)
+    ]
+    assert np.mean(np.asarray(means) > 2.0 * (exact @ interval_ends(largest))) < 0.01
+
+
+def test_a_bound_near_the_largest_number_still_has_a_level():
+    found = counts.level(np.full(len(interval_ends(1e200)), 1e-3), 0.0, 1e200)
+    assert math.isfinite(found.mean)
+    assert math.isfinite(found.large)
 
 
 def test_descent_begins_at_the_released_mean_unless_told_otherwise():
@@ -82,6 +106,6 @@ def test_weak_data_are_held_near_the_start():
     weak = replace(INSTANCE, budget=Budget(0.05, 1e-8))
     found, pulls = counts.Level(mean=1.0, large=2.0), []
     for instance in (INSTANCE, weak):
-        rule = counts.CountsRule.of(instance, 0.1, counts.level_share(instance))
+        rule = counts.CountsRule.of(instance, 0.1, counts.level_share(instance, 0.1))
         pulls.append(rule.coordinates(np.eye(D), found, jnp.zeros(D)).pull)
     assert 0.0 < pulls[0] < 0.1 < pulls[1]

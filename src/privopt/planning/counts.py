@@ -1,7 +1,11 @@
 """Settings of whitened descent for counts: everything is relative to how large the counts were released to be.
 
 The public bound on a count says little about its size. So `TargetMagnitudes` is released first. With s the noise of its
-entries, those below 2 s are left out, and with what is left
+entries and m_k the mean by the entries kept before, at least s, entry k is left out unless it is above
+
+    s sqrt(4 + 2 log max(1, 10 u_k s / m_k))
+
+so that noise alone seldom adds more than a tenth of what was found below it, however large the bound. With what is left
 
     mean            m = sum_k u_k value_k
     large counts    q = sum_k u_k^2 value_k (3/4 from the second interval on) / m, about E y^2 / E y
@@ -14,7 +18,8 @@ entries, those below 2 s are left out, and with what is left
 
 The rest is the rule of `planning.whitening` for slope and curvature 1 in units of m:
 
-    share           of mu^2 for the magnitudes (100 / (n mu))^2, between 0.05 and 0.5: their noise is relative to 1 / n
+    share           of mu^2 for the magnitudes (100 / (n mu))^2, at least 0.05 and at most half of what the second
+                    moment leaves: their noise is relative to 1 / n
     noise excess    V = V_1 (2 q / m)^2, V_1 that of the rule
     cap             0.2 - 0.15 log10 V, between 0.4 and 1; the clip is cap * 2 q * r
     steps           0.5 V_1^-0.48 at the bound on r, between 4 and 100
@@ -40,8 +45,9 @@ from privopt.problems.losses import Poisson
 from privopt.problems.magnitudes import interval_ends
 from privopt.problems.problem import Problem
 
-LEVEL_REACH, LEAST_LEVEL_SHARE, MOST_LEVEL_SHARE = 100.0, 0.05, 0.5
-SIGNIFICANT = 2.0  # standard deviations of an entry
+LEVEL_REACH, LEAST_LEVEL_SHARE = 100.0, 0.05
+SIGNIFICANT = 2.0  # standard deviations of an entry whose noise is at most a tenth of the mean
+FAINT = 0.1  # that tenth
 FILLED = 0.75  # E y^2 / (u E y) of a count spread over (u / 2, u]
 SLOPE = 2.0  # of the large counts
 HURRY = 0.5
@@ -61,12 +67,17 @@ def constant_column(problem: Problem) -> int | None:
     return only_free_column(problem) if isinstance(problem.loss, Poisson) else None
 
 
-def level_share(instance: Instance) -> float:
-    """The fraction of mu^2 for the magnitudes, from public numbers; 0 where their release is of no use."""
+def level_share(instance: Instance, share: float) -> float:
+    """The fraction of mu^2 for the magnitudes, from public numbers; 0 where their release is of no use.
+
+    Args:
+        instance: the problem and the budget.
+        share: of mu^2 for the second moment; of the rest the magnitudes get no more than half.
+    """
     if not instance.is_private or instance.public.by_user or constant_column(instance.problem) is None:
         return 0.0
     wanted = (LEVEL_REACH / (instance.public.n * instance.mu)) ** 2
-    return min(max(wanted, LEAST_LEVEL_SHARE), MOST_LEVEL_SHARE)
+    return min(max(wanted, LEAST_LEVEL_SHARE), 0.5 * (1.0 - share))
 
 
 def level(released_magnitudes: Array | NDArray[np.float64], stddev: float, largest: float) -> Level:
@@ -79,11 +90,17 @@ def level(released_magnitudes: Array | NDArray[np.float64], stddev: float, large
     """
     ends = interval_ends(largest)
     values = np.nan_to_num(np.asarray(released_magnitudes, np.float64))
-    kept = np.where(values > SIGNIFICANT * stddev, values, 0.0)
+    kept, below = np.zeros_like(values), stddev
+    for k, end in enumerate(ends):
+        reach = math.log(max(1.0, end * stddev / (FAINT * below))) if stddev else 0.0
+        if values[k] > stddev * math.sqrt(SIGNIFICANT**2 + 2.0 * reach):
+            kept[k] = values[k]
+            below = max(float(kept @ ends), stddev)
     if not np.any(kept > 0.0):
         kept[0] = max(float(np.max(values)), 0.1 * stddev, 1e-6)
     mean = min(float(kept @ ends), largest)
-    return Level(mean=mean, large=float(kept @ (ends**2 * np.where(ends <= 1.0, 1.0, FILLED))) / mean)
+    shares = kept * ends / mean
+    return Level(mean=mean, large=float(shares @ (ends * np.where(ends <= 1.0, 1.0, FILLED))))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,9 +55,9 @@ FITTED: dict[type[Loss], Fitted] = {
     Logistic: Fitted(learnable=0.21, signal=0.455, spread=5.0, offset=0.3),
     Softmax: Fitted(learnable=1.28, signal=0.66, spread=4.0, offset=0.2),
     SmoothedHinge: Fitted(learnable=0.144, signal=0.457, spread=5.0, offset=None),
-    Squared: Fitted(learnable=0.0459, signal=0.3, spread=8.0, offset=-0.4),
-    Huber: Fitted(learnable=0.0129, signal=0.3, spread=8.0, offset=-2.5),
-    Quantile: Fitted(learnable=0.0394, signal=0.3, spread=8.0, offset=-2.9),
+    Squared: Fitted(learnable=0.0346, signal=0.293, spread=8.0, offset=-0.3),
+    Huber: Fitted(learnable=0.0106, signal=0.293, spread=8.0, offset=-1.4),
+    Quantile: Fitted(learnable=0.0278, signal=0.293, spread=9.0, offset=-2.1),
 }
 
 

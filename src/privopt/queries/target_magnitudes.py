@@ -26,7 +26,8 @@ class TargetMagnitudes(RecordSum):
         entries that are at least 0 and sum to at most 1, so its norm is at most 1 too, and the clip to the ball of
         radius 1 keeps the signs. Adding or removing a unit moves the sum by at most 1. Replacing a by b moves it by
         `|a - b|^2 = |a|^2 + |b|^2 - 2 <a, b> <= 2`, since no entry is negative: by sqrt(2), not 2. Both are attained,
-        by targets at the ends of two intervals. A target that is not finite makes its record count as zero.
+        by targets at the ends of two intervals. Whatever the target, the entry lies in [0, 1]; records
+        whose target is not finite are zero already when units are made.
     """
 
     sensitivity_argument: ClassVar[str] = (

@@ -80,6 +80,11 @@ class Whitening(Solver):
                 f"coarse={self.coarse!r} cuts the steps of gradient descent in two: that is for "
                 "inner=GradientDescent(...) with equal shares that returns an average or its last point."
             )
+        if self.coarse and self.level_share:
+            raise ValueError(
+                f"coarse={self.coarse!r} is for losses that are not convex, level_share={self.level_share!r} for "
+                "counts: give one of them."
+            )
         if self.share + (self.level_share or 0.0) >= 1.0:
             raise ValueError(
                 f"share={self.share!r} and level_share={self.level_share!r} leave nothing for the inner solver: "
@@ -126,8 +131,8 @@ class Whitening(Solver):
             return self.with_(inner=inner, rule=users, level_share=0.0)
         level_share = self.level_share
         if level_share is None or not instance.is_private:
-            plain = isinstance(inner, GradientDescent) and _can_be_cut(inner)
-            level_share = counts.level_share(instance) if plain else 0.0
+            plain = _can_be_cut(inner) and not self.coarse
+            level_share = counts.level_share(instance, self.share) if plain else 0.0
         rest = planning.inner_instance(instance, self.share, level_share)
         if level_share:
             rule: WhiteningRule | CountsRule = CountsRule.of(instance, self.share, level_share)
@@ -246,4 +251,4 @@ def _can_be_cut(inner: Solver) -> bool:
     """Whether the steps of a solver may be taken in two parts: gradient descent, all steps alike."""
     if not isinstance(inner, GradientDescent):
         return False
-    return inner.shares == "equal" and inner.returns not in ("random", "flattest")
+    return inner.shares == "equal" and inner.returns not in ("random", "flattest", "corrected")
