@@ -12,9 +12,9 @@ from privopt.data.units import Units
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning import learnt_words
 from privopt.planning.instance import Instance
-from privopt.planning.learnt import SCALES, Evidence, constant_column, learnt
+from privopt.planning.learnt import SCALES, Evidence, learnt
 from privopt.planning.plan import LEARNT_SHARE
-from privopt.planning.whitening import SHARE, WhiteningRule
+from privopt.planning.whitening import SHARE, WhiteningRule, only_free_column
 from privopt.planning.whitening_forecast import FITTED, fitted
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -99,9 +99,9 @@ def test_nothing_is_said_without_noise_or_of_what_is_not_finite() -> None:
 
 
 def test_the_constant_is_the_one_column_that_the_ridge_leaves_alone() -> None:
-    assert constant_column(PROBLEM) == D - 1
-    assert constant_column(Problem(losses.logistic, Ridge(1e-3))) is None
-    assert constant_column(Problem(losses.logistic)) is None
+    assert only_free_column(PROBLEM) == D - 1
+    assert only_free_column(Problem(losses.logistic, Ridge(1e-3))) is None
+    assert only_free_column(Problem(losses.logistic)) is None
 
 
 def test_sentences_round_and_say_what_would_double_the_share() -> None:

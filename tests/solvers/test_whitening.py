@@ -383,3 +383,11 @@ def test_coarse_steps_cost_what_the_plan_says_and_start_where_the_last_ended():
 def test_only_steps_that_are_alike_are_cut_in_two(inner):
     with pytest.raises(ValueError, match=r"coarse=0\.2 cuts the steps of gradient descent in two"):
         Whitening(coarse=0.2, inner=inner)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.6])
+def test_counts_of_few_units_leave_the_descent_a_part_whatever_the_second_moment_takes(share):
+    sizes = Public(n=60, d=4, row_bound=2.0)
+    solver = Whitening(share=share).configure(Instance(COUNTS, sizes, Budget(1.0, 1e-6)))
+    assert 0.0 < solver.level_share <= 0.5 * (1.0 - share)
+    assert 0.0 < solver.inner.noise_multiplier < math.inf

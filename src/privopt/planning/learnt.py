@@ -33,10 +33,9 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
-from privopt.planning.whitening import WhiteningRule
+from privopt.planning.whitening import WhiteningRule, only_free_column
 from privopt.problems.losses import Logistic
 from privopt.problems.problem import Problem
-from privopt.problems.regularisers import Ridge
 
 POWER = 0.6
 LEAST_CURVED, LEAST_DAMPING = 0.01, 0.05
@@ -133,7 +132,7 @@ def learnt(
     if not (evidence.noise > 0 and np.all(np.isfinite(point)) and np.all(np.isfinite(slope))):
         return None
     lengths = kept + rule.floor
-    column = constant_column(problem)
+    column = only_free_column(problem)
     shift = np.zeros(width) if column is None else axes[column]
     curvature = rule.constants.curvature
     if isinstance(problem.loss, Logistic) and column is not None:
@@ -155,14 +154,6 @@ def learnt(
         evidence=likelihood,
         offset=offset,
     )
-
-
-def constant_column(problem: Problem) -> int | None:
-    """The one column that the ridge leaves alone: the constant; None if there is no such column."""
-    penalty = problem.regulariser
-    weights = np.asarray(penalty.weights or (), float) if isinstance(penalty, Ridge) else np.zeros(0)
-    free = np.flatnonzero(weights == 0)
-    return int(free[0]) if len(free) == 1 else None
 
 
 def _curvature_at_mean(
