@@ -1,5 +1,6 @@
 """The rules that the panel compares, by name; what each is, is the first line of its docstring."""
 
+from benchmarks.panel_calibrated import calibrated
 from benchmarks.panel_cells import Cell, Floats, Rule
 from benchmarks.panel_counts import whitened_counts
 from benchmarks.panel_halfway import halfway
@@ -12,4 +13,10 @@ def default(cell: Cell) -> Floats:
     return whitened_counts(cell) if cell.problem.kind == "counts" else landed(cell)
 
 
-RULES: dict[str, Rule] = {"landed": landed, "default": default, "halfway": halfway, "posterior": posterior}
+RULES: dict[str, Rule] = {
+    "landed": landed,
+    "default": default,
+    "halfway": halfway,
+    "posterior": posterior,
+    "calibrated": calibrated,
+}

@@ -75,6 +75,7 @@ def halfway(
     newton: float = NEWTON,
     steps: int | None = None,
     share: float = SHARE,
+    beside: float = 0.0,
 ) -> Floats:
     """Whitened descent with a ridge no larger than the noise, and half a Newton step at the end, (seeds, d).
 
@@ -84,18 +85,19 @@ def halfway(
         newton: the weight of the Newton end over sigma'(m).
         steps: T, if not the landed rule's.
         share: of mu^2 for the second moment.
+        beside: of mu^2 for what comes after the descent.
     Raises:
         ValueError: more than two classes.
     """
     if cell.outputs > 1:
         raise ValueError("the Newton end is for models with one output")
-    rule = WhiteningRule.of(cell.instance, share)
+    rule = WhiteningRule.of(cell.instance, share, beside=beside)
     mapped, coordinates, spectrum, axes = whitened(cell, rule, share)
     steps = rule.steps() if steps is None else steps
     strength = np.minimum(cell.ridge, ridge * rule.gram_noise)
     scale = spectrum + rule.floor
     clip = np.asarray([one.clip for one in coordinates])
-    noise = cell.noise_of_one(clip, 1.0 - share)[:, None]
+    noise = cell.noise_of_one(clip, 1.0 - share - beside)[:, None]
     steepest = np.max(strength) / np.min(scale, axis=1, keepdims=True)
     step_size = np.asarray([[1.0 / one.smoothness] for one in coordinates]) * 0.25 / (0.25 + steepest)
 
