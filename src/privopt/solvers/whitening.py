@@ -18,7 +18,7 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import counts, learnt_words, whitening_forecast
+from privopt.planning import counts, learnt_words, rescaling, whitening_forecast
 from privopt.planning import whitening as planning
 from privopt.planning.counts import CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
@@ -39,6 +39,7 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.rescaled import rescaled
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
 WIDEST = 2_000  # d^2 numbers are released and d^3 operations spent
@@ -55,8 +56,12 @@ class Whitening(Solver):
             goes on from there in its own; 0 for none. Default 0.1 where the loss is not convex, else 0.
         level_share: fraction of mu^2 that tells how large counts are, see `planning.counts`; 0 for no such release.
             Default: by n and the budget for counts with a constant column that is not penalised, else 0.
+        rescaling_share: fraction of mu^2 that tells scale and shift of the predictions of two classes after the inner
+            solver, see `planning.rescaling`; 0 for no such releases. Default: 0.1 for records of two classes with a
+            constant column that is not penalised, else 0.
         rule: how the coordinates follow from the released second moment, set by `configure`.
-        noise_multiplier: of the second moment; that of the counts' magnitudes follows from the two shares.
+        rescaling_clip: C of those releases, set by `configure`.
+        noise_multiplier: of the second moment; those of the other releases here follow from the shares.
     Guarantee:
         One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm, for counts
         one of their magnitudes, sensitivity sqrt(factor) / n, composed with the releases of `inner`; everything between
@@ -71,7 +76,9 @@ class Whitening(Solver):
     share: float = number(planning.SHARE, above=0, below=1)
     coarse: float | None = optional(at_least=0, below=math.inf)
     level_share: float | None = optional(at_least=0, below=1)
+    rescaling_share: float | None = optional(at_least=0, below=1)
     rule: WhiteningRule | UserWhiteningRule | CountsRule | None = field(default=None, repr=False)
+    rescaling_clip: float | None = field(default=None, repr=False)
 
     def check(self) -> None:
         """Only steps that are all alike can be cut in two."""
@@ -85,10 +92,15 @@ class Whitening(Solver):
                 f"coarse={self.coarse!r} is for losses that are not convex, level_share={self.level_share!r} for "
                 "counts: give one of them."
             )
-        if self.share + (self.level_share or 0.0) >= 1.0:
+        if self.level_share and self.rescaling_share:
             raise ValueError(
-                f"share={self.share!r} and level_share={self.level_share!r} leave nothing for the inner solver: "
-                "let them add up to less than 1."
+                f"level_share={self.level_share!r} is for counts, rescaling_share={self.rescaling_share!r} for two "
+                "classes: give one of them."
+            )
+        if self.share + self._beside() >= 1.0:
+            raise ValueError(
+                f"share={self.share!r}, level_share={self.level_share!r} and rescaling_share="
+                f"{self.rescaling_share!r} leave nothing for the inner solver: let them add up to less than 1."
             )
 
     @property
@@ -112,9 +124,10 @@ class Whitening(Solver):
         return self.inner.weighs_groups
 
     def event(self, public: Public) -> Event:
-        """The counts' magnitudes if there are any, the second moment, then what the inner solver releases."""
+        """The counts' magnitudes if there are any, the second moment, the inner solver's, scale and shift."""
         first = [self._level_noise().event()] if self.level_share else []
-        return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public)])
+        last = [self._rescaling_noise().event()] * rescaling.STEPS if self.rescaling_share else []
+        return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public), *last])
 
     def scaled(self, factor: float) -> Self:
         """All noise times `factor`."""
@@ -128,17 +141,21 @@ class Whitening(Solver):
             inner = inner.with_(**users.fields(inner))
             rest = planning.inner_instance(instance, self.share)
             inner = inner.in_coordinates(users.planned()).filled(rest)
-            return self.with_(inner=inner, rule=users, level_share=0.0)
+            return self.with_(inner=inner, rule=users, level_share=0.0, rescaling_share=0.0)
         level_share = self.level_share
         if level_share is None or not instance.is_private:
             plain = _can_be_cut(inner) and not self.coarse
             level_share = counts.level_share(instance, self.share) if plain else 0.0
-        rest = planning.inner_instance(instance, self.share, level_share)
+        rescaling_share = self.rescaling_share
+        if rescaling_share is None or not instance.is_private:
+            rescaling_share = rescaling.default_share(instance) if isinstance(inner, GradientDescent) else 0.0
+        beside = level_share + rescaling_share
+        rest = planning.inner_instance(instance, self.share, beside)
         if level_share:
             rule: WhiteningRule | CountsRule = CountsRule.of(instance, self.share, level_share)
             public_rule, coarse = rule.whitening, 0.0
         else:
-            rule = public_rule = WhiteningRule.of(instance, self.share)
+            rule = public_rule = WhiteningRule.of(instance, self.share, beside=rescaling_share)
             coarse = self.coarse
             if coarse is None:
                 coarse = planning.coarse(instance) if _can_be_cut(inner) else 0.0
@@ -148,14 +165,21 @@ class Whitening(Solver):
                 constants = public_rule.constants
                 inner = inner.with_(returns="corrected" if constants.corrected else constants.returns)
         inner = inner.in_coordinates(public_rule.planned()).filled(rest)
-        return self.with_(inner=inner, rule=rule, coarse=coarse, level_share=level_share)
+        return self.with_(
+            inner=inner,
+            rule=rule,
+            coarse=coarse,
+            level_share=level_share,
+            rescaling_share=rescaling_share,
+            rescaling_clip=rescaling.clip_for(instance, rescaling_share) if rescaling_share else None,
+        )
 
     def configure(self, instance: Instance) -> Self:
         """Derive what was left open; split the budget and calibrate both parts together."""
         solver = self.filled(instance)
         if solver.is_set("noise_multiplier"):
             return solver
-        rest = planning.inner_instance(instance, self.share, solver.level_share or 0.0)
+        rest = planning.inner_instance(instance, self.share, solver._beside())
         inner = solver.inner.configure(rest)
         if not instance.is_private:
             return solver.with_(noise_multiplier=0.0, inner=inner)
@@ -182,17 +206,22 @@ class Whitening(Solver):
             return (
                 f"level_share is for inner=GradientDescent(...), all steps alike, not for {self.inner.title}"
             )
+        if self.rescaling_share and (self.weighs_groups or not rescaling.applies(problem, public)):
+            return (
+                "rescaling_share is for records of two classes and a ridge that leaves one column free, the constant"
+            )
         if not self.inner.preconditions:
             return f"{self.inner.title} does not run in other coordinates"
         return self.inner.obstacle(problem, public)
 
     def releases(self) -> int:
-        """The counts' magnitudes if there are any, the second moment and the inner solver's."""
-        return (2 if self.level_share else 1) + self.inner.releases()
+        """The counts' magnitudes if there are any, the second moment, the inner solver's, scale and shift."""
+        last = rescaling.STEPS if self.rescaling_share else 0
+        return (2 if self.level_share else 1) + self.inner.releases() + last
 
     def passes(self) -> float:
         """The second moment, the map of the rows, and the inner solver's; the magnitudes ask for targets alone."""
-        return 2.0 + self.inner.passes()
+        return 2.0 + self.inner.passes() + (rescaling.STEPS if self.rescaling_share else 0)
 
     def matrix_seconds(self, public: Public) -> float:
         """The second moment, its eigenvectors and the map of the rows, beside the inner solver's."""
@@ -227,6 +256,11 @@ class Whitening(Solver):
             begun = inner.with_(steps=first).run_in(curator, problem, start, rough.coordinates(released))
             start, inner = begun.params, inner.with_(steps=inner.steps - first)
         outcome = inner.run_in(curator, problem, start, rule.coordinates(released))
+        if self.rescaling_share and isinstance(rule, WhiteningRule):
+            assert self.rescaling_clip is not None
+            noise, rows = self._rescaling_noise(), rule.rows(released)
+            params = rescaled(curator, problem, outcome.params, rows, clip=self.rescaling_clip, noise=noise)
+            outcome = outcome._replace(params=params)
         return self._telling(outcome, released, problem, public)
 
     def _telling(self, outcome: Outcome, released: Array, problem: Problem, public: Public) -> Outcome:
@@ -240,6 +274,16 @@ class Whitening(Solver):
             return outcome
         share = Finding(said.share(), learnt_words.reached(said, public, rule.budget))
         return outcome._replace(findings={**outcome.findings, LEARNT_SHARE: share})
+
+    def _beside(self) -> float:
+        """The share of mu^2 for neither the second moment nor the inner solver."""
+        return (self.level_share or 0.0) + (self.rescaling_share or 0.0)
+
+    def _rescaling_noise(self) -> Gaussian:
+        """That of each gradient by scale and shift."""
+        assert self.rescaling_share
+        factor = self.share / self.rescaling_share * rescaling.STEPS
+        return Gaussian(self.noise_multiplier * math.sqrt(factor))
 
     def _level_noise(self) -> Gaussian:
         """That of the counts' magnitudes, whose noise is to the second moment's as the shares say."""
