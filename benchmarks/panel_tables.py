@@ -48,6 +48,15 @@ TABLES_HEAD = (
     "above it",
 )
 WORST_HEAD = ("rule, loss, problem", "epsilon", "over the best tuned peer", "over the constant model")
+VARIANTS_HEAD = (
+    "variant",
+    "cells",
+    f"over {BASE}",
+    "worst table",
+    "worst cell",
+    "cells worse",
+    "cells above the constant model",
+)
 OPENINGS_HEAD = (
     "opening",
     "rule",
@@ -143,12 +152,35 @@ def worst_rows(records: Sequence[Record], half: Half) -> list[list[str]]:
     return rows
 
 
+def variant_rows(records: Sequence[Record]) -> list[list[str]]:
+    """One row a variant of the landed rule, on the half there is to choose on."""
+    found, base = select(records, benchmark="panel-variants"), _base(records, "choose")
+    rows: list[list[str]] = []
+    for name in dict.fromkeys(one["method"] for one in found):
+        cells = by_cell(found, method=name)
+        over = ratios(cells, base)
+        means, worst = table_means(over), max(over, key=lambda one: one.ratio)
+        table = max(means, key=means.__getitem__)
+        rows.append(
+            [
+                name,
+                f"{len(over)}",
+                str(overall(over)),
+                f"{table} {means[table]:.2f}",
+                f"{worst.data}, epsilon {worst.epsilon:g}: {worst.ratio:.2f}",
+                f"{100 * share_above(over, 1.0).value:.0f} %",
+                f"{sum(one.ratio > TOLERATED for one in against_constant(cells))}",
+            ]
+        )
+    return rows
+
+
 def opening_rows(records: Sequence[Record]) -> list[list[str]]:
     """Every opening of the judging half."""
     return [
         [
             f"{one['rows']}",
-            f"{one['method']}: {one['rule']}",
+            f"{', '.join((one['method'], *one.get('losses', ())))}: {one['rule']}",
             one.get(f"over {BASE}", {}).get("mean", ""),
             one.get("over the best tuned peer", {}).get("mean", ""),
             str(one.get("cells above the constant model", "")),
@@ -202,5 +234,6 @@ TABLES: dict[str, tuple[Head, Rows]] = {
             ("-worst", WORST_HEAD, worst_rows),
         )
     },
+    "panel-variants": (lambda _: VARIANTS_HEAD, variant_rows),
     "panel-openings": (lambda _: OPENINGS_HEAD, opening_rows),
 }
