@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks import panel_rows
 from benchmarks.bars import Verdict
 from benchmarks.panel import BASE, PEERS
 from benchmarks.panel_cells import EPSILONS
@@ -56,6 +57,14 @@ VARIANTS_HEAD = (
     "worst cell",
     "cells worse",
     "cells above the constant model",
+)
+TEST_LOSS_HEAD = (
+    "rule",
+    "cells",
+    f"excess of the test loss over that of {BASE}",
+    "worst table",
+    "best table",
+    "cells worse",
 )
 OPENINGS_HEAD = (
     "opening",
@@ -175,6 +184,31 @@ def variant_rows(records: Sequence[Record]) -> list[list[str]]:
     return rows
 
 
+def test_loss_rows(records: Sequence[Record]) -> list[list[str]]:
+    """One row a rule whose test loss was measured beside that of the rule of before, on two classes."""
+    found = [
+        {
+            **one,
+            "what": panel_rows.NAME,
+            "excess": max(one["loss"] - one["least"], panel_rows.LEAST_EXCESS),
+            "excesses": [],
+        }
+        for one in select(records, benchmark=panel_rows.NAME)
+    ]
+    rows: list[list[str]] = []
+    for name, method in (
+        ("halfway", panel_rows.HALFWAY),
+        ("its smaller ridge alone", panel_rows.SMALL_RIDGE),
+    ):
+        over = ratios(by_cell(found, method=method), by_cell(found, method=panel_rows.OWN))
+        if over:
+            tables = sorted(table_means(over).items(), key=lambda one: one[1])
+            best, worst = (f"{table} {mean:.2f}" for table, mean in (tables[0], tables[-1]))
+            worse = f"{100 * share_above(over, 1.0).value:.0f} %"
+            rows.append([name, f"{len(over)}", str(overall(over)), worst, best, worse])
+    return rows
+
+
 def opening_rows(records: Sequence[Record]) -> list[list[str]]:
     """Every opening of the judging half."""
     return [
@@ -235,5 +269,6 @@ TABLES: dict[str, tuple[Head, Rows]] = {
         )
     },
     "panel-variants": (lambda _: VARIANTS_HEAD, variant_rows),
+    "panel-test-loss": (lambda _: TEST_LOSS_HEAD, test_loss_rows),
     "panel-openings": (lambda _: OPENINGS_HEAD, opening_rows),
 }
