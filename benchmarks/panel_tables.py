@@ -50,7 +50,7 @@ TABLES_HEAD = (
 )
 WORST_HEAD = ("rule, loss, problem", "epsilon", "over the best tuned peer", "over the constant model")
 VARIANTS_HEAD = (
-    "variant",
+    "rule",
     "cells",
     f"over {BASE}",
     "worst table",
@@ -74,6 +74,7 @@ OPENINGS_HEAD = (
     "cells above the constant model",
 )
 SHOWN_WORST = 8
+CANDIDATES = ("posterior", "halfway")
 
 
 def _kinds_of_run(records: Sequence[Record], half: Half) -> Iterator[tuple[str, str, dict[CellKey, Record]]]:
@@ -162,12 +163,15 @@ def worst_rows(records: Sequence[Record], half: Half) -> list[list[str]]:
 
 
 def variant_rows(records: Sequence[Record]) -> list[list[str]]:
-    """One row a variant of the landed rule, on the half there is to choose on."""
-    found, base = select(records, benchmark="panel-variants"), _base(records, "choose")
+    """One row a candidate for two classes or variant of the landed rule, on the half there is to choose on."""
+    candidates = select(records, benchmark="panel", half="choose", what="logistic")
+    found, base = [*candidates, *select(records, benchmark="panel-variants")], _base(records, "choose")
     rows: list[list[str]] = []
-    for name in dict.fromkeys(one["method"] for one in found):
+    for name in dict.fromkeys((*CANDIDATES, *(one["method"] for one in found))):
         cells = by_cell(found, method=name)
         over = ratios(cells, base)
+        if name in (BASE, "default") or not over:
+            continue
         means, worst = table_means(over), max(over, key=lambda one: one.ratio)
         table = max(means, key=means.__getitem__)
         rows.append(
