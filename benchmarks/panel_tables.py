@@ -78,10 +78,11 @@ CANDIDATES = ("posterior", "halfway")
 
 
 def _kinds_of_run(records: Sequence[Record], half: Half) -> Iterator[tuple[str, str, dict[CellKey, Record]]]:
-    """Every rule and loss that a half was measured with, and its cells."""
+    """Every rule and loss that a half was measured with, and its cells; logistic loss of several classes is softmax."""
     panel = select(records, benchmark="panel", half=half)
-    for name, what in dict.fromkeys((one["method"], one["what"]) for one in panel):
-        yield name, what, by_cell(panel, method=name, what=what)
+    for name, what, kind in dict.fromkeys((one["method"], one["what"], one["kind"]) for one in panel):
+        loss = "softmax" if kind == "classes" else what
+        yield name, loss, by_cell(panel, method=name, what=what, kind=kind)
 
 
 def _peers(records: Sequence[Record], half: Half) -> dict[CellKey, Record]:
