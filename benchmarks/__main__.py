@@ -30,6 +30,7 @@ from benchmarks import (
     own_losses_data,
     panel,
     panel_tables,
+    panel_users,
     paper,
     planned,
     robust,
@@ -47,7 +48,7 @@ from benchmarks.bars import verdicts
 from benchmarks.cells import Task
 from benchmarks.datasets import SHARED_DATA
 from benchmarks.encoded import encode
-from benchmarks.panel_contenders import RULES
+from benchmarks.panel_contenders import RULES, VARIANTS
 from benchmarks.processes import lines_of
 from benchmarks.results import RESULTS, SCRATCH, Record, append, read, select
 
@@ -151,16 +152,22 @@ def parser() -> argparse.ArgumentParser:
         help="panel: judge is opened once a candidate",
     )
     command.add_argument(
-        "--rule", nargs="+", default=[panel.BASE], choices=[*RULES], help=f"panel; default {panel.BASE}"
+        "--rule", nargs="*", default=[panel.BASE], choices=[*RULES], help=f"panel; default {panel.BASE}"
     )
     command.add_argument(
         "--kind", nargs="+", default=panel.KINDS, choices=panel.KINDS, help="panel: of targets"
     )
     command.add_argument(
-        "--loss", nargs="+", choices=panel.LOSSES, help="panel; default: the usual one of each kind"
+        "--loss",
+        nargs="+",
+        choices=(*panel.LOSSES, panel_users.LOSS),
+        help="panel; default: the usual one of each kind",
     )
     command.add_argument(
         "--oracles", action="store_true", help="panel: measure the yardsticks that are missing"
+    )
+    command.add_argument(
+        "--variants", action="store_true", help="panel: the landed rule with parts changed, instead of rules"
     )
     command.add_argument("--shared", type=Path, default=SHARED_DATA, help="the folder of the shared data")
     command.add_argument("--results", type=Path, default=None, help="where the JSON lines are")
@@ -268,7 +275,7 @@ def measure_panel(options: argparse.Namespace, folder: Path) -> Iterator[Record]
     """The rules that are asked for, on one half of the panel."""
     return panel.measure(
         half=options.half,
-        rules=options.rule,
+        rules=[*VARIANTS] if options.variants else options.rule,
         kinds=options.kind,
         losses=options.loss,
         oracles=options.oracles,

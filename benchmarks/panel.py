@@ -1,13 +1,15 @@
 """The panel: rules for the default, compared on many problems of tables that they were not chosen on.
 
     python -m benchmarks panel [--half choose|judge] [--rule NAME ...] [--kind KIND ...] [--loss LOSS ...]
-                               [--oracles] [--quick]
+                               [--oracles] [--variants] [--quick]
 
 `panel_problems` has the problems and the two halves, `panel_cells` runs all seeds of a cell at once with the releases
 of the library, `panel_rules` has the rules. Measured is the mean loss on the training rows above the non-private least,
 at epsilon 0.1, 0.3, 1 and 3, delta = 1 / n^2, replace-one, ten seeds that all rules share. `--oracles` first
-adds what is missing of the yardsticks of `panel_oracles`. The judging half is there to judge on: it is opened by
-`--half judge` alone, once a candidate, and every opening is a line of results/panel-openings.jsonl.
+adds what is missing of the yardsticks of `panel_oracles`; `--rule` without a name runs them alone. The rule `default`
+is run on users as well; `--variants` runs those of `panel_contenders` instead of rules. The judging half is there to
+judge on: a rule opens it by `--half judge` alone, once a candidate, and every opening is a line of
+results/panel-openings.jsonl.
 """
 
 import time
@@ -19,7 +21,7 @@ import numpy as np
 
 from benchmarks import panel_users
 from benchmarks.panel_cells import EPSILONS, Cell, Model
-from benchmarks.panel_contenders import RULES
+from benchmarks.panel_contenders import RULES, VARIANTS
 from benchmarks.panel_oracles import ORACLES, asked_of
 from benchmarks.panel_problems import PROBLEMS, Half, Kind, PanelProblem, arrays
 from benchmarks.panel_statistics import (
@@ -60,7 +62,7 @@ def measure(
     half: Half = "choose",
     rules: Sequence[str] = (BASE,),
     kinds: Sequence[Kind] = KINDS,
-    losses: Sequence[Model] | None = None,
+    losses: Sequence[str] | None = None,
     oracles: bool = False,
     quick: bool = False,
     known: Sequence[Record] = (),
@@ -70,36 +72,46 @@ def measure(
 
     Args:
         half: which tables.
-        rules: names in `RULES`.
+        rules: names in `RULES`, or in `VARIANTS`, which run on two classes; none of them opens nothing.
         kinds: of targets.
-        losses: the usual one of each kind if None.
+        losses: the usual one of each kind if None, whole users included.
         oracles: whether missing yardsticks are measured as well.
         quick: few seeds and budgets, small problems alone.
         known: records of before: yardsticks that are there are not measured again.
         problems: among which.
+
+    Raises:
+        ValueError: a variant on the judging half.
     """
-    opened = [_opening(name, kinds, known, k) for k, name in enumerate(rules)] if half == "judge" else []
+    if half == "judge" and not VARIANTS.keys().isdisjoint(rules):
+        raise ValueError("Variants stay on the half there is to choose on: they are no candidates.")
+    opened = (
+        [_opening(name, kinds, losses, known, k) for k, name in enumerate(rules)] if half == "judge" else []
+    )
     yield from opened
     found: list[Record] = []
     for cell, what in cells(half, kinds, losses, quick, problems):
         identity = _identity(cell, what)
-        if oracles and cell.model is None:
+        if oracles:
             for name in asked_of(cell, {one["method"] for one in select(known, **identity)}):
                 yield _measured(identity, cell, name, "panel-oracles")
         for name in rules:
-            found.append(_measured(identity, cell, name, "panel"))
-            yield found[-1]
-    if "two classes" in kinds and losses is None:
-        yield from _by_user(half, quick, problems)
+            if name in RULES or (cell.problem.kind, what) == ("two classes", "logistic"):
+                found.append(_measured(identity, cell, name, "panel" if name in RULES else "panel-variants"))
+                yield found[-1]
+    if panel_users.RULE in rules and panel_users.LOSS in (losses or (panel_users.LOSS,)):
+        for record in _by_user(half, kinds, quick, problems):
+            found.append(record)
+            yield record
     for line in opened:
-        yield line | headline(
-            [*select(known, benchmark="panel", half=half), *found], known, line["method"], half
-        )
+        yield line | headline(found, known, line["method"], half)
 
 
-def _by_user(half: Half, quick: bool, problems: Sequence[PanelProblem]) -> Iterator[Record]:
+def _by_user(
+    half: Half, kinds: Sequence[Kind], quick: bool, problems: Sequence[PanelProblem]
+) -> Iterator[Record]:
     for problem in problems:
-        if problem.half == half and problem.users:
+        if problem.half == half and problem.users and problem.kind in kinds:
             for epsilon in QUICK["epsilons"] if quick else EPSILONS:
                 seeds = panel_users.QUICK_SEEDS if quick else panel_users.SEEDS
                 yield panel_users.measure(problem, arrays(problem), epsilon, seeds)
@@ -108,7 +120,7 @@ def _by_user(half: Half, quick: bool, problems: Sequence[PanelProblem]) -> Itera
 def cells(
     half: Half,
     kinds: Sequence[Kind],
-    losses: Sequence[Model] | None,
+    losses: Sequence[str] | None,
     quick: bool,
     problems: Sequence[PanelProblem] = PROBLEMS,
 ) -> Iterator[tuple[Cell, Model]]:
@@ -142,8 +154,8 @@ def _identity(cell: Cell, what: Model) -> Record:
 
 def _measured(identity: Record, cell: Cell, name: str, benchmark: str) -> Record:
     begun, setting = time.perf_counter(), {}
-    if benchmark == "panel":
-        excess = cell.excess(RULES[name](cell))
+    if benchmark != "panel-oracles":
+        excess = cell.excess((RULES | VARIANTS)[name](cell))
         constant = cell.constant_excess
         setting = {"constant": float(np.mean(constant)), "constants": constant.tolist()}
     else:
@@ -165,7 +177,9 @@ def _measured(identity: Record, cell: Cell, name: str, benchmark: str) -> Record
     }
 
 
-def _opening(name: str, kinds: Sequence[Kind], known: Sequence[Record], k: int) -> Record:
+def _opening(
+    name: str, kinds: Sequence[Kind], losses: Sequence[str] | None, known: Sequence[Record], k: int
+) -> Record:
     """What is written down before anything of the judging half is seen."""
     words = (RULES[name].__doc__ or "").partition("\n")[0]
     number = len(select(known, benchmark="panel-openings")) + k + 1
@@ -175,14 +189,16 @@ def _opening(name: str, kinds: Sequence[Kind], known: Sequence[Record], k: int) 
         "method": name,
         "rule": words,
         "kinds": list(kinds),
+        **({"losses": list(losses)} if losses else {}),
     }
 
 
 def headline(found: Sequence[Record], known: Sequence[Record], name: str, half: Half) -> Record:
-    """What an opening says: against the rule of before, the best tuned peer and the constant model."""
+    """What an opening says of what it found: over the rule of before, the best tuned peer and the constant model."""
     of = by_cell(found, method=name)
+    base = by_cell([*select(known, benchmark="panel", half=half), *found], method=BASE)
     compared = {
-        f"over {BASE}": ratios(of, by_cell(found, method=BASE)),
+        f"over {BASE}": ratios(of, base),
         "over the best tuned peer": ratios(of, best_peer(known, PEERS, half=half)),
     }
     said: Record = {"cells": len(of)}

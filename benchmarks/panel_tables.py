@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+from benchmarks import panel_rows
 from benchmarks.bars import Verdict
 from benchmarks.panel import BASE, PEERS
 from benchmarks.panel_cells import EPSILONS
@@ -48,6 +49,23 @@ TABLES_HEAD = (
     "above it",
 )
 WORST_HEAD = ("rule, loss, problem", "epsilon", "over the best tuned peer", "over the constant model")
+VARIANTS_HEAD = (
+    "rule",
+    "cells",
+    f"over {BASE}",
+    "worst table",
+    "worst cell",
+    "cells worse",
+    "cells above the constant model",
+)
+TEST_LOSS_HEAD = (
+    "rule",
+    "cells",
+    f"excess of the test loss over that of {BASE}",
+    "worst table",
+    "best table",
+    "cells worse",
+)
 OPENINGS_HEAD = (
     "opening",
     "rule",
@@ -56,13 +74,15 @@ OPENINGS_HEAD = (
     "cells above the constant model",
 )
 SHOWN_WORST = 8
+CANDIDATES = ("posterior", "halfway")
 
 
 def _kinds_of_run(records: Sequence[Record], half: Half) -> Iterator[tuple[str, str, dict[CellKey, Record]]]:
-    """Every rule and loss that a half was measured with, and its cells."""
+    """Every rule and loss that a half was measured with, and its cells; logistic loss of several classes is softmax."""
     panel = select(records, benchmark="panel", half=half)
-    for name, what in dict.fromkeys((one["method"], one["what"]) for one in panel):
-        yield name, what, by_cell(panel, method=name, what=what)
+    for name, what, kind in dict.fromkeys((one["method"], one["what"], one["kind"]) for one in panel):
+        loss = "softmax" if kind == "classes" else what
+        yield name, loss, by_cell(panel, method=name, what=what, kind=kind)
 
 
 def _peers(records: Sequence[Record], half: Half) -> dict[CellKey, Record]:
@@ -143,12 +163,63 @@ def worst_rows(records: Sequence[Record], half: Half) -> list[list[str]]:
     return rows
 
 
+def variant_rows(records: Sequence[Record]) -> list[list[str]]:
+    """One row a candidate for two classes or variant of the landed rule, on the half there is to choose on."""
+    candidates = select(records, benchmark="panel", half="choose", what="logistic")
+    found, base = [*candidates, *select(records, benchmark="panel-variants")], _base(records, "choose")
+    rows: list[list[str]] = []
+    for name in dict.fromkeys((*CANDIDATES, *(one["method"] for one in found))):
+        cells = by_cell(found, method=name)
+        over = ratios(cells, base)
+        if name in (BASE, "default") or not over:
+            continue
+        means, worst = table_means(over), max(over, key=lambda one: one.ratio)
+        table = max(means, key=means.__getitem__)
+        rows.append(
+            [
+                name,
+                f"{len(over)}",
+                str(overall(over)),
+                f"{table} {means[table]:.2f}",
+                f"{worst.data}, epsilon {worst.epsilon:g}: {worst.ratio:.2f}",
+                f"{100 * share_above(over, 1.0).value:.0f} %",
+                f"{sum(one.ratio > TOLERATED for one in against_constant(cells))}",
+            ]
+        )
+    return rows
+
+
+def test_loss_rows(records: Sequence[Record]) -> list[list[str]]:
+    """One row a rule whose test loss was measured beside that of the rule of before, on two classes."""
+    found = [
+        {
+            **one,
+            "what": panel_rows.NAME,
+            "excess": max(one["loss"] - one["least"], panel_rows.LEAST_EXCESS),
+            "excesses": [],
+        }
+        for one in select(records, benchmark=panel_rows.NAME)
+    ]
+    rows: list[list[str]] = []
+    for name, method in (
+        ("halfway", panel_rows.HALFWAY),
+        ("its smaller ridge alone", panel_rows.SMALL_RIDGE),
+    ):
+        over = ratios(by_cell(found, method=method), by_cell(found, method=panel_rows.OWN))
+        if over:
+            tables = sorted(table_means(over).items(), key=lambda one: one[1])
+            best, worst = (f"{table} {mean:.2f}" for table, mean in (tables[0], tables[-1]))
+            worse = f"{100 * share_above(over, 1.0).value:.0f} %"
+            rows.append([name, f"{len(over)}", str(overall(over)), worst, best, worse])
+    return rows
+
+
 def opening_rows(records: Sequence[Record]) -> list[list[str]]:
     """Every opening of the judging half."""
     return [
         [
             f"{one['rows']}",
-            f"{one['method']}: {one['rule']}",
+            f"{', '.join((one['method'], *one.get('losses', ())))}: {one['rule']}",
             one.get(f"over {BASE}", {}).get("mean", ""),
             one.get("over the best tuned peer", {}).get("mean", ""),
             str(one.get("cells above the constant model", "")),
@@ -202,5 +273,7 @@ TABLES: dict[str, tuple[Head, Rows]] = {
             ("-worst", WORST_HEAD, worst_rows),
         )
     },
+    "panel-variants": (lambda _: VARIANTS_HEAD, variant_rows),
+    "panel-test-loss": (lambda _: TEST_LOSS_HEAD, test_loss_rows),
     "panel-openings": (lambda _: OPENINGS_HEAD, opening_rows),
 }

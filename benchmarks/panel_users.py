@@ -19,7 +19,7 @@ from privopt.estimators.classifiers import LogisticRegression
 from privopt.ledger.gaussian_dp import gaussian_mu
 
 SEEDS, QUICK_SEEDS = 5, 1
-DEFAULT, LOSS = "the library's default", "logistic, by user"
+RULE, LOSS = "default", "logistic, by user"
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +62,7 @@ def measure(problem: PanelProblem, stored: PanelArrays, epsilon: float, seeds: i
         "kind": problem.kind,
         "what": LOSS,
         "epsilon": epsilon,
-        "method": DEFAULT,
+        "method": RULE,
         "excess": float(np.mean(excesses)),
         "sd": float(np.std(excesses, ddof=1)) if seeds > 1 else 0.0,
         "seeds": seeds,

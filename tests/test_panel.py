@@ -22,7 +22,7 @@ from benchmarks.panel_problems import (
     drawn_halves,
 )
 from benchmarks.panel_rules import landed
-from benchmarks.results import append, read
+from benchmarks.results import RESULTS, append, read
 
 from privopt.engine.in_process import InProcessEngine
 from privopt.planning.whitening import SHARE
@@ -276,6 +276,38 @@ def test_every_opening_of_the_judging_half_is_a_line(
     assert openings[0]["rule"] == (landed.__doc__ or "").splitlines()[0]
     assert openings[0]["cells"] == 2
     assert "cells above the constant model" in openings[1]
+
+
+def test_a_cell_is_the_same_data_in_everything_that_was_measured_of_it() -> None:
+    bests: dict[tuple[str, str, int, int], list[float]] = {}
+    for one in read(RESULTS):
+        if one["benchmark"] in ("panel", "panel-oracles", "panel-variants"):
+            bests.setdefault((one["data"], one["what"], one["n"], one["d"]), []).append(one["best"])
+    assert len({cell[:2] for cell in bests}) == len(bests) > 60
+    for cell, found in bests.items():
+        assert max(found) == pytest.approx(min(found), rel=1e-3, abs=1e-6), cell
+
+
+def test_peers_of_every_loss_are_measured_and_no_rule_is_run_without_a_name(
+    problems: dict[str, PanelProblem], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(panel_oracles, "STEPS", (2, 3))
+    both = tuple(problems.values())
+    found = list(
+        panel.measure(half="judge", rules=(), losses=("hinge",), oracles=True, quick=True, problems=both)
+    )
+    assert {(one["benchmark"], one["what"]) for one in found} == {("panel-oracles", "hinge")}
+    assert {one["method"] for one in found} == {*panel_oracles.ORACLES}
+
+
+def test_variants_stay_on_the_half_there_is_to_choose_on(problems: dict[str, PanelProblem]) -> None:
+    both, name = tuple(problems.values()), "half the steps"
+    found = list(panel.measure(rules=(name,), losses=("logistic", "hinge"), quick=True, problems=both))
+    assert {(one["benchmark"], one["method"], one["what"]) for one in found} == {
+        ("panel-variants", name, "logistic")
+    }
+    with pytest.raises(ValueError, match="Variants stay on the half"):
+        next(panel.measure(half="judge", rules=("landed", name), problems=both))
 
 
 def test_whole_people_are_measured_against_a_base_rate() -> None:

@@ -52,6 +52,11 @@ FILLED = 0.75  # E y^2 / (u E y) of a count spread over (u / 2, u]
 SLOPE = 2.0  # of the large counts
 HURRY = 0.5
 SPREAD = 0.3  # variance of log-rates around their mean
+RELATIVE_SETTINGS = ("inner.clip", "inner.step_size", "inner.smoothness")  # of a plan: at a mean of 1
+RELATIVE_TO_THE_MEAN = (
+    "the clip and the step size of the plan are in units of the mean count, which no plan can know: the run releases "
+    "it first, then clips in proportion to it and steps in inverse proportion."
+)
 RELATIVE = LossConstants(slope=1.0, curvature=1.0, cap=(0.2, 0.15, 0.4), pace=0.5)
 
 

@@ -10,16 +10,19 @@ from privopt.planning.plan import figure
 from privopt.public import Public
 
 GOAL = 0.9  # where a share cannot double, it is said what would bring it here
+ENOUGH = 0.95 * GOAL  # a share from which on more is not worth saying
 MOST_TIMES = 100.0  # as many records: more is not spelled out
 MOST_EPSILON = 30.0
 HIDDEN = (
-    "the noise hides what there is to learn: the released gradients show no more than noise would, and mostly less "
-    "than 60 % of it was learnt"
+    "the noise hides what there is to learn: the released gradients show no more than noise would; in most such runs "
+    "less than 60 % was learnt"
 )
 
 
 def expected(noise: float, spread: float, public: Public, budget: Budget) -> str:
     """What a plan says where the share is 1 / (1 + x) of a noise x, on most data within a factor of the odds.
+
+    Where most data leave little to gain, it is said what would help where less is learnt, at the lower end.
 
     Args:
         noise: x; falls as one over the number of records, and over mu.
@@ -28,10 +31,11 @@ def expected(noise: float, spread: float, public: Public, budget: Budget) -> str
         budget: of the run.
     """
     share, low, high = (1.0 / (1.0 + noise * times) for times in (1.0, spread, 1.0 / spread))
-    ends = f"between {percent(low)} and {percent(high)}" if percent(low) != percent(high) else about(share)
-    return f"{ends} of what there is to learn" + more(
-        share, lambda wanted: noise * wanted / (1.0 - wanted), public, budget
-    )
+    at_low = share >= ENOUGH > low
+    least, x = (low, noise * spread) if at_low else (share, noise)
+    what = "the lower end" if at_low else "it"
+    gain = more(least, lambda wanted: x * wanted / (1.0 - wanted), public, budget, what=what)
+    return f"{between(low, share, high)} of what there is to learn{gain}"
 
 
 def reached(learnt: Learnt, public: Public, budget: Budget) -> str:
@@ -44,7 +48,9 @@ def reached(learnt: Learnt, public: Public, budget: Budget) -> str:
     )
 
 
-def more(share: float, times_for: Callable[[float], float], public: Public, budget: Budget) -> str:
+def more(
+    share: float, times_for: Callable[[float], float], public: Public, budget: Budget, *, what: str = "it"
+) -> str:
     """Which number of records, or which epsilon, would double a share or bring it to `GOAL`; begins with a semicolon.
 
     Args:
@@ -52,11 +58,12 @@ def more(share: float, times_for: Callable[[float], float], public: Public, budg
         times_for: how many times as many records, or how many times the mu, another share takes.
         public: of the data.
         budget: of the run.
+        what: is brought there.
     """
-    if share >= 0.95 * GOAL:
+    if share >= ENOUGH:
         return f"; more {public.unit}s or a larger epsilon would add little"
     wanted = min(2.0 * share, GOAL)
-    does = "double it" if wanted < GOAL else f"bring it to {percent(GOAL)}"
+    does = f"double {what}" if wanted < GOAL else f"bring {what} to {percent(GOAL)}"
     times = max(times_for(wanted), 1.0)
     if times > MOST_TIMES:
         return f"; more than {figure(int(MOST_TIMES))} times as many {public.unit}s would {does}"
@@ -65,6 +72,16 @@ def more(share: float, times_for: Callable[[float], float], public: Public, budg
     if epsilon > MOST_EPSILON:
         return f"{units} would {does}"
     return f"{units}, or epsilon {two_digits(epsilon):.2g} with the same {public.unit}s, would {does}"
+
+
+def between(low: float, share: float, high: float) -> str:
+    """A range of shares in words; that of the middle where both ends round to the same."""
+    ends = percent(low), percent(high)
+    if ends[0] == ends[1]:
+        return about(share)
+    if ends[0] == percent(0.0):
+        return f"at most {ends[1]}"
+    return f"between {ends[0]} and {'nearly all' if ends[1] == percent(1.0) else ends[1]}"
 
 
 def about(share: float) -> str:

@@ -15,6 +15,7 @@ directions carry it, and no public number tells which; so the prediction is a ra
 from dataclasses import dataclass
 from typing import Any
 
+from privopt.planning.counts import RELATIVE_TO_THE_MEAN
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.learnt_words import expected
@@ -69,14 +70,14 @@ def fitted(loss: Loss) -> Fitted | None:
 def forecast(solver: Any, instance: Instance) -> Forecast:
     """The range of the excess and the share that can be learnt; of other losses what noise leaves at the rule's clip.
 
-    The notices are those of the inner solver.
+    The notices are those of the inner solver, for counts with what the planned clip and step size are relative to.
     """
     notices = solver.inner.forecast(instance).notices
     if not instance.is_private:
         return Forecast(excess=0.0, meaning="the noise is off", notices=notices)
     if solver.level_share:
         meaning = "no formula for counts: it would be relative to their mean, which is released first"
-        return Forecast(excess=None, meaning=meaning, notices=notices)
+        return Forecast(excess=None, meaning=meaning, notices=(*notices, RELATIVE_TO_THE_MEAN))
     found = fitted(instance.problem.loss)
     if found is None:
         rule = WhiteningRule.of(instance, solver.share)

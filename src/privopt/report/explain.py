@@ -345,6 +345,12 @@ def utility_assumptions(report: ReportFacts) -> list[str]:
         for key, text in _SHARES.items()
         if {key, "share"} <= settings.keys()
     ]
+    if settings.get("level_share"):
+        sentences.append(
+            f"A share of {words.pretty(settings['level_share'])} of the budget (of mu^2) buys how large the counts "
+            "are: the clip and the step size that were planned are in units of their mean, and the run set its own "
+            "once that was released."
+        )
     sentences.append(_rows(report, words.pretty(report.plan.public.row_bound)))
     if report.plan.predicted_excess is not None:
         amount = report.plan.predicted_amount(partial(words.pretty, digits=2))

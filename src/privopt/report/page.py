@@ -10,6 +10,7 @@ from typing import Any
 from privopt.json_values import json_value
 from privopt.ledger import accounting
 from privopt.ledger.events import sequence
+from privopt.planning.counts import RELATIVE_SETTINGS
 from privopt.report import explain, learnt, stationarity, words
 from privopt.report.facts import ReportFacts
 from privopt.report.figures import curves_figure, picture_figure, schedule_figure
@@ -296,8 +297,9 @@ def _settings(report: ReportFacts) -> list[tuple[str, str]]:
         ("memory planned", words.size(plan.memory_bytes)),
         ("time planned, compilation excluded", words.duration(plan.seconds)),
     ]
+    relative = RELATIVE_SETTINGS if plan.settings.get("level_share") else ()
     for key, value in plan.settings.items():
-        text = words.pretty(value)
+        text = words.pretty(value) + (", relative to the mean count" if key in relative else "")
         rows.append(
             (words.spelled(key), text[:MOST_SETTINGS_TEXT] + ("…" if len(text) > MOST_SETTINGS_TEXT else ""))
         )

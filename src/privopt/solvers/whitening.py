@@ -249,7 +249,7 @@ class Whitening(Solver):
         if isinstance(rule, CountsRule):
             assert found is not None
             outcome = inner.run_in(curator, problem, start, rule.coordinates(released, found, start))
-            mean = Finding(found.mean, "mean count, as released before the descent")
+            mean = Finding(found.mean, "of the records, as released before the descent")
             return outcome._replace(findings={"mean_count": mean, **outcome.findings})
         if self.coarse and isinstance(rule, WhiteningRule) and isinstance(inner, GradientDescent):
             first, rough = inner.steps // 2, rule.with_floor(self.coarse)
