@@ -27,8 +27,10 @@ from privopt.estimators.specification import Records, Shape
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
+from privopt.planning.whitening import signal_ridge
 from privopt.precision import double_precision
 from privopt.problems.losses import GLMLoss, Logistic, Squared
+from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge as RidgePenalty
 from privopt.queries.gradient import glm_slopes
 
@@ -101,7 +103,12 @@ class Cell:
         arrays = self.arrays
         n, width = arrays.features.shape
         shape = Shape(width=width, n=n, by_user=False, budget=Budget(self.epsilon, 1.0 / n**2))
-        return self.estimator._setup(shape, None)
+        setup = self.estimator._setup(shape, None)
+        if not (isinstance(setup.problem.loss, Logistic) and "alpha" not in dict(self.options)):
+            return setup
+        # All rules begin with the ridge of before; a rule that wants another one says so.
+        alone = Instance(Problem(setup.problem.loss), setup.public, Budget(self.epsilon, 1.0 / n**2))
+        return self.estimator.set_params(alpha=signal_ridge(alone))._setup(shape, None)
 
     @cached_property
     def units(self) -> Units:

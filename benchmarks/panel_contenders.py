@@ -14,11 +14,14 @@ from benchmarks.panel_halfway import halfway
 from benchmarks.panel_posterior import posterior
 from benchmarks.panel_rules import landed
 from privopt.planning.whitening import SHARE, WhiteningRule
+from privopt.problems.losses import Logistic
 
 
 def default(cell: Cell) -> Floats:
-    """The library's default: whitened descent, for counts from their released mean."""
-    return whitened_counts(cell) if cell.problem.kind == "counts" else landed(cell)
+    """The library's default: whitened descent, rescaled for two classes, for counts from their released mean."""
+    if cell.problem.kind == "counts":
+        return whitened_counts(cell)
+    return calibrated(cell) if isinstance(cell.loss, Logistic) else landed(cell)
 
 
 RULES: dict[str, Rule] = {

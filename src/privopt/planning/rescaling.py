@@ -2,7 +2,7 @@
 
 Few steps from 0 leave predictions too small where classes are far apart, too large where they are mostly noise, and the
 rate of a rare class too high. Two numbers mend most of that, and are cheap to learn. With M = U diag(h) U^T the
-released second moment, its noise taken out, c the column of ones and w what the descent found, the model is w = B theta with
+released second moment, its noise taken out, c the column of ones, w what the descent found, the model is w = B theta,
 
     B = (b, u),    b = e_c / sqrt(M_cc),    m = b^T M w,    s^2 = w^T M w - m^2,    u = (w - m b) / s
 

@@ -54,6 +54,7 @@ LEAST_TRACE = 0.25  # over R^2: rows are seldom shorter than half their bound
 COARSE = 0.1  # over R^2: the floor of the first steps on a loss that is not convex, by adult and covertype
 FULL_RIDGE = 1e-3  # the V from which the default ridge is 1 / n
 LEAST_RIDGE = 0.1  # of 1 / n
+NOISE_RIDGE = 0.03  # of sigma_G, the most for two classes
 WEIGHTED_SLOPE, WEIGHTED_CAP = 2.0, (0.24, 0.19, 0.5)  # of losses of groups; by covertype, adult and compas
 NOISELESS_FLOOR, NOISELESS_STEPS, NOISELESS_MOMENTUM = 1e-6, 500, 0.8  # the floor over R^2
 
@@ -94,7 +95,9 @@ def loss_constants(instance: Instance) -> LossConstants:
     """The constants of a loss; targets to predict are scaled to [-1, 1], counts are not."""
     match instance.problem.loss:
         case Logistic():
-            return LossConstants(slope=1.0, curvature=0.25, cap=(0.08, 0.21, 0.25), balanced=True)
+            return LossConstants(
+                slope=1.0, curvature=0.25, cap=(0.08, 0.21, 0.25), balanced=True, corrected=True
+            )
         case GroupedLoss() as loss:  # its slopes are weighted
             slope = WEIGHTED_SLOPE * (loss.lipschitz if math.isfinite(loss.lipschitz) else 1.0)
             return LossConstants(
@@ -297,7 +300,19 @@ def inner_instance(instance: Instance, share: float, beside: float = 0.0) -> Ins
 
 
 def default_ridge(instance: Instance) -> float:
-    """A ridge strength for the mean loss: 1 / n, and down to a tenth of it where the noise is small.
+    """A ridge strength for the mean loss: `signal_ridge`, for two classes at most 0.03 sigma_G.
+
+    In directions that the released moment says nothing of, 0.03 sigma_G is a ridge of 0.03 sqrt(2 / d) in v. By the
+    half of the benchmark panel that is there to choose on.
+    """
+    strength = signal_ridge(instance)
+    if isinstance(instance.problem.loss, Logistic) and instance.is_private:
+        return min(strength, NOISE_RIDGE * WhiteningRule.of(instance, SHARE).gram_noise)
+    return strength
+
+
+def signal_ridge(instance: Instance) -> float:
+    """1 / n, and down to a tenth of it where the noise is small.
 
     A ridge of 1 / n damps what noise does to directions that the data say little about; where there is little noise it
     would itself be the largest error.

@@ -207,9 +207,7 @@ class Whitening(Solver):
                 f"level_share is for inner=GradientDescent(...), all steps alike, not for {self.inner.title}"
             )
         if self.rescaling_share and (self.weighs_groups or not rescaling.applies(problem, public)):
-            return (
-                "rescaling_share is for records of two classes and a ridge that leaves one column free, the constant"
-            )
+            return "rescaling_share is for records of two classes and a ridge that leaves one column free, the constant"
         if not self.inner.preconditions:
             return f"{self.inner.title} does not run in other coordinates"
         return self.inner.obstacle(problem, public)
