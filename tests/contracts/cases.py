@@ -292,6 +292,12 @@ EVERY_CASE = (
         by_user=True,
     ),
     Case("whitening", Whitening(), _LOGISTIC, still=None),
+    Case(
+        "whitening, rescaled",
+        Whitening(inner=GradientDescent(steps=3)),
+        Problem(losses.logistic, Ridge(0.1, (1.0,) * (D - 1) + (0.0,))),
+        still=None,
+    ),
     Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),
     Case(
         "whitening, counts",
