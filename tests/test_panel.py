@@ -25,13 +25,13 @@ from benchmarks.panel_problems import (
     arrays,
     drawn_halves,
 )
-from benchmarks.panel_rules import landed
+from benchmarks.panel_rules import landed, whitened
 from benchmarks.results import RESULTS, append, read
 
 from privopt.engine.in_process import InProcessEngine
 from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.specification import Shape
-from privopt.planning.whitening import SHARE
+from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.second_moment import unpack
 from privopt.solve import minimize
@@ -67,6 +67,13 @@ def small(kind: str = "two classes", *, table: str = "compas", rows: int = 400, 
     )
     problem = PanelProblem(name=name, table=table, kind=kind, target=Target(column="none"))  # type: ignore[arg-type]
     return Cell(problem, stored, 1.0, seeds=3)
+
+
+class Silent:
+    """A generator of nothing but zeros."""
+
+    def standard_normal(self, shape: Any) -> Any:
+        return np.zeros(shape)
 
 
 def test_the_halves_are_those_that_were_drawn() -> None:
@@ -147,7 +154,10 @@ def test_the_simulator_is_the_library(kind: str, returns: Any, rule: Rule) -> No
         asked.append(float(noise(clip, 1.0 - SHARE)[0]) * math.sqrt(len(answers)))
         return answers[len(asked) - 1][None]
 
-    cell.gradients, cell.noise_of_one = answered, lambda clip, share: 0.0 * noise(clip, share)  # type: ignore
+    whitened(
+        cell, WhiteningRule.of(cell.instance, SHARE), SHARE
+    )  # the coordinates, before the draws are silenced
+    cell.gradients, cell.generator = answered, lambda *purpose: Silent()  # type: ignore
     params = rule(cell)
     np.testing.assert_allclose(params[0], np.asarray(result.params), atol=1e-4)
     np.testing.assert_allclose(asked, deviations, rtol=2e-3)  # the library calibrates epsilon to three digits
