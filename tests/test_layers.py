@@ -1,6 +1,7 @@
 """The house of the design, read from the sources: who may import whom, and where private names may stand."""
 
 import ast
+import functools
 import graphlib
 import importlib
 import subprocess
@@ -73,14 +74,16 @@ def name_of(path: Path) -> str:
     return path.relative_to(SOURCE).as_posix()
 
 
-def imports_of(tree: ast.AST) -> Iterator[str]:
+@functools.cache
+def imports_of(tree: ast.AST) -> tuple[str, ...]:
     """Every module that a source imports, and `module.name` for each imported name (which may be a module)."""
+    found: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return tuple(found)
 
 
 def names_in(tree: ast.AST) -> Iterator[str]:
@@ -105,6 +108,7 @@ def dotted(node: ast.AST) -> str:
     return ""
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 

@@ -743,9 +743,8 @@ CASE_PAIRS = [_named((pair,), pair) for pair in CASES]
 
 
 def those(wanted: Callable[[Case], bool]) -> dict[str, Any]:
-    """Arguments of `parametrize` for the cases that a test is about."""
-    found = [(case, relation) for case, relation in CASES if wanted(case)]
-    return {"argvalues": found, "ids": [f"{case.name}, {relation}" for case, relation in found]}
+    """Arguments of `parametrize` for the cases that a test is about, in turn with a relation as above."""
+    return {"argvalues": [_named(pair, pair) for pair in CASES if wanted(pair[0])]}
 
 
 def tagged(tag: str) -> dict[str, Any]:
