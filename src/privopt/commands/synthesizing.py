@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from privopt.atomic_files import replace_file
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
 from privopt.commands.options import MAX_RECORDS, SynthesisOptions
@@ -21,7 +22,6 @@ from privopt.estimators.synthetic_data import SyntheticData, SyntheticError
 from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.report.words import number, several
-from privopt.tables.atomic import replace_file
 from privopt.tables.io import PARQUET
 from privopt.tables.schema import Schema
 
