@@ -31,6 +31,7 @@ from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import EngineName
 from privopt.ledger.amounts import Budget
+from privopt.ledger.default_account import nothing_private
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
@@ -169,7 +170,8 @@ def _units(*, by_user: bool) -> Units:
 def _run(solver: Solver, problem: Problem, units: Units, engine: EngineName) -> None:
     configured = solver.configure(Instance(problem, units.public, BUDGET))
     event = configured.event(units.public)
-    run = Run(solver.name, event, BUDGET, units.public, noise=NoiseSource(), engine=engine)
+    with nothing_private():
+        run = Run(solver.name, event, BUDGET, units.public, noise=NoiseSource(), engine=engine)
     configured.solve(run.curator(units), problem)
     run.ledger.epsilon()
 

@@ -184,12 +184,12 @@ class Account:
     @property
     def entries(self) -> tuple[Charge, ...]:
         """The fits that were paid, in order."""
-        return tuple(entry for entry in self._paid().entries if isinstance(entry, Charge))
+        return tuple(entry for entry in self.paid().entries if isinstance(entry, Charge))
 
     @property
     def remaining(self) -> float:
         """What is left, in the currency: rho, or epsilon under "basic"."""
-        return self._paid().remaining
+        return self.paid().remaining
 
     def spend(
         self,
@@ -201,7 +201,7 @@ class Account:
         relation: Relation | str | None = None,
         unit: str | None = None,
         seeded: bool = False,
-    ) -> None:
+    ) -> int | None:
         """Pay for a fit before it reads any data, or refuse and record nothing.
 
         Args:
@@ -214,6 +214,8 @@ class Account:
             unit: the fit's privacy unit, "record" or "user"; an account keeps the privacy of one kind.
             seeded: the fit's noise or its choice of records comes from a seed, so the account is marked as not private.
 
+        Returns:
+            The number of the payment in the account's file; None for an account that lives in this process.
         Raises:
             BudgetExceeded: it would cost more than is left.
             NotPriceable: the account's currency cannot price it.
@@ -222,8 +224,7 @@ class Account:
         """
         self._check_relation(relation)
         if self._file is not None:
-            self._file.pay(name, event, epsilon, delta, unit=unit, seeded=seeded)
-            return
+            return self._file.pay(name, event, epsilon, delta, unit=unit, seeded=seeded)
         with self._lock:
             check_unit(self._unit, unit)
             if self.composition == "basic":
@@ -233,6 +234,16 @@ class Account:
             self._unit = self._unit if unit is None else unit
             if seeded:
                 self._ledger.mark_seeded()
+        return None
+
+    def require(self, *, relation: Relation | str, unit: str) -> None:
+        """Refuse fits that the account will not pay for at any price.
+
+        Raises:
+            ArgumentError: they are under another neighbouring relation, or protect another kind of unit.
+        """
+        self._check_relation(relation)
+        check_unit(self._unit if self._file is None else self._file.unit_of(self._file.payments()), unit)
 
     def mark_seeded(self) -> None:
         """Say that something paid here rests on a seed."""
@@ -244,20 +255,20 @@ class Account:
     def affords(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether `spend` would accept this fit."""
         if self.composition == "basic":
-            return self._paid().affords_block(event, epsilon, delta)
-        return self._paid().affords(event)
+            return self.paid().affords_block(event, epsilon, delta)
+        return self.paid().affords(event)
 
     def remaining_epsilon(self) -> float:
         """The epsilon, at the account's delta, of a single fit that spends all that is left."""
-        return epsilon_left(self._paid())
+        return epsilon_left(self.paid())
 
     def to_dict(self) -> dict[str, Any]:
         """The account and every fit as JSON values."""
-        values = self._paid().to_dict()
+        values = self.paid().to_dict()
         return values if self.name is None else {"data_set": self.name, **values}
 
     def __str__(self) -> str:
-        paid = self._paid()
+        paid = self.paid()
         kind = {"gaussian": "Gaussian", "zcdp": "zCDP", "basic": "basic"}[self.composition]
         lines = [SEEDED] if paid.seeded else []
         data = "" if self.name is None else f" of {self.name!r}"
@@ -269,8 +280,8 @@ class Account:
         lines += [f"  {entry.name}: {entry.event.describe()}" for entry in fits]
         return "\n".join(lines if fits else [*lines, "  nothing was spent yet"])
 
-    def _paid(self) -> Ledger:
-        """What was paid so far."""
+    def paid(self) -> Ledger:
+        """A ledger with everything that was paid so far, to be read, not to be paid from."""
         return self._ledger if self._file is None else self._file.ledger()
 
     def __copy__(self) -> "Account":
@@ -328,8 +339,9 @@ def _check_terms(file: AccountFile, said: Mapping[str, Any]) -> None:
     for name, value in said.items():
         if value is not None and value != stored[name]:
             theirs, ours = (getattr(each, "value", each) for each in (stored[name], value))
+            term = name.replace("_", " ")
             raise AccountError(
-                f"the account {str(file.path)!r} has {name} {theirs!r}, not {ours!r}: its terms were set when it was "
+                f"the account {str(file.path)!r} has {term} {theirs!r}, not {ours!r}: its terms were set when it was "
                 "created. Give the account of these data, or leave the argument out."
             )
 

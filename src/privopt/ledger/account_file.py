@@ -60,7 +60,7 @@ class AccountFile:
         path: of the file, which must exist; see `create`.
         counter: what besides the counter beside the file keeps count, where the account was created with one.
     Raises:
-        AccountError: there is no account, or it needs a counter that was not given.
+        AccountError: there is no account.
     """
 
     def __init__(self, path: Path, counter: Counter | None = None) -> None:
@@ -77,11 +77,6 @@ class AccountFile:
             )
         with self._connected() as connection:
             self.terms = Terms.from_json(self._terms(connection))
-        if self.terms.counted_elsewhere and counter is None:
-            raise AccountError(
-                f"the account {str(path)!r} is counted elsewhere too, and cannot be used without that: give the "
-                "counter that it was created with, Account(path=..., counter=...)."
-            )
 
     @classmethod
     def create(
@@ -150,9 +145,11 @@ class AccountFile:
 
     def pay(
         self, name: str, event: Event, epsilon: float, delta: float, *, unit: str | None, seeded: bool
-    ) -> None:
+    ) -> int:
         """Add a payment for good, or refuse it and add nothing; see `Account.spend`.
 
+        Returns:
+            Its number.
         Raises:
             BudgetExceeded, NotPriceable, ValueError: the ledger refuses it.
             AccountError: it could not be stored, or the file must not be spent from.
@@ -162,10 +159,11 @@ class AccountFile:
         with self._connected() as connection:
             with _transaction(connection):
                 payments = self._checked(connection)
-                check_unit(self._unit(payments), unit)
+                check_unit(self.unit_of(payments), unit)
                 charge(payments)
                 self._insert(connection, payments, name, event, epsilon, delta, unit=unit, seeded=seeded)
             self._count(connection)
+        return len(payments) + 1
 
     def mark_seeded(self) -> None:
         """Add a row that says that something paid here rests on a seed, unless one says so already."""
@@ -237,7 +235,8 @@ class AccountFile:
         with self._connected() as connection:
             return ledger_of(self.terms, self._checked(connection))
 
-    def _unit(self, payments: Iterable[Payment]) -> str | None:
+    def unit_of(self, payments: Iterable[Payment]) -> str | None:
+        """What fits protect: what the owner fixed, else what the first payment says; None where none does."""
         named = (payment.unit for payment in payments if payment.unit is not None)
         return self.terms.unit or next(named, None)
 
@@ -251,6 +250,11 @@ class AccountFile:
 
     def _checked(self, connection: sqlite3.Connection) -> tuple[Payment, ...]:
         """The payments, where every counter agrees that there are no others."""
+        if self.terms.counted_elsewhere and self.counter is None:
+            raise AccountError(
+                f"the account {str(self.path)!r} is counted elsewhere too, and cannot be used without that: give the "
+                "counter that it was created with, Account(path=..., counter=...)."
+            )
         payments = self._payments(connection)
         hashes = self._hashes(payments)
         for counter in self._counters:

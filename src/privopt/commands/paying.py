@@ -1,0 +1,99 @@
+"""The account that pays for a command: `--account`, or the project's, and what is said of it before and after."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from privopt.commands import screen
+from privopt.commands.mistakes import Mistake
+from privopt.errors import BudgetExceeded
+from privopt.ledger.account import Account
+from privopt.ledger.default_account import Policy, paying_account
+from privopt.ledger.statement import Statement
+from privopt.planning.plan import Plan
+from privopt.report.words import number, several
+
+
+def account_for(file: Path | None, data_set: str | None) -> Account | None:
+    """The account that a command pays from; None where none was named and none is required.
+
+    Args:
+        file: what `--account` says.
+        data_set: what `--data-set` says.
+    Raises:
+        Mistake: a data set was named where there is no account.
+        AccountError: the account is not there, is of other data, or is required and missing.
+    """
+    if file is None:
+        file = Policy.here().account if data_set is not None else None
+        if data_set is not None and file is None:
+            raise Mistake("--data-set names the data of an account: name its file with --account.")
+    return paying_account(None if file is None else Account(path=file, data_set=data_set))
+
+
+class Paying:
+    """One command's payment: announced, then made by the fit, then told.
+
+    Args:
+        account: that pays; None for none.
+    """
+
+    def __init__(self, account: Account | None) -> None:
+        self.account = account
+        self._before = 0 if account is None or account.file is None else len(account.file.payments())
+
+    def announce(self, plan: Plan) -> list[tuple[str, str]]:
+        """Lines on the account for the plan that is printed before any record is read.
+
+        Raises:
+            BudgetExceeded: the account cannot pay for the plan.
+            NotPriceable: nor could it ever.
+            AccountError: its file must not be spent from.
+        """
+        account = self.account
+        if account is None:
+            return []
+        account.require(relation=plan.public.relation, unit=plan.public.unit)
+        if not account.affords(plan.event, plan.budget.epsilon, plan.budget.delta):
+            raise BudgetExceeded(
+                f"the account of {account.name!r} cannot pay for this: {self._left()}. Nothing was read or spent. Ask "
+                "for less with --epsilon, or see `privopt account show`."
+            )
+        return [("account", f"{account.name!r} pays before any record is read: {self._left()}")]
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Lines on the account after the fit."""
+        account = self.account
+        return [] if account is None else [("account", f"{account.name!r} has paid: {self._left()}")]
+
+    def _left(self) -> str:
+        """What is left, in words."""
+        assert self.account is not None
+        assert self.account.file is not None
+        statement = Statement.of(self.account.file)
+        return (
+            f"{100 * max(0.0, 1 - statement.used):.1f} % of its budget is left, enough for one more fit of epsilon "
+            f"{number(statement.left, 3)} at delta {number(statement.terms.budget.delta, 3)}"
+        )
+
+    def warn(self, terminal: Console, *, refused: bool, spent: str) -> None:
+        """Say what a fit that failed has cost.
+
+        Args:
+            terminal: where to say it.
+            refused: whether no release was made.
+            spent: the sentence for a fit that had begun.
+        """
+        if not refused:
+            screen.warn(terminal, spent)
+        elif self.account is None or self.account.file is None:
+            screen.warn(terminal, screen.NOTHING_SPENT)
+        elif new := len(self.account.file.payments()) - self._before:
+            entered = f"{several(new, 'payment')} {'was' if new == 1 else 'were'} entered"
+            screen.warn(
+                terminal,
+                f"No release was made, but since this fit began {entered} in the account; what is paid stays "
+                "paid. See `privopt account show`.",
+            )
+        else:
+            screen.warn(terminal, f"{screen.NOTHING_SPENT} The account is as it was.")
