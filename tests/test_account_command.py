@@ -81,6 +81,7 @@ def test_an_account_is_created_shown_and_exported() -> None:
         assert again.amount <= payment["amount"] <= again.amount * (1 + 1e-12)
     account("export", "budget.sqlite", "--output", "account.json")
     assert json.loads(Path("account.json").read_text()) == values
+    assert "must end in .json" in account("export", "budget.sqlite", "--output", "budget.sqlite", code=2)
     assert "cannot be written to" in account("export", "budget.sqlite", "--output", "no/a.json", code=2)
 
 
@@ -166,6 +167,8 @@ def test_a_fit_pays_and_a_fit_that_costs_too_much_reads_nothing(monkeypatch: pyt
     monkeypatch.setenv(ACCOUNT, "budget.sqlite")
     planned = run("plan", "--schema", "schema.json", "--n", 400, "--epsilon", 0.1, "--delta", 1e-7)
     assert "account 'patients' pays before any record is read" in planned
+    planned = run("plan", "--schema", "schema.json", "--n", 400, "--epsilon", 1.9, "--delta", 1e-7)
+    assert "account it would refuse: the account of 'patients' cannot pay for this: " in planned
     assert "paid for 1 fit" in account("show")
 
 
@@ -173,6 +176,7 @@ def test_a_project_that_requires_an_account_gets_one(monkeypatch: pytest.MonkeyP
     Path("privopt.toml").write_text("require_account = true\n")
     printed = run(*FIT, "--epsilon", 1.0, "--output", "model", code=2)
     assert "requires an account in a file for every run, and none was given" in printed
+    run("plan", "--schema", "schema.json", "--n", 400, "--epsilon", 0.1, "--delta", 1e-7)
     account(*CREATE)
     Path("privopt.toml").write_text("account = 'budget.sqlite'\nrequire_account = true\n")
     synthesized = run(

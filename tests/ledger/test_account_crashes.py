@@ -115,6 +115,18 @@ def test_a_read_only_disk_refuses_the_payment_and_shows_the_account(
     assert "a fit" in str(account)
 
 
+def test_a_payment_is_on_the_disk_before_data_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account, settings = opened(path), list[tuple[int, str]]()
+
+    def note(made: sqlite3.Connection) -> None:
+        ask = lambda name: made.execute(f"PRAGMA {name}").fetchone()[0]  # noqa: E731
+        settings.append((ask("synchronous"), ask("journal_mode")))
+
+    through(note, monkeypatch)
+    pay(account)
+    assert settings == [(3, "delete")]  # EXTRA: the row, and the folder once the journal is gone
+
+
 def test_a_busy_account_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     account = opened(path)
     monkeypatch.setattr(account_file, "PATIENCE", 0.05)

@@ -87,6 +87,8 @@ def export(path: Path | None, *, output: Path | None, as_of: str | None) -> None
     Raises:
         Mistake, AccountError: there is no account, or the file cannot be written.
     """
+    if output is not None and output.suffix.lower() != ".json":
+        raise Mistake(f"--output {str(output)!r} must end in .json: an account is exported as JSON.")
     text = json.dumps(document(Statement.of(_file(path), as_of=as_of)), indent=2, allow_nan=False) + "\n"
     if output is None:
         sys.stdout.write(text)

@@ -36,7 +36,13 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
         estimator = task.estimator(n).set_params(account=paying.account)
         terminal = screen.console()
         plan = planning.announce(
-            terminal, task, estimator, n, how_n, title="Plan, made before any record is read", paying=paying
+            terminal,
+            task,
+            estimator,
+            n,
+            how_n,
+            title="Plan, made before any record is read",
+            on_account=paying.announce,
         )
         saved = _fitted(terminal, table, task, estimator, plan, paying)
         try:

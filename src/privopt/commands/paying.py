@@ -6,7 +6,7 @@ from rich.console import Console
 
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake
-from privopt.errors import BudgetExceeded
+from privopt.errors import AccountError, BudgetExceeded, PrivoptError
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import Policy, paying_account
 from privopt.ledger.statement import Statement
@@ -14,21 +14,24 @@ from privopt.planning.plan import Plan
 from privopt.report.words import number, several
 
 
-def account_for(file: Path | None, data_set: str | None) -> Account | None:
+def account_for(file: Path | None, data_set: str | None, *, spends: bool = True) -> Account | None:
     """The account that a command pays from; None where none was named and none is required.
 
     Args:
         file: what `--account` says.
         data_set: what `--data-set` says.
+        spends: whether the command will spend; one that only plans needs no account.
     Raises:
         Mistake: a data set was named where there is no account.
         AccountError: the account is not there, is of other data, or is required and missing.
     """
-    if file is None:
-        file = Policy.here().account if data_set is not None else None
-        if data_set is not None and file is None:
+    policy = Policy.here()
+    if file is None and data_set is not None:
+        file = policy.account
+        if file is None:
             raise Mistake("--data-set names the data of an account: name its file with --account.")
-    return paying_account(None if file is None else Account(path=file, data_set=data_set))
+    account = policy.open_default() if file is None else Account(path=file, data_set=data_set)
+    return paying_account(account) if spends else account
 
 
 class Paying:
@@ -61,6 +64,13 @@ class Paying:
             )
         return [("account", f"{account.name!r} pays before any record is read: {self._left()}")]
 
+    def outlook(self, plan: Plan) -> list[tuple[str, str]]:
+        """Lines on whether the account would pay for a plan."""
+        try:
+            return self.announce(plan)
+        except PrivoptError as error:
+            return [("account", f"it would refuse: {error}")]
+
     def summary(self) -> list[tuple[str, str]]:
         """Lines on the account after the fit."""
         account = self.account
@@ -86,14 +96,21 @@ class Paying:
         """
         if not refused:
             screen.warn(terminal, spent)
-        elif self.account is None or self.account.file is None:
-            screen.warn(terminal, screen.NOTHING_SPENT)
-        elif new := len(self.account.file.payments()) - self._before:
-            entered = f"{several(new, 'payment')} {'was' if new == 1 else 'were'} entered"
-            screen.warn(
-                terminal,
-                f"No release was made, but since this fit began {entered} in the account; what is paid stays "
-                "paid. See `privopt account show`.",
-            )
-        else:
-            screen.warn(terminal, f"{screen.NOTHING_SPENT} The account is as it was.")
+            return
+        screen.warn(terminal, screen.NOTHING_SPENT if self.account is None else self._entered())
+
+    def _entered(self) -> str:
+        """What stands in the account since the command began, in words."""
+        assert self.account is not None
+        assert self.account.file is not None
+        try:
+            new = len(self.account.file.payments()) - self._before
+        except AccountError:
+            return "No release was made. The account cannot be read: count the fit as paid for."
+        if not new:
+            return f"{screen.NOTHING_SPENT} The account is as it was."
+        entered = f"{several(new, 'payment')} {'was' if new == 1 else 'were'} entered"
+        return (
+            f"No release was made, but since this fit began {entered} in the account; what is paid stays paid. See "
+            "`privopt account show`."
+        )

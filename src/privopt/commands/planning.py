@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -50,7 +51,7 @@ def run(options: Options, *, as_json: bool = False) -> None:
         options.n,
         "given by --n",
         title="Plan, from public numbers alone",
-        paying=Paying(account_for(options.account, options.data_set)),
+        on_account=Paying(account_for(options.account, options.data_set, spends=False)).outlook,
     )
     _show_caps(terminal, task, options.n)
     if options.solver == "auto":
@@ -58,11 +59,18 @@ def run(options: Options, *, as_json: bool = False) -> None:
 
 
 def announce(
-    terminal: Console, task: Task, estimator: Estimator, n: int, how_n: str, *, title: str, paying: Paying
+    terminal: Console,
+    task: Task,
+    estimator: Estimator,
+    n: int,
+    how_n: str,
+    *,
+    title: str,
+    on_account: Callable[[Plan], list[tuple[str, str]]],
 ) -> Plan:
-    """Print the plan of a fit to n units and return it."""
+    """Print the plan of a fit to n units, with what `on_account` says of paying for it, and return it."""
     plan = task.plan(estimator, n)
-    screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *paying.announce(plan)])
+    screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *on_account(plan)])
     for warning in _warnings(task, plan):
         screen.warn(terminal, warning)
     return plan
