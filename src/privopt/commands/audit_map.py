@@ -144,7 +144,7 @@ def audit_map(name: str, *, engine: EngineName) -> AuditMap:
     units = _units(by_user=name in FOR_USERS)
     solver = SOLVERS[name]().with_(**SMALL.get(name, {}))
     problem = _posed(solver, units)
-    with double_precision():
+    with double_precision(), nothing_private():
         jax.clear_caches()  # what is compiled already is not traced again
         with _watched() as seen:
             _run(solver, problem, units, engine)
@@ -170,8 +170,7 @@ def _units(*, by_user: bool) -> Units:
 def _run(solver: Solver, problem: Problem, units: Units, engine: EngineName) -> None:
     configured = solver.configure(Instance(problem, units.public, BUDGET))
     event = configured.event(units.public)
-    with nothing_private():
-        run = Run(solver.name, event, BUDGET, units.public, noise=NoiseSource(), engine=engine)
+    run = Run(solver.name, event, BUDGET, units.public, noise=NoiseSource(), engine=engine)
     configured.solve(run.curator(units), problem)
     run.ledger.epsilon()
 

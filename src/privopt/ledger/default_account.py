@@ -114,7 +114,10 @@ def nothing_private() -> Generator[None]:
 
 def _project() -> tuple[Path | None, Mapping[str, Any]]:
     """The project's file and what it says of privopt."""
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the working directory was removed: no project is there
+        return None, {}
     for folder in (here, *here.parents):
         own, shared = folder / PROJECT_FILE, folder / "pyproject.toml"
         if own.is_file():
