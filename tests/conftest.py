@@ -16,6 +16,9 @@ os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["MPLBACKEND"] = "Agg"
+# No test pays from the account of whoever runs it.
+for _name in ("PRIVOPT_ACCOUNT", "PRIVOPT_REQUIRE_ACCOUNT"):
+    os.environ.pop(_name, None)
 # Two pytest workers on two cores: the fused kernels keep their two threads, everything else gets one.
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):

@@ -14,7 +14,14 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from privopt.commands.options import Options, SynthesisOptions, with_options
+from privopt.commands.options import (
+    CompositionName,
+    Options,
+    RelationName,
+    SynthesisOptions,
+    UnitName,
+    with_options,
+)
 
 DEBUG = "PRIVOPT_DEBUG"
 STOPPED = 130  # what a shell expects of a command that was interrupted
@@ -169,6 +176,80 @@ def demo(
     from privopt import demo
 
     demo.run(output)
+
+
+account = typer.Typer(
+    name="account",
+    cls=TyperGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="One budget for all fits on some data, kept in a file.",
+)
+app.add_typer(account)
+AccountFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE", help="The account; default: PRIVOPT_ACCOUNT or the project's.", show_default=False
+    ),
+]
+
+
+@account.command("create")
+def account_create(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make, such as budget.sqlite.")],
+    data_set: Annotated[str, typer.Option("--data-set", help="Your name of the data.", show_default=False)],
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="What all fits together may spend.", show_default=False)
+    ],
+    delta: Annotated[float, typer.Option("--delta", help="Likewise; well below 1 / n.", show_default=False)],
+    relation: Annotated[
+        RelationName, typer.Option("--relation", help="What a neighbouring data set is.")
+    ] = RelationName.REPLACE_ONE,
+    unit: Annotated[
+        UnitName | None,
+        typer.Option(
+            "--unit", help="What every fit must protect; default: as the first.", show_default=False
+        ),
+    ] = None,
+    composition: Annotated[
+        CompositionName, typer.Option("--composition", help="How fits add up; basic pays for sampling too.")
+    ] = CompositionName.ZCDP,
+) -> None:
+    """Open an account, once, by whoever answers for the data."""
+    from privopt.commands import accounts
+
+    unit_name = None if unit is None else unit.value
+    accounts.create(file, data_set, epsilon, delta, relation.value, unit_name, composition.value)
+
+
+@account.command("show")
+def account_show(
+    file: AccountFile = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every payment, not the latest alone.")] = False,
+) -> None:
+    """Say what is left, what was paid, and how the budget burnt down."""
+    from privopt.commands import accounts
+
+    accounts.show(file, as_of=as_of, everything=everything)
+
+
+@account.command("export")
+def account_export(
+    file: AccountFile = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="JSON file; default: the terminal.", show_default=False)
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
+    ] = None,
+) -> None:
+    """Write every payment with its events, price and hash as JSON."""
+    from privopt.commands import accounts
+
+    accounts.export(file, output=output, as_of=as_of)
 
 
 class EngineOption(StrEnum):

@@ -15,7 +15,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from privopt.tables.atomic import replace_file
+from privopt.atomic_files import replace_file
 from privopt.tables.errors import TableError
 
 FORMAT = "privopt-model"
