@@ -174,6 +174,18 @@ def test_only_the_accounting_adapter_talks_to_dp_accounting() -> None:
     assert importers <= {"ledger/accounting.py"}
 
 
+def test_the_second_accountant_shares_nothing_with_the_ledger() -> None:
+    """A mistake in a room of the package cannot vouch for itself."""
+    offences = [
+        f"{name_of(path)} imports {module}"
+        for path in FILES
+        if stage_of(path) == "verification"
+        for module in imports_of(parse(path))
+        if module.startswith("privopt.") and module.split(".")[1] not in {"verification", "untrusted"}
+    ]
+    assert not offences
+
+
 def test_ledgers_are_opened_by_the_ledger_and_by_one_run() -> None:
     openers = {
         name_of(path)

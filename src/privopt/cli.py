@@ -162,6 +162,23 @@ def report(
 
 
 @app.command()
+def verify(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="REPORT|MODEL", help="Report in JSON, or model directory.", show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Price a report anew with a second accountant, and say whether it holds: exit code 0 if it does, else 1."""
+    from privopt.commands import verifying
+
+    if not verifying.run(path, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", help="Folder for the reports.")] = Path("demo-output"),
 ) -> None:
