@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 from rich.console import Console
+from tests.support.report_schema import require_valid
 from typer.testing import CliRunner
 
 from privopt import LogisticRegression
@@ -161,6 +162,13 @@ def test_a_model_directory_holds_released_and_public_values_only(fitted: tuple[P
     arrays = safetensors.numpy.load_file(directory / "model.safetensors")
     shapes = {"coef": (1, 4), "intercept": (1,), "typical_length": ()}
     assert {name: array.shape for name, array in arrays.items()} == shapes
+
+
+def test_a_fitted_model_is_verified_and_its_report_is_valid(fitted: tuple[Path, str], run: Run) -> None:
+    outcome = run("verify", fitted[0])
+    assert outcome.exit_code == 0, outcome.output
+    assert "VERIFIED" in outcome.output
+    require_valid(json.loads((fitted[0] / "report.json").read_text()))
 
 
 def test_predictions_are_columns_of_a_parquet_file_and_the_target_may_be_missing(
