@@ -15,6 +15,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE = 450
 
 FRONT_ENDS = {
+    "attacks",
     "certify",
     "cli",
     "commands",
@@ -27,6 +28,7 @@ FRONT_ENDS = {
     "solve",
     "solve_arguments",
     "tables",
+    "verification",
 }
 PRIVATE_STAGES = {"curator", "data", "engine"}
 # Rooms of programs over a curator.

@@ -217,6 +217,37 @@ def audit_map(
         audit_map.run(solver, engine=engine.value, as_json=as_json, as_markdown=as_markdown)
 
 
+audit_commands = typer.Typer(
+    rich_markup_mode=None, help="Attack what is claimed, and say what a guarantee rests on."
+)
+app.add_typer(audit_commands, name="audit")
+audit_commands.command("map")(audit_map)
+
+
+@audit_commands.command()
+def attack(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="'descent', or a model of `fit`; default: all.", show_default=False
+        ),
+    ] = None,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The claim.")] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="The claim.")] = 1e-6,
+    runs: Annotated[int, typer.Option("--runs", help="Runs of descent on each side.")] = 1000,
+    pairs: Annotated[int, typer.Option("--pairs", help="Coins of one fit.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Attack models on made-up data: a lower bound on epsilon for each; exit code 0 if no claim is refuted, else 1."""
+    from privopt.commands import attacking
+    from privopt.commands.mistakes import public_arguments
+
+    with public_arguments():
+        held = attacking.run(model, epsilon=epsilon, delta=delta, runs=runs, pairs=pairs, as_json=as_json)
+    if not held:
+        raise typer.Exit(1)
+
+
 def main() -> None:
     """The entry point of the `privopt` command."""
     app()
