@@ -152,9 +152,10 @@ def counted_bound(
         budget: the claim.
     """
     runs = len(log_ratio_left)
-    exceeded = [int(np.sum(ratios > budget.epsilon)) for ratios in (log_ratio_left, log_ratio_right)]
-    reversed_ = [int(np.sum(-ratios > budget.epsilon)) for ratios in (log_ratio_right, log_ratio_left)]
-    return max(epsilon_lower_bound(*counts, runs, budget.delta) for counts in (exceeded, reversed_))
+    left, right = log_ratio_left, log_ratio_right
+    exceeded = int(np.sum(left > budget.epsilon)), int(np.sum(right > budget.epsilon))
+    reversed_ = int(np.sum(-right > budget.epsilon)), int(np.sum(-left > budget.epsilon))
+    return max(epsilon_lower_bound(seen, also, runs, budget.delta) for seen, also in (exceeded, reversed_))
 
 
 def _spread_bound(sides: list[Watched], steps: int, delta: float) -> tuple[float, tuple[str, ...]]:

@@ -47,8 +47,12 @@ class Watched(Audit):
         return child
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
-        plain = isinstance(mechanism, Gaussian) and isinstance(sampling, EveryUnit)
-        if not plain or isinstance(query, ArgminQuery | PassQuery) or not mechanism.noise_multiplier:
+        if (
+            not isinstance(mechanism, Gaussian)
+            or not isinstance(sampling, EveryUnit)
+            or isinstance(query, ArgminQuery | PassQuery)
+            or mechanism.noise_multiplier == 0
+        ):
             self.unwatched.append(query.name)
             return super()._answer(query, mechanism, sampling, sensitivity)
         query = self._left.with_lots(query)
