@@ -163,6 +163,42 @@ def test_what_describes_no_event_is_refused(values):
         price(Fields(values, "event"), REPLACE, 1.0, 1e-6)
 
 
+@pytest.mark.parametrize(
+    "size", [*(pytest.param(size, marks=pytest.mark.audit) for size in (1e-300, 1e150)), 1e3, 1e300]
+)
+@pytest.mark.parametrize("epsilon", [1e-300, 1.0, 1e300])
+def test_numbers_of_any_size_have_a_price_or_none_but_always_an_end(size, epsilon):
+    leaves = [
+        GaussianEvent(size),
+        LaplaceEvent(size),
+        BoundedRangeEvent(size),
+        ZCDPEvent(size),
+        ShiftedGaussianEvent(size, 0.1),
+        ShiftedGaussianEvent(0.1, size, True),
+        SampledEvent(Poisson(0.1), GaussianEvent(size)),
+        SampledEvent(Poisson(min(size, 1.0)), GaussianEvent(1.0)),
+        MixtureEvent(size, 0.1, 1.0),
+        MixtureEvent(10.0, 0.1, size),
+        TestedSampleEvent(0.1, size, 3, size, size),
+    ]
+    for leaf in leaves:
+        for event in (leaf, Repeated(leaf, 10**9)):
+            try:
+                found = price(recorded(event), ADD_OR_REMOVE, epsilon, 1e-6)
+            except NotChecked:
+                continue
+            assert 0 <= found.delta <= 1
+
+
+def test_many_blocks_are_read_in_a_moment():
+    blocks = [{"event": "GaussianEvent", "noise_multiplier": 1.0 + k / 1e5} for k in range(5_000)]
+    values = {"event": "Parallel", "of": blocks}
+    assert (
+        price(Fields(values, "event"), REPLACE, 5.0, 1e-6).delta
+        == price(Fields(blocks[0], "event"), REPLACE, 5.0, 1e-6).delta
+    )
+
+
 def test_repeats_within_repeats_have_a_limit():
     values = {"event": "GaussianEvent", "noise_multiplier": 1.0}
     for _ in range(3):

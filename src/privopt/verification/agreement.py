@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from privopt.verification.checks import CLOSE, Check, Outcome, held
-from privopt.verification.fields import Fields, Malformed
+from privopt.verification.fields import Fields, Malformed, number
 from privopt.verification.price import REPLACE, is_private
 from privopt.verification.tree import Leaf, leaf_counts
 
@@ -81,6 +81,11 @@ def _releases(groups: list[Fields], event: Fields) -> Check:
             if "filter" not in group:
                 _add(made, part.fields("event"), count)
         if "filter" in group:
+            used = group.fields("filter").raw("used")
+            if used is not None and number(used, f"{group.place}.filter.used", 0.0, math.inf) > 1 + 1e-6:
+                return Check(
+                    "releases", Outcome.FAILS, "more was released under a filter than was paid for it"
+                )
             filters[group.fields("filter").whole("number", 0, 10**9)] = group.fields("filter").fields("event")
         elif total != group.whole("count", 1, 10**12):
             raise Malformed(f"{group.place}.count is not the sum of its events' counts.")

@@ -20,19 +20,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
-from privopt.verification.losses import Loss, Values
+from privopt.verification.losses import Loss, TooFine, Values
 
 # Their type information is incomplete.
 _rfft, _irfft = cast("Callable[..., Any]", rfft), cast("Callable[..., Any]", irfft)
 _next_fast_len = cast("Callable[..., int]", next_fast_len)
-MOST_POINTS = 2**23
+MOST_POINTS = 2**22
+MOST_KINDS = 500  # of releases on one grid
+_OFF = 1e-6  # of the mass of a law, by which it may differ from 1
+_FARTHEST = 1e3  # loss of a single release
 RELATIVE_ERROR = 2e-4  # of epsilon, about, that the grid costs
 _POINTS_PER_WIDTH = 20
 _DROPPED = 1e-4  # of delta, that may lie beyond the grid
-
-
-class TooFine(ValueError):
-    """The grid that these releases need has too many points."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,8 @@ class Grid:
         Raises:
             TooFine: it would have too many points.
         """
+        if len(losses) > MOST_KINDS:
+            raise TooFine(f"there are more than {MOST_KINDS} kinds of releases")
         count = sum(times for _, times in losses)
         step = min(
             math.sqrt(8 * RELATIVE_ERROR * epsilon / count),
@@ -70,6 +71,8 @@ class Grid:
             raise TooFine("the privacy losses need a finer grid than there is room for")
         points: Values = step * np.arange(-half, half + 1, dtype=np.float64)
         laws = tuple((_masses(loss, points, step), times) for loss, times in losses)
+        if not all(bool(np.all(law >= 0)) and abs(float(law.sum()) - 1) < _OFF for law, _ in laws):
+            raise TooFine("a privacy loss has no law on the grid")
         missing = sum(2 * times * float(loss.above(points[-1:])[0][0]) for loss, times in losses)
         return cls(step, points, laws, missing)
 
@@ -179,8 +182,10 @@ def _reach(loss: Loss, share: float) -> float:
 
     while beyond(reach):
         reach *= 1.3
-        if reach > 1e6:
-            raise TooFine("a single release reveals too much for the grid")
+        if reach > _FARTHEST:
+            break
+    if not reach <= _FARTHEST:
+        raise TooFine("a single release reveals too much for the grid")
     return reach
 
 

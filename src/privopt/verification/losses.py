@@ -22,7 +22,12 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 Values = NDArray[np.float64]
+_DOUBLINGS = 30
 _ndtr = cast("Callable[[Any], Values]", ndtr)
+
+
+class TooFine(ValueError):
+    """A privacy loss that no grid of a sensible size holds."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +97,8 @@ def zero_concentrated(rho: float) -> Loss:
     With a the best order at t and d the delta there, the slope of the curve in t is -(a - 1) d, so P[loss > t] is a d
     and Q[loss > t] is (a - 1) d e^-t.
     """
+    if not 1e-9 < rho < 1e3:
+        raise TooFine("zero-concentrated privacy of this size has no curve that could be put on a grid")
     orders = 1 + np.geomspace(1e-9, 1e9, 4096)
     thresholds = rho * (2 * orders - 1) + np.log1p(-1 / orders)
 
@@ -112,8 +119,12 @@ def zero_concentrated(rho: float) -> Loss:
         return falls and float(first[0] + second[0]) <= 1
 
     low, high = 0.0, 4 * math.sqrt(2 * rho) + rho
-    while not fits(high):
+    for _ in range(_DOUBLINGS):
+        if fits(high):
+            break
         high *= 2
+    else:
+        raise TooFine("zero-concentrated privacy of this size has no curve that could be put on a grid")
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)

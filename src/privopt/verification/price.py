@@ -18,12 +18,13 @@ import numpy as np
 from privopt.verification import losses
 from privopt.verification.curves import gaussian_delta, mp, mpf, zcdp_delta
 from privopt.verification.fields import Fields
-from privopt.verification.grid import Grid, TooFine
-from privopt.verification.losses import Loss
+from privopt.verification.grid import Grid
+from privopt.verification.losses import Loss, TooFine
 from privopt.verification.tree import Leaf, Way, ways_through
 
 ADD_OR_REMOVE, REPLACE = "add-or-remove-one", "replace-one"
 RELATIONS = (ADD_OR_REMOVE, REPLACE)
+MOST_EPSILON = 1e3  # on a grid
 MANY_SELECTIONS = 8  # from here on zero-concentrated privacy is the cheaper of two bounds
 _GRID_SLACK = 1e-3  # an epsilon within this share of the claimed one counts as the same
 _PURE = ("PureEvent", "BoundedRangeEvent", "SelectionsEvent", "LaplaceEvent")
@@ -125,14 +126,20 @@ def _least_bound(way: Way, relation: str, epsilon: float, delta: float) -> tuple
     if rho is not None:
         bounds.append((zcdp_delta(rho, epsilon), "zero-concentrated privacy, in 50 digits"))
     enough = bounds and min(bound for bound, _ in bounds) <= delta
-    if not enough and delta > 0 and epsilon > 0:
+    if not enough and delta > 0 and 0 < epsilon <= MOST_EPSILON:
         try:
-            bounds.append((mpf(_on_grid(way, relation, epsilon, delta)), "privacy losses composed on a grid"))
-        except TooFine as error:
+            with np.errstate(all="ignore"):  # what is not finite is refused by the grid
+                bounds.append(
+                    (mpf(_on_grid(way, relation, epsilon, delta)), "privacy losses composed on a grid")
+                )
+        except (TooFine, ArithmeticError) as error:
             if not bounds:
-                raise NotChecked(f"{error}") from None
+                reason = f"{error}" if isinstance(error, TooFine) else "its numbers are beyond the grid"
+                raise NotChecked(reason) from None
     if not bounds:
-        raise NotChecked("there is no closed bound for an epsilon or a delta of 0")
+        raise NotChecked(
+            f"there is no closed bound for a delta of 0, or an epsilon of 0 or above {MOST_EPSILON:g}"
+        )
     return min(bounds)
 
 
@@ -210,8 +217,7 @@ def _on_grid(way: Way, relation: str, epsilon: float, delta: float) -> float:
     worst = 0.0
     for direction in (0, 1) if either else (0,):
         parts = [*symmetric, *((pair[direction], count) for pair, count in either)]
-        with np.errstate(over="ignore", under="ignore", divide="ignore", invalid="ignore"):
-            worst = max(worst, Grid.of(parts, epsilon, delta).delta(epsilon * (1 + _GRID_SLACK), epsilon))
+        worst = max(worst, Grid.of(parts, epsilon, delta).delta(epsilon * (1 + _GRID_SLACK), epsilon))
     return worst
 
 

@@ -79,6 +79,11 @@ class Way:
     rounding: Any = field(default_factory=lambda: mpf(0))
     bare: bool = False
 
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What two ways that cost the same have in common."""
+        return self.mu_squared, frozenset(self.leaves.items()), self.bad, self.rounding, self.bare
+
     def plus(self, other: "Way", count: int = 1) -> "Way":
         """This, and `count` times the other."""
         leaves = dict(self.leaves)
@@ -135,11 +140,12 @@ def leaf_counts(event: Fields) -> dict[Leaf, int]:
 def _reduced(leaves: dict[Leaf, int], parallels: list[tuple[list[Fields], int]]) -> tuple[list[Way], bool]:
     ways, exact = [_way(leaves)], True
     for branches, count in parallels:
-        different: list[Way] = []
+        found: dict[Any, Way] = {}
         for branch in branches:
             inner, inner_exact = ways_through(branch)
             exact = exact and inner_exact
-            different.extend(way for way in inner if way not in different)
+            found |= {way.key: way for way in inner}
+        different = list(found.values())
         if len(ways) * math.comb(count + len(different) - 1, count) > MOST_WAYS:
             exact = exact and len(different) == 1
             different = [_joined(different)]

@@ -17,6 +17,7 @@ from privopt.verification.tree import ways_through
 FORMATS = {"privopt-report": (1,), "privopt-reports": (1,)}
 MOST_RUNS = 1000
 _LEAST_SHARE = 0.05  # of the claimed epsilon, below which a grid tells nothing of a point of the curve
+_CLOSED_POINTS = 100  # of a closed curve, that are priced a second time, about
 _CURVE_POINTS = 5  # of a curve, that are priced a second time
 NOT_LOOKED_AT = (
     "A report holds no data and no released values: that the run was as recorded, that the noise was secret, and that "
@@ -139,7 +140,7 @@ def _prices(report: Fields, event: Fields, relation: str, epsilon: float, delta:
     yield priced("price", event, relation, epsilon, delta)
     points = [(p.number("epsilon", 0.0), p.number("delta", 0.0, 1.0)) for p in report.each("curve")]
     closed = all(not way.leaves for way in ways_through(event)[0])
-    step = 1 if closed else max(1, len(points) // _CURVE_POINTS)
+    step = max(1, len(points) // (_CLOSED_POINTS if closed else _CURVE_POINTS))
     looked = (
         points[::step] if closed else [point for point in points[::step] if point[0] > _LEAST_SHARE * epsilon]
     )
