@@ -16,6 +16,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 LONGEST_FILE = 450
 
 FRONT_ENDS = {
+    "attacks",
     "certify",
     "cli",
     "commands",
@@ -28,6 +29,7 @@ FRONT_ENDS = {
     "solve",
     "solve_arguments",
     "tables",
+    "verification",
 }
 PRIVATE_STAGES = {"curator", "data", "engine"}
 # Rooms of programs over a curator.
@@ -176,6 +178,18 @@ def test_only_the_accounting_adapter_talks_to_dp_accounting() -> None:
         if module.split(".")[0] == "dp_accounting"
     }
     assert importers <= {"ledger/accounting.py"}
+
+
+def test_the_second_accountant_shares_nothing_with_the_ledger() -> None:
+    """A mistake in a room of the package cannot vouch for itself."""
+    offences = [
+        f"{name_of(path)} imports {module}"
+        for path in FILES
+        if stage_of(path) == "verification"
+        for module in imports_of(parse(path))
+        if module.startswith("privopt.") and module.split(".")[1] not in {"verification", "untrusted"}
+    ]
+    assert not offences
 
 
 def test_ledgers_are_opened_by_the_ledger_and_by_one_run() -> None:

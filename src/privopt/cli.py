@@ -169,6 +169,23 @@ def report(
 
 
 @app.command()
+def verify(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="REPORT|MODEL", help="Report in JSON, or model directory.", show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Price a report anew with a second accountant, and say whether it holds: exit code 0 if it does, else 1."""
+    from privopt.commands import verifying
+
+    if not verifying.run(path, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", help="Folder for the reports.")] = Path("demo-output"),
 ) -> None:
@@ -279,6 +296,37 @@ def audit_map(
 
     with public_arguments():
         audit_map.run(solver, engine=engine.value, as_json=as_json, as_markdown=as_markdown)
+
+
+audit_commands = typer.Typer(
+    rich_markup_mode=None, help="Attack what is claimed, and say what a guarantee rests on."
+)
+app.add_typer(audit_commands, name="audit")
+audit_commands.command("map")(audit_map)
+
+
+@audit_commands.command()
+def attack(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="'descent', or a model of `fit`; default: all.", show_default=False
+        ),
+    ] = None,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The claim.")] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="The claim.")] = 1e-6,
+    runs: Annotated[int, typer.Option("--runs", help="Runs of descent on each side.")] = 1000,
+    pairs: Annotated[int, typer.Option("--pairs", help="Coins of one fit.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Attack models on made-up data: a lower bound on epsilon for each; exit code 0 if no claim is refuted, else 1."""
+    from privopt.commands import attacking
+    from privopt.commands.mistakes import public_arguments
+
+    with public_arguments():
+        held = attacking.run(model, epsilon=epsilon, delta=delta, runs=runs, pairs=pairs, as_json=as_json)
+    if not held:
+        raise typer.Exit(1)
 
 
 def main() -> None:

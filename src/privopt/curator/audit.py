@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -75,7 +75,7 @@ class Audit(Curator):
         """The value before noise, of the left side."""
         return self._left.private_value(query, sampling, private_draw)
 
-    def _same_units(self, ledger: Payer) -> "Audit":
+    def _same_units(self, ledger: Payer) -> Self:
         return self._pair(self._left.same_units(ledger), self._right.same_units(self._right.ledger), ledger)
 
     def _disjoint_units(
@@ -95,13 +95,13 @@ class Audit(Curator):
             for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
         ]
 
-    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "Audit":
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Self:
         left, right = (side.mapped_units(row_map, row_bound) for side in (self._left, self._right))
         return self._pair(left, right, self.ledger)
 
-    def _pair(self, left: LocalCurator, right: LocalCurator, ledger: Payer) -> "Audit":
+    def _pair(self, left: LocalCurator, right: LocalCurator, ledger: Payer) -> Self:
         """An audit of other units of both sides that shares what this one keeps."""
-        child = object.__new__(Audit)
+        child = object.__new__(type(self))
         Curator.__init__(child, left.public, ledger, self.transcript)
         child._noise, child._left, child._right = self._noise, left, right
         child._understate, child.moves = self._understate, self.moves
