@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.contracts.game_cases import EVERY_GAME, GAME_PAIRS, GAMES, as_units, neighbours, toy_rows
-from tests.contracts.test_solvers import priced
+from privopt.testing.solvers import priced
 
 from privopt.curator.audit import Audit
 from privopt.curator.dry_run import DryRun

@@ -15,7 +15,7 @@ from tests.contracts.synthesis_cases import (
     neighbours,
     toy_codes,
 )
-from tests.contracts.test_solvers import priced
+from privopt.testing.solvers import priced
 
 from privopt.curator.audit import Audit
 from privopt.curator.dry_run import DryRun

@@ -174,7 +174,7 @@ class SolverTrial:
             if difference is None:
                 continue
             if self._forced(self.plain, wanted) is not None:
-                what = "on the same data and answers it does not do the same: by a clock, or by random numbers of its own"
+                what = "on the same data and answers it does not do the same: by a clock, or random numbers of its own"
                 raise self.violated(Rule.REPEATABLE, what, case)
             rule = Rule.COUNT if counted else difference[0]
             what = "depends on how many units there are" if counted else "depends on the records themselves"
@@ -228,14 +228,20 @@ class SolverTrial:
         if not _same(again.params, self.result.params) or again.status is not self.result.status:
             raise self.violated(Rule.REPEATABLE, "a replay gives another result", case)
 
-    def require_sensitivities(self) -> None:
-        """No unit moves what is released by more than is stated, and every release has noise of its own."""
+    def require_sensitivities(self) -> int:
+        """No unit moves what is released by more than is stated, and every release has noise of its own.
+
+        Returns:
+            How many releases were compared.
+        """
         checked: set[object] = set()
+        compared = 0
         for name, left, right in self.data.neighbours():
             case = f"neighbours by {name}"
             run = self.opened()
             audit = Audit(left, right, run.ledger, noise=run.noise)
             self.solve(audit, case)
+            compared += len(audit.moves)
             self._require_moves(audit, case)
             shared = reused([added for _, added in audit.added])
             if shared is not None:
@@ -247,6 +253,7 @@ class SolverTrial:
                 if _is_own(query) and type(query) not in checked:
                     checked.add(type(query))
                     require_own_clip(query, columns=self.data.columns, row_bound=1.0)
+        return compared
 
     def _require_moves(self, audit: Audit, case: str) -> None:
         ratios = [ratio for _, ratio in audit.moves]

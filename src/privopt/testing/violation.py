@@ -18,6 +18,7 @@ class Rule(enum.Enum):
     `GUARDS`: a mechanism acts on value / sensitivity, and refuses a sensitivity that no noise can match.
     `PATHS`: all paths compute the same: host and compiled loop, fast engine and plain one.
     `HIDDEN`: what a stream keeps secret is neither printed nor copied.
+    `DRAW`: who takes part in a sample does not depend on what units hold.
     `CONTROL`: what is asked for, how often and with how much noise depends on public numbers and releases.
     `RESULT`: the result is a function of the releases.
     `REPEATABLE`: a run on the same answers gives the same bits.
@@ -38,6 +39,7 @@ class Rule(enum.Enum):
     GUARDS = "sensitivity not respected"
     PATHS = "paths that disagree"
     HIDDEN = "hidden state shown"
+    DRAW = "sample that depends on data"
     CONTROL = "data-dependent stop"
     RESULT = "result that knows more than the releases"
     REPEATABLE = "run that cannot be repeated"
