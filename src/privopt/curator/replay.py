@@ -1,14 +1,105 @@
 """Answers from a recorded transcript: what shows that a result is post-processing of its releases."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator import loops, scan
 from privopt.curator.base import Curator
 from privopt.curator.dataless import Dataless
-from privopt.curator.recorded import Recorded
-from privopt.curator.transcript import Transcript
+from privopt.curator.feeds import Feed
+from privopt.curator.handles import StreamRequest
+from privopt.curator.transcript import Release, Transcript
+from privopt.engine.compiled_loops import traced_shapes
+from privopt.errors import ReplayMismatch
 from privopt.ledger.payer import Payer
+from privopt.ledger.sampling import Sampling
 from privopt.ledger.unlimited import Unlimited
+from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.public import Public
+from privopt.queries.base import Query, Scalar
+
+
+class Recorded(Curator):
+    """A curator that answers from a transcript, in order; a subclass says what else it has."""
+
+    def repeat(self, transcript: Transcript, cursor: Iterator[int] | None = None) -> None:
+        """Answer from this transcript, from its beginning or from where another curator's cursor stands."""
+        self._recorded = transcript
+        self._cursor: Iterator[int] = iter(range(len(transcript))) if cursor is None else cursor
+        self._loop: list[Iterator[NDArray[Any]]] = []
+
+    def _next(self, name: str) -> NDArray[Any]:
+        record: Release | None = next((self._recorded[i] for i in self._cursor), None)
+        if record is None or record.name != name:
+            found = "the end of the transcript" if record is None else repr(record.name)
+            raise ReplayMismatch(f"the solver asked for {name!r} where the transcript has {found}.")
+        if record.released is None:
+            raise ReplayMismatch(
+                f"the values of {name!r} were not kept: raise the transcript's `keep_bytes`."
+            )
+        return record.released
+
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        del mechanism, sampling, sensitivity
+        return self._next(query.name)[0]
+
+    def _answer_in_loop(
+        self, slot: int, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar
+    ) -> Any:
+        del query, mechanism, sampling, sensitivity
+        return next(self._loop[slot])
+
+    def _feed_in_loop(self, slot: int, request: StreamRequest) -> tuple[Any, float]:
+        return next(self._loop[slot]), request.source.priced_for_stream(request).sensitivity
+
+    def _iterate_eagerly(
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        self._loop = [iter(self._next(slot.name)) for slot in slots]
+        return super()._iterate_eagerly(step, state, times, slots, feeds)
+
+    def _draw_public_seed(self, name: str) -> int:
+        return int(self._next(name)[0])
+
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> Any:
+        del mechanism, shape
+        self._next(name)
+
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        del state
+        if not request.mechanism.request(request.name).releases:
+            return None
+        return self._next(request.label)[0]
+
+    def _iterate_compiled(
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        recorded = [self._next(slot.name) for slot in slots]
+        return scan.run(
+            step,
+            state,
+            times,
+            slots,
+            feeds,
+            public=self.public,
+            private_arrays=traced_shapes(self.public),
+            draws=RecordedDraws(recorded, self.public.n),
+            observe=self._observe,
+        )
 
 
 class Replay(Recorded, Dataless):
@@ -38,3 +129,36 @@ class Replay(Recorded, Dataless):
         child = Replay(self._recorded, public, ledger, self._cursor)
         child.transcript = self.transcript
         return child
+
+
+@dataclass
+class RecordedDraws:
+    """Scan inputs of a replay: nobody is sampled, nothing is noised, the recorded values stand in."""
+
+    recorded: list[NDArray[Any]]
+    n: int
+    forced: bool = True
+    position: int = 0
+
+    def stretch(
+        self, slots: list[loops.Slot], length: int, steps: int, capacity: list[int]
+    ) -> tuple[Any, Any, Any]:
+        """The next recorded releases; padded with zeros past the last."""
+        del steps
+        indices = [np.full((length, size), self.n, np.int32) for size in capacity]
+        noise = [np.zeros((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots]
+        values = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
+        for k, recorded in enumerate(self.recorded):
+            part = recorded[self.position : self.position + length]
+            values[k][: len(part)] = part
+        self.position += length
+        return tuple(indices), tuple(noise), tuple(values)
+
+    def members(self, slot: loops.Slot, blocks: tuple[int, ...], capacity: int) -> NDArray[np.int32]:
+        """Nobody."""
+        del slot
+        return np.full((len(blocks), capacity), self.n, np.int32)
+
+    def prefix(self, slot: loops.Slot) -> NDArray[np.float64]:
+        """Not looked at: the recorded sums stand in."""
+        return np.zeros(slot.shape)

@@ -1,7 +1,7 @@
 """A curator that holds data and answers what was answered on others: whoever looks past the answers is found out."""
 
 from privopt.curator.local import LocalCurator
-from privopt.curator.recorded import Recorded
+from privopt.curator.replay import Recorded
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
