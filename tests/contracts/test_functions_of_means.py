@@ -55,7 +55,7 @@ def check(case, pairs, layouts=LAYOUTS):
             for seed in range(pairs):
                 rng = np.random.default_rng([seed, *f"{relation} {layout}".encode()])
                 audit = Audit(*case.pair(rng, relation, layout), Unlimited(relation))
-                with quietly(case.held):
+                with quietly(case.held, f"pair {seed}"):
                     assert audit.compare(asked(audit)) <= SLACK
 
 

@@ -87,6 +87,6 @@ def test_no_other_path_of_the_engine_moves_a_query_further(name, path):
             pair = hostile_pair(seed, setting)
             curator = LocalCurator(pair[0], Unlimited(setting.relation))
             stated = float(curator._sensitivity(query, EveryUnit()))
-            with quietly(query), np.errstate(all="raise"):  # as a user may have set it
+            with quietly(query, f"pair {seed}"), np.errstate(all="raise"):  # as a user may have set it
                 left, right = (path(query, units) for units in pair)
             assert distance(left, right, query.norm) <= stated * SLACK

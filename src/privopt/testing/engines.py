@@ -65,7 +65,7 @@ def check_engine(
             )
             trial = _Trial(engine, setting, again)
             trials.append(trial)
-            with quietly(engine):
+            with quietly(engine, again):
                 trial.require_same_draws(seed)
                 for query in asked:
                     trial.require_sensitivity(query)

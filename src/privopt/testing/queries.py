@@ -78,7 +78,8 @@ def check_query(
     """
     largest = 0.0
     levels = tuple(levels)
-    with double_precision(), quietly(query):
+    whole = f"check_query(query, columns={columns}, row_bound={row_bound}, levels={levels}, pairs={pairs}, seed={seed})"
+    with double_precision(), quietly(query, whole):
         for setting in settings(
             columns, row_bound, levels, relations=relations, layouts=layouts, storages=storages
         ):
@@ -223,8 +224,8 @@ def _clipped(query: RecordSum, features: jax.Array, targets: jax.Array) -> jax.A
 
 
 @contextmanager
-def quietly(subject: object) -> Generator[None]:
-    """A place in which a warning is a violation.
+def quietly(subject: object, again: str) -> Generator[None]:
+    """A place in which a warning is a violation; `again` is the call that repeats it.
 
     Raises:
         ContractViolation: something warned.
@@ -235,5 +236,5 @@ def quietly(subject: object) -> Generator[None]:
             yield
     except Warning as warned:
         raise ContractViolation(
-            Rule.QUIET, subject, f"a warning of {type(warned).__name__}", case="hostile records", repeat="..."
+            Rule.QUIET, subject, f"it warns: {type(warned).__name__}", case="hostile records", repeat=again
         ) from warned

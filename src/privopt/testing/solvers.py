@@ -145,7 +145,7 @@ class SolverTrial:
         Raises:
             ContractViolation: a release was refused, or data make it raise or warn.
         """
-        with quietly(self.solver):
+        with quietly(self.solver, self.again):
             try:
                 return self.configured.solve(curator, self.data.problem)
             except (BudgetExceeded, PlanMismatch) as error:
