@@ -29,6 +29,7 @@ FRONT_ENDS = {
     "solve",
     "solve_arguments",
     "tables",
+    "testing",
     "verification",
 }
 PRIVATE_STAGES = {"curator", "data", "engine"}

@@ -351,17 +351,16 @@ class Ledger(NotCopyable, Payer):
         if self._declared is not None:
             self._declared.draw(event)
         for_above = self._for_above(cost)
+        # Whoever pays for more comes first: an interruption in between counts too much, never too little.
+        if self._above is not None:
+            self._above._commit(event, for_above)
+        if (blocks := self._blocks) is not None:
+            blocks.paid = Cost(blocks.paid.amount + for_above.amount, blocks.paid.delta + for_above.delta)
         # Compensated summation (Neumaier): a million equal charges add up to the last digit.
         term = cost.amount + self._lost
         total = self._spent.amount + term
         self._lost = term - (total - self._spent.amount) if math.isfinite(total) else 0.0
         self._spent = Cost(total, self._spent.delta + cost.delta)
-        if self._blocks is not None:
-            self._blocks.paid = Cost(
-                self._blocks.paid.amount + for_above.amount, self._blocks.paid.delta + for_above.delta
-            )
-        if self._above is not None:
-            self._above._commit(event, for_above)
 
     def _for_above(self, cost: Cost) -> Cost:
         """What the ledger above pays: the same, or for a block as much as it is now dearer than every other block."""
