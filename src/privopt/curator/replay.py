@@ -38,7 +38,12 @@ class Replay(Dataless):
         super().__init__(
             public,
             Unlimited(public.relation) if ledger is None else ledger,
-            Transcript(public.relation, seeded=transcript.seeded, eager=transcript.eager),
+            Transcript(
+                public.relation,
+                seeded=transcript.seeded,
+                eager=transcript.eager,
+                exact_noise=transcript.exact_noise,
+            ),
         )
         self._recorded = transcript
         self._cursor: Iterator[int] = iter(range(len(transcript))) if _cursor is None else _cursor
@@ -114,7 +119,7 @@ class Replay(Dataless):
             feeds,
             public=self.public,
             private_arrays=traced_shapes(self.public),
-            draws=RecordedDraws(recorded, self.public.n),
+            draws=RecordedDraws(recorded, self.public.n, self.transcript.exact_noise),
             observe=self._observe,
         )
 
@@ -125,6 +130,7 @@ class RecordedDraws:
 
     recorded: list[NDArray[Any]]
     n: int
+    exact_noise: bool
     forced: bool = True
     position: int = 0
 
@@ -134,7 +140,7 @@ class RecordedDraws:
         """The next recorded releases; padded with zeros past the last."""
         del steps
         indices = [np.full((length, size), self.n, np.int32) for size in capacity]
-        noise = [np.zeros((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots]
+        noise = [scan.room_for_noise(slot, length, exact=self.exact_noise) for slot in slots]
         values = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
         for k, recorded in enumerate(self.recorded):
             part = recorded[self.position : self.position + length]

@@ -98,7 +98,7 @@ def _laplace_table() -> _Table:
     return _table(weights)
 
 
-def _compiled(function: Callable[..., Any]) -> Any:
+def compiled(function: Callable[..., Any]) -> Any:
     """Compile by numba, without the lock of the interpreter; cached on disk where there is a place to write."""
     try:
         return njit(cache=True, nogil=True, error_model="numpy")(function)
@@ -106,7 +106,7 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return njit(nogil=True, error_model="numpy")(function)
 
 
-@_compiled
+@compiled
 def _exp_minus(r: int) -> int:
     """exp(-64 r) for 0 <= r <= 0.02, both in units of 2^-31: a Taylor polynomial, squared six times.
 
@@ -122,7 +122,7 @@ def _exp_minus(r: int) -> int:
     return p
 
 
-@_compiled
+@compiled
 def _fill(
     words: NDArray[np.uint64],
     start: int,
