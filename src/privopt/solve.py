@@ -12,7 +12,7 @@ from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
-from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.noise import NoiseName, NoiseSource
 from privopt.planning.instance import Instance
 from privopt.plans import Plans, all_plans
 from privopt.precision import double_precision
@@ -113,6 +113,7 @@ def minimize(
     random_state: int | None = None,
     observer: Observer | None = None,
     engine: EngineName = "fast",
+    noise: NoiseName = "exact",
 ) -> Result:
     """Minimise a mean loss over private units.
 
@@ -129,6 +130,7 @@ def minimize(
         random_state: a seed: reproducible, and *not private*.
         observer: called with (name, count) after releases and (what, 0) before a long stage.
         engine: "fast", or "reference": every query by one plain path without compiled kernels, for checks and audits.
+        noise: "exact", or "float": all noise in 64-bit floating point, for comparisons only; the report marks it.
     Returns:
         The released parameters, status, transcript, and the plan that was announced.
     Raises:
@@ -146,6 +148,7 @@ def minimize(
         random_state=random_state,
         observer=observer,
         engine=engine,
+        noise=noise,
     )
 
 
@@ -160,6 +163,7 @@ def minimize_on(
     random_state: int | None = None,
     observer: Observer | None = None,
     engine: EngineName = "fast",
+    noise: NoiseName = "exact",
 ) -> Result:
     """`minimize` on units, or on an engine that computes on them wherever they are.
 
@@ -173,10 +177,12 @@ def minimize_on(
         random_state: a seed.
         observer: called after releases.
         engine: what computes on units.
+        noise: "exact" or "float".
     Raises:
         ValueError, TypeError, BudgetExceeded: as `minimize`.
     """
     check_payment(budget, account, observer)
+    source = NoiseSource.named(noise, random_state)
     with double_precision():
         public = data.public
         problem = posed_problem(problem, start)
@@ -195,7 +201,7 @@ def minimize_on(
             announced.event,
             budget,
             public,
-            noise=NoiseSource(random_state),
+            noise=source,
             account=account,
             observer=observer,
             seeded=data.seeded,

@@ -125,7 +125,8 @@ def test_sparse_rows_give_what_dense_rows_give(kind: Any) -> None:
     X[np.abs(X) < 0.5] = 0.0
     seeded = configured(kind, random_state=0, bounds=(-2.0, 2.0))
     dense, csr = clone(seeded).fit(X, y), clone(seeded).fit(sparse.csr_matrix(X), y)
-    np.testing.assert_allclose(csr.coef_, dense.coef_, rtol=1e-6, atol=1e-9)
+    # The sums differ in the last digits, and may be rounded to neighbouring points of a release's lattice.
+    np.testing.assert_allclose(csr.coef_, dense.coef_, rtol=1e-6, atol=1e-7)
     np.testing.assert_allclose(csr.predict(sparse.csc_array(X)), csr.predict(X))
 
 

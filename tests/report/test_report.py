@@ -110,7 +110,7 @@ def test_the_first_screen_says_what_is_protected_and_how_strongly(pages: dict[st
         "30 noisy answers were computed in 30 passes",
         "0.0012",
         "What this does not cover",
-        "64-bit floats",
+        "Noise was drawn exactly and added to whole numbers",
         "Running time",
         "The noise here came from secret randomness",
     ):

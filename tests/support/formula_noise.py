@@ -17,7 +17,7 @@ def silence(k, shape):
 class FormulaNoise:
     """A source of noise whose k-th draw is `formula(k, shape)`, whatever the law; blocks are drawn in order."""
 
-    seeded = True
+    seeded, exact = True, False
     units_generator = SimpleNamespace(permutation=np.arange)
 
     def __init__(self, formula=cosines):

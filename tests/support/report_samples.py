@@ -58,6 +58,7 @@ def release(
         scale=scales,
         sampling=sampling or EveryUnit(),
         released=np.full((count, 7), 0.987654321),
+        exact=multiplier > 0,
     )
 
 

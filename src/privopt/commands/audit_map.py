@@ -214,7 +214,8 @@ def _kernels_of(seen: set[tuple[str, int]]) -> set[tuple[str, int]]:
     """The compiled kernels that the functions that ran name, and those that these name."""
     functions = [
         (path, node)
-        for path in sorted((SOURCE / "engine").glob("*.py"))
+        for room in ("engine", "mechanisms")
+        for path in sorted((SOURCE / room).glob("*.py"))
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.FunctionDef)
     ]
@@ -244,7 +245,7 @@ def _kernel_names(part: ast.AST) -> list[str]:
 
 
 def _is_compiled(function: ast.FunctionDef) -> bool:
-    """Whether it is decorated by `engine.formulas.compiled`."""
+    """Whether it is decorated by `engine.formulas.compiled`, or by that of `mechanisms.exact_noise`."""
     return any("compiled" in ast.unparse(decorator) for decorator in function.decorator_list)
 
 

@@ -422,6 +422,7 @@ class Curator(StreamKeeper):
                 released=released,
                 lineage=self.lineage,
                 under=self.under,
+                exact=self.transcript.exact_noise and mechanism.exact,
             )
         )
 

@@ -87,6 +87,7 @@ class LocalCurator(Curator):
         if transcript is None:
             transcript = Transcript(public.relation)
         transcript.seeded = transcript.seeded or self._noise.seeded or private_engine.seeded
+        transcript.exact_noise = transcript.exact_noise and self._noise.exact
         if transcript.seeded:
             ledger.mark_seeded()
         super().__init__(public, ledger, transcript, observer)

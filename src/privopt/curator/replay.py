@@ -97,7 +97,7 @@ class Recorded(Curator):
             feeds,
             public=self.public,
             private_arrays=traced_shapes(self.public),
-            draws=RecordedDraws(recorded, self.public.n),
+            draws=RecordedDraws(recorded, self.public.n, self.transcript.exact_noise),
             observe=self._observe,
         )
 
@@ -121,7 +121,12 @@ class Replay(Recorded, Dataless):
         super().__init__(
             public,
             Unlimited(public.relation) if ledger is None else ledger,
-            Transcript(public.relation, seeded=transcript.seeded, eager=transcript.eager),
+            Transcript(
+                public.relation,
+                seeded=transcript.seeded,
+                eager=transcript.eager,
+                exact_noise=transcript.exact_noise,
+            ),
         )
         self.repeat(transcript, _cursor)
 
@@ -137,6 +142,7 @@ class RecordedDraws:
 
     recorded: list[NDArray[Any]]
     n: int
+    exact_noise: bool
     forced: bool = True
     position: int = 0
 
@@ -146,7 +152,7 @@ class RecordedDraws:
         """The next recorded releases; padded with zeros past the last."""
         del steps
         indices = [np.full((length, size), self.n, np.int32) for size in capacity]
-        noise = [np.zeros((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots]
+        noise = [scan.room_for_noise(slot, length, exact=self.exact_noise) for slot in slots]
         values = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
         for k, recorded in enumerate(self.recorded):
             part = recorded[self.position : self.position + length]

@@ -85,9 +85,7 @@ class SecretDraws:
         """Draw step by step, in the order in which an eager loop would."""
         private_count = self._engine.private_count
         private_indices = [np.full((length, size), private_count, np.int32) for size in capacity]
-        private_noise = [
-            np.zeros((length, *slot.mechanism.noise_shape(slot.shape)), np.float64) for slot in slots
-        ]
+        private_noise = [room_for_noise(slot, length, exact=self._noise.exact) for slot in slots]
         for t in range(length):
             for k, slot in enumerate(slots):
                 if slot.feed:
@@ -116,6 +114,16 @@ class SecretDraws:
     def prefix(self, slot: Slot) -> NDArray[np.float64]:
         """See `Draws.prefix`."""
         return self._feeds[slot.feed].state.prefix
+
+
+def room_for_noise(slot: Slot, length: int, *, exact: bool) -> NDArray[Any]:
+    """Zeros for the noise of a call at so many steps: integers where an exact source adds it on a lattice.
+
+    The row of a stream's correlated noise is float64, though the mechanism of one item by itself is exact.
+    """
+    integers = exact and slot.mechanism.exact and not slot.feed
+    shape = (length, *slot.mechanism.noise_shape(slot.shape))
+    return np.zeros(shape, np.int64 if integers else np.float64)
 
 
 def run(

@@ -4,7 +4,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +39,8 @@ class FilterMark:
 class PublicDraw:
     """Stands where a mechanism stands, in the line of a public random number."""
 
+    exact: ClassVar[bool] = True
+
     def __repr__(self) -> str:
         return "none: public randomness"
 
@@ -58,6 +60,7 @@ class Release:
         released: the released values, shape (count, ...); None if the size policy dropped them.
         lineage: the block of units that was asked; empty for all of them.
         under: the outermost filter that paid for it; None where the release was priced by itself.
+        exact: whether its noise is exact: integers, in place of floating point.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Release:
     released: NDArray[Any] | None
     lineage: Lineage = ()
     under: FilterMark | None = None
+    exact: bool = False
 
     @property
     def is_public(self) -> bool:
@@ -83,6 +87,7 @@ class Release:
             "count": self.count,
             "event": self.event.to_dict(),
             "noise": self.noise,
+            "exact": self.exact,
             "sensitivity": _compact(self.sensitivity),
             "scale": None if self.scale is None else _compact(self.scale),
             "sampling": {"kind": self.sampling.kind, "rate": self.sampling.rate},
@@ -100,6 +105,7 @@ class Transcript:
         relation: the neighbouring relation that the sensitivities refer to.
         seeded: whether the noise, or the choice of units or records, was drawn from a seed: the run is not private.
         eager: whether loops ran step by step: a replay then does the same, for the same last digit.
+        exact_noise: whether the source of noise is exact: mechanisms that can add it as integers did so.
         keep_bytes: released values are kept up to this size in total; larger ones are dropped, prices are not.
         paid_by: what the account in a file said that paid for the run; None where none did.
     """
@@ -107,6 +113,7 @@ class Transcript:
     relation: Relation
     seeded: bool = False
     eager: bool = False
+    exact_noise: bool = True
     keep_bytes: int = 256 * 2**20
     paid_by: Statement | None = None
     _releases: list[Release] = field(default_factory=list["Release"])

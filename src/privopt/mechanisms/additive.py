@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, NonPrivateEvent
 from privopt.mechanisms.base import Mechanism, Sensitivity, check_multiplier, host_release, traced_release
-from privopt.mechanisms.noise import Noise, Shape
+from privopt.mechanisms.lattice import noise_exponent
+from privopt.mechanisms.noise import Draws, Noise, Shape
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,20 @@ class AdditiveNoise(Mechanism):
     def __post_init__(self) -> None:
         check_multiplier(self.noise_multiplier)
 
+    @property
+    def exact(self) -> bool:
+        """It is: the release is on a lattice, see `lattice`."""
+        return True
+
     @abc.abstractmethod
-    def standard(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
-        """Independent noise of scale 1."""
+    def standard(self, noise: Noise, shape: Shape) -> Draws:
+        """Independent noise of scale 1: integers for a lattice from an exact source, float64 from another."""
 
     def noise_shape(self, value_shape: Shape) -> Shape:
         """One draw a coordinate."""
         return value_shape
 
-    def draw(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+    def draw(self, noise: Noise, shape: Shape) -> Draws:
         """Noise of scale 1; zeros, without touching the stream, when the noise is off."""
         return self.standard(noise, shape) if self.noise_multiplier > 0 else np.zeros(shape)
 
@@ -42,14 +48,16 @@ class AdditiveNoise(Mechanism):
         self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
     ) -> jax.Array:
         """Scale the noise and add it, in pure JAX."""
-        return traced_release(private_value, sensitivity, self.noise_multiplier, standard_noise)
+        return traced_release(
+            private_value, sensitivity, self.noise_multiplier, standard_noise, norm=self.norm
+        )
 
     def release(
         self, noise: Noise, private_value: ArrayLike, sensitivity: SupportsFloat
     ) -> NDArray[np.float64]:
         """Release the value plus noise."""
         standard_noise = self.draw(noise, self.noise_shape(np.shape(private_value)))
-        return host_release(private_value, sensitivity, self.noise_multiplier, standard_noise)
+        return host_release(private_value, sensitivity, self.noise_multiplier, standard_noise, norm=self.norm)
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,10 @@ class Gaussian(AdditiveNoise):
         """One Gaussian release, or a release that nothing protects."""
         return GaussianEvent(self.noise_multiplier) if self.noise_multiplier > 0 else NonPrivateEvent()
 
-    def standard(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+    def standard(self, noise: Noise, shape: Shape) -> Draws:
         """Standard normals."""
+        if noise.exact:
+            return noise.rounded_normal(shape, noise_exponent(self.noise_multiplier))
         return noise.normal(shape)
 
 
@@ -97,6 +107,8 @@ class Laplace(AdditiveNoise):
         """One Laplace release, or a release that nothing protects."""
         return LaplaceEvent(self.noise_multiplier) if self.noise_multiplier > 0 else NonPrivateEvent()
 
-    def standard(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+    def standard(self, noise: Noise, shape: Shape) -> Draws:
         """Laplace draws of scale 1."""
+        if noise.exact:
+            return noise.rounded_laplace(shape, noise_exponent(self.noise_multiplier))
         return noise.laplace(shape)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.ledger.events import Event
-from privopt.mechanisms.noise import Noise, Shape
+from privopt.mechanisms.lattice import is_integral, on_lattice, spacing_of, spacing_ratio
+from privopt.mechanisms.noise import Draws, Noise, Shape
 from privopt.precision import require_double_precision
 
 Sensitivity = float | NDArray[np.float64] | jax.Array  # a scalar, perhaps traced
@@ -34,9 +35,15 @@ class Mechanism(abc.ABC):
     Attributes:
         norm: the norm of the sensitivity that the noise is scaled by: "l1", "l2" or "range". The curator refuses a
             query that states another one.
+        exact: whether the release is exact over the real numbers, on integers, given a source of exact noise.
     """
 
     norm: ClassVar[str] = "l2"
+
+    @property
+    def exact(self) -> bool:
+        """See the class; False unless a mechanism says otherwise."""
+        return False
 
     @abc.abstractmethod
     def event(self) -> Event:
@@ -47,8 +54,8 @@ class Mechanism(abc.ABC):
         """The shape of the standard noise that one release of a value of this shape needs."""
 
     @abc.abstractmethod
-    def draw(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
-        """Standard noise of this shape, drawn on the host."""
+    def draw(self, noise: Noise, shape: Shape) -> Draws:
+        """Standard noise of this shape, drawn on the host: integers for a lattice, or float64."""
 
     @abc.abstractmethod
     def combine(
@@ -134,8 +141,10 @@ class StreamMechanism(abc.ABC):
     Attributes:
         requests: the methods that a solver may ask for, by name. No other method is reached through a curator.
         norm: the norm of an item's sensitivity; see `Mechanism`.
+        exact: see `Mechanism`.
     """
 
+    exact: ClassVar[bool] = False
     requests: ClassVar[Mapping[str, Request]] = MappingProxyType({})
     norm: ClassVar[str] = "l2"
 
@@ -202,14 +211,20 @@ def traced_release(
     sensitivity: Sensitivity,
     noise_multiplier: float,
     standard_noise: jax.Array,
+    *,
+    norm: str = "l2",
 ) -> jax.Array:
-    """`(value / sensitivity + multiplier * noise) * sensitivity` in pure JAX, with the guards of `Mechanism`.
+    """The value with noise, in pure JAX, with the guards of `Mechanism`.
+
+    With integers for noise the release is on a lattice, and exact, see `lattice`; with floats for noise it is
+    `(value / sensitivity + multiplier * noise) * sensitivity`.
 
     Args:
         private_value: any shape.
         sensitivity: a scalar, at least 0, perhaps traced. Public.
         noise_multiplier: the scale of the noise over the sensitivity, a Python number.
-        standard_noise: noise of scale 1, of the value's shape.
+        standard_noise: noise of scale 1, of the value's shape; or integers, drawn for this multiplier.
+        norm: of the sensitivity.
     Privacy:
         The sum before the last multiplication is a unit-sensitivity release; multiplying by a public number is
         post-processing. Where the sensitivity is 0 no unit moves the value.
@@ -221,7 +236,11 @@ def traced_release(
     scale = jnp.asarray(sensitivity, jnp.float64)
     usable = (scale > 0) & (scale < math.inf)
     divisor = jnp.where(usable, scale, 1.0)
-    released = (value / divisor + noise_multiplier * jnp.asarray(standard_noise, jnp.float64)) * divisor
+    if is_integral(standard_noise):
+        spacing = spacing_of(divisor, spacing_ratio(noise_multiplier, value.size, norm))
+        released = on_lattice(value, spacing, jnp.asarray(standard_noise))
+    else:
+        released = (value / divisor + noise_multiplier * jnp.asarray(standard_noise, jnp.float64)) * divisor
     return jnp.where(usable, released, jnp.where(scale == 0, value, math.nan))
 
 
@@ -229,7 +248,9 @@ def host_release(
     private_value: ArrayLike,
     sensitivity: SupportsFloat,
     noise_multiplier: float,
-    standard_noise: NDArray[np.float64],
+    standard_noise: Draws,
+    *,
+    norm: str = "l2",
 ) -> NDArray[np.float64]:
     """`traced_release` on the host, into an array of its own: the same number, by the same operations."""
     scale = checked_sensitivity(sensitivity, noisy=noise_multiplier > 0)
@@ -237,4 +258,7 @@ def host_release(
     if noise_multiplier == 0 or scale == 0:
         return value
     with np.errstate(all="ignore"):  # a warning must not depend on the data
+        if is_integral(standard_noise):
+            spacing = spacing_of(np.float64(scale), spacing_ratio(noise_multiplier, value.size, norm))
+            return np.asarray(on_lattice(value, spacing, standard_noise), np.float64)
         return np.asarray((value / scale + noise_multiplier * standard_noise) * scale, dtype=np.float64)

@@ -6,6 +6,7 @@ from scipy import stats
 
 from privopt.ledger.events import DeltaEvent, Event, Sequence
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.lattice import noise_exponent, spacing_ratio
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,14 @@ class GaussianTest(Gaussian):
         return Sequence((super().event(), DeltaEvent(self.bad_event_delta)))
 
     def threshold(self, least: float, sensitivity: float) -> float:
-        """A value below `least` is released at or above this with probability `bad_event_delta` at most."""
-        scale = self.noise_multiplier * sensitivity
-        return least + (scale * float(stats.norm.isf(self.bad_event_delta)) if scale > 0 else 0.0)
+        """A value below `least` is released at or above this with probability `bad_event_delta` at most.
+
+        On a lattice of spacing g the value is at most g (1/2 + 2^-8) higher, the noise g / 2, and the noise is a little
+        larger than the multiplier says, see `lattice`: two spacings, and its true scale, are more than that.
+        """
+        if self.noise_multiplier * sensitivity == 0:
+            return least
+        quantile = float(stats.norm.isf(self.bad_event_delta))
+        spacing = sensitivity * spacing_ratio(self.noise_multiplier, 1, self.norm) * (1 + 2.0**-33)
+        stddev = spacing * 2.0 ** noise_exponent(self.noise_multiplier)
+        return least + 2.0 * spacing + max(stddev * quantile, self.noise_multiplier * sensitivity * quantile)

@@ -1,25 +1,43 @@
 """Secret randomness: where the noise and the choice of who takes part come from.
 
 A stream is AES-128 in counter mode (randomgen's `AESCounter`; ChaCha20 on a processor without AES instructions)
-keyed by the operating system, read through NumPy's float64 samplers. Their tails are limited by the 53 bits of a
-uniform only: a normal reaches 12.2 standard deviations (mass beyond: 1e-33), a Laplace 44 scales (mass beyond: 1e-19).
+keyed by the operating system. Gaussian and Laplace noise is read from it as integers, exactly (`exact_noise`); what has
+no exact form yet, through NumPy's float64 samplers. Their tails are limited by the 53 bits of a uniform only: a normal
+reaches 12.2 standard deviations (mass beyond: 1e-33), a Laplace 44 scales (mass beyond: 1e-19).
 """
 
 import hashlib
 import operator
 import os
-from typing import Any, NoReturn, Protocol, SupportsIndex, runtime_checkable
+from typing import Any, Literal, NoReturn, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from randomgen import AESCounter, ChaCha
 
+from privopt.mechanisms.exact_noise import ExactNoise
+
 Shape = tuple[int, ...]
+NoiseName = Literal["exact", "float"]
+Draws = NDArray[np.int64] | NDArray[np.float64]
 
 
 @runtime_checkable
 class Noise(Protocol):
     """What a mechanism needs from a source of noise; tests put deterministic ones in its place."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether noise is added as integers, drawn exactly, wherever a mechanism can: see `Mechanism.exact`."""
+        ...
+
+    def rounded_normal(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
+        """Independent round(2^exponent N), N exact standard normals."""
+        ...
+
+    def rounded_laplace(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
+        """Independent round(2^exponent L), L exact Laplace variables of scale 1."""
+        ...
 
     def normal(self, shape: Shape) -> NDArray[np.float64]:
         """Independent N(0, 1) draws."""
@@ -39,8 +57,9 @@ class Noise(Protocol):
 
 
 class NoiseSource:
-    """Three independent cryptographic streams: `noise`, `units` (who is sampled) and `public` (directions, shuffles).
+    """Four independent cryptographic streams of noise, of who takes part, and of what is public.
 
+    They are `integers` (exact noise), `noise` (any other), `units` (who is sampled), `public` (directions, shuffles).
     Drawing an array of shape `(T, *shape)` consumes the noise stream exactly as T draws of `shape` do, so noise can be
     drawn ahead in blocks. A secret source draws fresh keys in a forked child process: two processes that used the same
     noise would let an observer subtract it.
@@ -48,6 +67,8 @@ class NoiseSource:
     Args:
         seed: None (the default) takes keys from the operating system. A number makes the run reproducible: keys are
             derived from it, whoever knows it can remove the noise, and `seeded` says so to ledger and report.
+        exact: whether mechanisms that can add their noise as integers do so. False is for comparisons only: then all
+            noise is float64, whose gaps may betray a value, and the report says so.
     Raises:
         TypeError, ValueError: the seed is not a non-negative integer; or the source is pickled or copied, which would
             publish or repeat the noise.
@@ -55,18 +76,32 @@ class NoiseSource:
         AES: FIPS 197; ChaCha20: RFC 8439. Normals and exponentials: NumPy's ziggurat, Marsaglia and Tsang 2000.
     """
 
-    __slots__ = ("_noise", "_process", "_public", "_seed", "_units")
+    __slots__ = ("_exact", "_integers", "_noise", "_process", "_public", "_seed", "_units")
 
-    def __init__(self, seed: SupportsIndex | None = None) -> None:
+    def __init__(self, seed: SupportsIndex | None = None, *, exact: bool = True) -> None:
+        self._exact = exact
         self._seed = None if seed is None else _checked_seed(seed)
         self._open()
 
+    @classmethod
+    def named(cls, noise: NoiseName, seed: SupportsIndex | None = None) -> "NoiseSource":
+        """The source that "exact" or "float" stands for.
+
+        Raises:
+            ValueError: any other name.
+        """
+        if noise not in ("exact", "float"):
+            raise ValueError(f"noise must be 'exact' or, for comparisons only, 'float', got {noise!r}.")
+        return cls(seed, exact=noise == "exact")
+
     def _open(self) -> None:
-        """Key the three streams."""
-        self._process = os.getpid()
+        """Key the streams; until all are, another thread of a child process finds that they are to be keyed."""
+        process = os.getpid()
         self._noise = _stream("noise", self._seed)
+        self._integers = ExactNoise(_stream("integers", self._seed).bit_generator)
         self._units = _stream("units", self._seed)
         self._public = _stream("public", self._seed)
+        self._process = process
 
     def _after_fork(self) -> None:
         """Take new keys in a child process; a seeded source is not secret and stays as it is."""
@@ -79,6 +114,11 @@ class NoiseSource:
         return self._seed is not None
 
     @property
+    def exact(self) -> bool:
+        """Whether noise is added as integers wherever a mechanism can."""
+        return self._exact
+
+    @property
     def units_generator(self) -> np.random.Generator:
         """The secret stream that decides who takes part. Used by the curator only."""
         self._after_fork()
@@ -89,6 +129,16 @@ class NoiseSource:
         """The public stream: its draws may be published and say nothing about the other two."""
         self._after_fork()
         return self._public
+
+    def rounded_normal(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
+        """Independent round(2^exponent N), N exact standard normals: see `exact_noise`."""
+        self._after_fork()
+        return self._integers.normal(shape, exponent)
+
+    def rounded_laplace(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
+        """Independent round(2^exponent L), L exact Laplace variables of scale 1: see `exact_noise`."""
+        self._after_fork()
+        return self._integers.laplace(shape, exponent)
 
     def normal(self, shape: Shape) -> NDArray[np.float64]:
         """Independent N(0, 1) draws."""
@@ -119,7 +169,8 @@ class NoiseSource:
         return self._noise.random(shape)
 
     def __repr__(self) -> str:
-        return f"NoiseSource({'seeded: not private' if self.seeded else '<private>'})"
+        floats = "" if self._exact else ", floating point"
+        return f"NoiseSource({'seeded: not private' if self.seeded else '<private>'}{floats})"
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(

@@ -8,13 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent
-from privopt.mechanisms.base import (
-    Mechanism,
-    Sensitivity,
-    check_multiplier,
-    checked_sensitivity,
-    host_release,
-)
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.base import Mechanism, Sensitivity, check_multiplier, checked_sensitivity
 from privopt.mechanisms.noise import Noise, Shape
 
 
@@ -43,6 +38,11 @@ class PassNoise(Mechanism):
 
     def __post_init__(self) -> None:
         check_multiplier(self.noise_multiplier)
+
+    @property
+    def exact(self) -> bool:
+        """Noise at the end is; noise at the steps is in the middle of float64 arithmetic."""
+        return not self.inside
 
     def event(self) -> Event:
         """One Gaussian release."""
@@ -75,4 +75,4 @@ class PassNoise(Mechanism):
         private_end = private_value(order, at_steps)
         if self.inside:
             return np.array(private_end, np.float64)
-        return host_release(private_end, scale, self.noise_multiplier, self.draw(noise, (self.size,)))
+        return Gaussian(self.noise_multiplier).release(noise, private_end, scale)

@@ -16,6 +16,7 @@ from privopt.errors import BudgetTooSmall, NotPriceable
 from privopt.ledger.amounts import Budget
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import DeltaEvent, Event, GaussianEvent, PureEvent, Sequence
+from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.sparse_test import SparseTest
 from privopt.proofs import huber_centre as proof
 from privopt.public import Relation
@@ -98,7 +99,8 @@ def gaussian_test_numbers(
 ) -> StableNumbers | None:
     """The numbers of a Gaussian test of this noise and this probability of a bad event."""
     scale = noise_multiplier
-    threshold = max(1.0, scale * float(stats.norm.isf(bad_event_delta)) if scale > 0 else 1.0)
+    test = GaussianTest(noise_multiplier, bad_event_delta=bad_event_delta)
+    threshold = max(1.0, test.threshold(0.0, 1.0))
     slack = max(1, math.ceil(threshold + scale * float(stats.norm.isf(FALSE_HALT))))
     return stable_numbers(points, threshold, slack, replaced=replaced, outliers=outliers)
 

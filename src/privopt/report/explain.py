@@ -212,12 +212,22 @@ def _went_by_itself(report: ReportFacts) -> bool:
 
 
 def noise_source(report: ReportFacts) -> str:
-    """Where the randomness came from."""
+    """Where the randomness came from, and which noise is exact."""
     if math.isinf(report.epsilon):
         return "switched off"
     if report.seeded:
-        return "drawn from a seed: reproducible, not private"
-    return "operating-system entropy through a cryptographic generator, 64-bit floating point"
+        return f"{arithmetic(report)}; drawn from a seed: reproducible, not private"
+    return f"{arithmetic(report)}; operating-system entropy through a cryptographic generator"
+
+
+def arithmetic(report: ReportFacts) -> str:
+    """Whether noise was added as integers, drawn exactly, or in floating point, and where."""
+    floats = [group.label for group in report.releases if not group.exact]
+    if not floats:
+        return "exact, integers"
+    if len(floats) == len(report.releases):
+        return "64-bit floating point"
+    return f"exact, integers, but not for: {', '.join(dict.fromkeys(floats))}"
 
 
 def not_covered(report: ReportFacts) -> list[Point]:
@@ -269,8 +279,8 @@ def not_covered(report: ReportFacts) -> list[Point]:
         ),
         Point(
             "Floating point and the machine",
-            "The proof is for real numbers; noise is drawn as 64-bit floats, whose gaps an attacker might exploit in "
-            "theory. Running time, memory use and access to this computer are not covered either.",
+            _of_the_noise(report)
+            + " Running time, memory use and access to this computer are not covered either.",
         ),
         Point(
             "Seeds",
@@ -282,6 +292,19 @@ def not_covered(report: ReportFacts) -> list[Point]:
             ),
         ),
     ]
+
+
+def _of_the_noise(report: ReportFacts) -> str:
+    """What the arithmetic of the noise leaves open."""
+    if all(group.exact for group in report.releases):
+        return (
+            "Noise was drawn exactly and added to whole numbers, so the last digits of an answer say nothing more. "
+            "What is computed before that is 64-bit arithmetic; the sensitivities of sums allow for its rounding."
+        )
+    return (
+        "The proof is for real numbers; noise that is not exact is drawn as 64-bit floats, whose gaps an attacker "
+        "might exploit in theory."
+    )
 
 
 BLACK_BOX = Point(

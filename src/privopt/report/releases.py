@@ -34,6 +34,7 @@ class ReleaseGroup:
         schedule: (position among all releases of the run, scale) where the scale varies, else empty; of many releases,
             the least and the greatest of each stretch.
         filter: the filter that paid for them, if one did.
+        exact: whether their noise is exact: integers, in place of floating point.
     """
 
     name: str
@@ -44,6 +45,7 @@ class ReleaseGroup:
     scale: tuple[float, float] | None
     schedule: tuple[tuple[int, float], ...] = ()
     filter: FilterUse | None = None
+    exact: bool = False
 
     @property
     def label(self) -> str:
@@ -102,6 +104,7 @@ class ReleaseGroup:
             "count": self.count,
             "events": [{"event": event.to_dict(), "count": count} for event, count in self.events],
             "noise": self.noise,
+            "exact": self.exact,
             "sampling": sampling,
             "sensitivity": self.sensitivity,
             "scale": self.scale,
@@ -126,6 +129,7 @@ class ReleaseGroup:
             scale=_pair(values["scale"]),
             schedule=tuple((int(at), float(scale)) for at, scale in values["schedule"]),
             filter=None if values.get("filter") is None else FilterUse.from_dict(values["filter"]),
+            exact=values.get("exact", False),
         )
 
 
@@ -181,6 +185,7 @@ def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> Rele
         scale=_ends(scales),
         schedule=_thinned(positions, scales) if varies else (),
         filter=paid_by,
+        exact=all(release.exact for release in releases),
     )
 
 

@@ -25,7 +25,9 @@ class Forced(Recorded, LocalCurator):
             data,
             Unlimited(data.public.relation) if ledger is None else ledger,
             noise=NoiseSource(0),
-            transcript=Transcript(data.public.relation, seeded=recorded.seeded),
+            transcript=Transcript(
+                data.public.relation, seeded=recorded.seeded, exact_noise=recorded.exact_noise
+            ),
         )
         self.transcript.eager = recorded.eager
         self.repeat(recorded)

@@ -1,0 +1,63 @@
+"""What exact noise costs beside floating point: one release, default fits, and sampled descent, by turns.
+
+`python -m benchmarks.exact_noise [REPEATS]` prints, for each, the time with exact noise over that with float64 noise:
+the ratio of the least times, and the median of the ratios. Processor time of the process; data are made up.
+"""
+
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from privopt.data.units import Units
+from privopt.ledger.amounts import Budget
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.noise import NoiseName, NoiseSource
+from privopt.problems import losses
+from privopt.solve import minimize
+
+ROWS, COLUMNS = 20_000, 54
+BUDGET = Budget(1.0, 1e-6)
+
+
+def compared(work: Callable[[NoiseName], object], repeats: int) -> str:
+    """The two sides by turns, after one run of each."""
+    times: dict[NoiseName, list[float]] = {"exact": [], "float": []}
+    for turn in range(repeats + 1):
+        for noise, found in times.items():
+            begun = time.process_time()
+            work(noise)
+            if turn:
+                found.append(time.process_time() - begun)
+    ratios = [exact / plain for exact, plain in zip(times["exact"], times["float"], strict=True)]
+    least = {noise: min(found) for noise, found in times.items()}
+    return (
+        f"{least['exact'] / least['float']:.3f} (median {statistics.median(ratios):.3f}); "
+        f"{1e3 * least['exact']:.3f} against {1e3 * least['float']:.3f} ms"
+    )
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Measure and print."""
+    repeats = int(arguments[0]) if arguments else 9
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(ROWS, COLUMNS))
+    targets = np.sign(rows @ rng.normal(size=COLUMNS) + rng.normal(size=ROWS))
+    units = Units.from_arrays(rows, targets, row_bound=10.0)
+    value = np.zeros(100_000)
+
+    def draws(noise: NoiseName) -> object:
+        return Gaussian(3.0).release(NoiseSource.named(noise), value, 1.0)
+
+    def fit(solver: str) -> Callable[[NoiseName], object]:
+        return lambda noise: minimize(losses.logistic, units, budget=BUDGET, solver=solver, noise=noise)
+
+    print(f"one release of {value.size:,} numbers:", compared(draws, 20 * repeats))
+    for solver in ("auto", "gradient-descent", "stochastic-gradient-descent"):
+        print(f"{solver}, {ROWS:,} x {COLUMNS}:", compared(fit(solver), repeats))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,135 @@
+"""Exact noise through the door: single releases, compiled loops, replays, and what transcript and report say of it."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
+from privopt.data.units import Units
+from privopt.ledger.sampling import EveryUnit, Poisson
+from privopt.ledger.unlimited import Unlimited
+from privopt.mechanisms.additive import Gaussian, Laplace
+from privopt.mechanisms.lattice import spacing_of, spacing_ratio
+from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.pass_noise import PassNoise
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import independent
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.public import Relation
+from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.report.explain import arithmetic
+from privopt.report.report import PrivacyReport
+from privopt.result import Result
+from privopt.status import Status
+
+N, D, STEPS = 300, 5, 40
+FEATURES = np.random.default_rng(5).normal(size=(N, D))
+
+
+@pytest.fixture(autouse=True)
+def x64():
+    with double_precision():
+        yield
+
+
+def open_curator(source):
+    units = Units.from_arrays(FEATURES, np.sign(FEATURES[:, 0]), row_bound=1.0)
+    return LocalCurator(units, Unlimited(Relation.REPLACE_ONE), noise=source)
+
+
+def gradient(at):
+    return ClippedGradient(loss=losses.logistic, at=at, clip=0.5)
+
+
+@dataclass(frozen=True)
+class Descent:
+    """Sampled descent of two releases a step, of different noise."""
+
+    sampling: object = Poisson(0.2)
+
+    def __call__(self, state, release):
+        first = release(gradient(state), Gaussian(3.0), self.sampling)
+        return state - 0.1 * first - 0.1 * release(gradient(-state), Gaussian(50.0), self.sampling)
+
+
+def spacings(release, multiplier, entries):
+    ratio = spacing_ratio(multiplier, entries, "l2")
+    return np.array([float(spacing_of(np.float64(moved), ratio)) for moved in release.sensitivity])
+
+
+def on_the_lattice(release, multiplier):
+    """Whether every number of a release is an integer times its spacing, rounded once."""
+    g = spacings(release, multiplier, release.released[0].size)
+    g = g.reshape(-1, *[1] * (release.released.ndim - 1))
+    return np.rint(release.released / g) * g == release.released
+
+
+@pytest.mark.parametrize("sampling", [Poisson(0.2), EveryUnit()], ids=["compiled", "eager"])
+def test_nothing_that_a_loop_releases_is_off_the_lattice(sampling):
+    curator = open_curator(NoiseSource())
+    curator.iterate(Descent(sampling), jnp.zeros(D, jnp.float64), STEPS)
+    for release, multiplier in zip(curator.transcript, (3.0, 50.0), strict=True):
+        assert release.exact
+        assert release.released.shape == (STEPS, D)
+        assert np.all(on_the_lattice(release, multiplier))
+    floats = open_curator(NoiseSource(exact=False))
+    floats.iterate(Descent(sampling), jnp.zeros(D, jnp.float64), STEPS)
+    assert not any(release.exact for release in floats.transcript)
+    assert np.mean(on_the_lattice(floats.transcript[0], 3.0)) < 0.5
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_replay_of_a_compiled_loop_is_bit_identical(exact):
+    curator = open_curator(NoiseSource(exact=exact))
+    first = curator.iterate(Descent(), jnp.zeros(D, jnp.float64), STEPS)
+    replay = Replay(curator.transcript, curator.public)
+    again = replay.iterate(Descent(), jnp.zeros(D, jnp.float64), STEPS)
+    assert np.array_equal(again, first)
+    assert [release.exact for release in replay.transcript] == [exact, exact]
+
+
+def test_an_eager_loop_of_the_same_seed_draws_the_same_integers():
+    """One step of sampled releases, compiled and by hand: the same units and noise, so the same lattice points."""
+    looped, single = open_curator(NoiseSource(seed=4)), open_curator(NoiseSource(seed=4))
+    looped.iterate(Descent(), jnp.zeros(D, jnp.float64), 1)
+    for multiplier in (3.0, 50.0):
+        single.release(gradient(jnp.zeros(D, jnp.float64)), Gaussian(multiplier), Poisson(0.2))
+    for compiled, eager, multiplier in zip(looped.transcript, single.transcript, (3.0, 50.0), strict=True):
+        apart = (compiled.released - eager.released) / spacings(compiled, multiplier, D)
+        assert np.max(np.abs(apart)) <= 1.0 + 1e-6
+
+
+def report_of(curator):
+    result = Result(np.zeros(D), Status.FINISHED, curator.transcript)
+    return PrivacyReport.of(result)
+
+
+def test_the_report_says_which_noise_is_exact():
+    curator = open_curator(NoiseSource())
+    curator.release(gradient(jnp.zeros(D, jnp.float64)), Gaussian(3.0))
+    curator.release(GradientNorm(loss=losses.logistic, at=jnp.zeros(D, jnp.float64), clip=0.5), Laplace(3.0))
+    curator.public_seed("directions")
+    report = report_of(curator)
+    assert report.to_dict()["guarantee"]["noise"].startswith("exact, integers; operating-system entropy")
+    assert arithmetic(PrivacyReport.from_dict(report.to_dict())) == "exact, integers"
+    curator.stream("sums", PrefixSum(strategy=independent(2), noise_multiplier=3.0), (D,))
+    assert arithmetic(report_of(curator)).startswith("exact, integers, but not for: Sums")
+
+
+def test_floating_point_is_marked_wherever_it_is_used():
+    curator = open_curator(NoiseSource(exact=False))
+    curator.release(gradient(jnp.zeros(D, jnp.float64)), Gaussian(3.0))
+    report = report_of(curator)
+    assert arithmetic(report) == "64-bit floating point"
+    assert "drawn as 64-bit floats" in str(report.to_dict()["not_covered"])
+    assert not curator.transcript.to_dict()["releases"][0]["exact"]
+    assert repr(NoiseSource(exact=False)) == "NoiseSource(<private>, floating point)"
+
+
+def test_noise_at_the_steps_of_a_pass_is_not_called_exact():
+    assert PassNoise(noise_multiplier=1.0, places=3, size=2, inside=False).exact
+    assert not PassNoise(noise_multiplier=1.0, places=3, size=2, inside=True).exact
