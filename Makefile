@@ -65,10 +65,10 @@ tests: $(VENV)/installed-dev  ## pytest only: tests, doctests, code blocks (ARGS
 
 # ---- what takes longer -----------------------------------------------------------------------------------------------
 audit: $(VENV)/installed-dev $(VENV)/installed-docs  ## the slow statistics: attacks, tails, long properties
-	$(BIN)/python -m pytest -m audit -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
+	XLA_FLAGS= $(BIN)/python -m pytest -m audit -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
 
 thorough: $(VENV)/installed-dev  ## the tests with hypothesis' thorough profile
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile thorough $(ARGS)
+	XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile thorough $(ARGS)
 
 demo: $(VENV)/installed-demo  ## private models on medical records, with a report
 	$(BIN)/privopt demo $(ARGS)

@@ -1,10 +1,14 @@
-"""What every test shares: strict JAX promotion, few threads, hypothesis profiles, the shared data.
+"""What every test shares: strict JAX promotion, few threads, quick compilation, hypothesis profiles, the shared data.
 
 The environment is set when this file is read, before anything imports JAX, so that doctests and the
 documentation's code blocks run under the same rules.
 """
 
+import atexit
+import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +16,22 @@ os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["MPLBACKEND"] = "Agg"
+# No test pays from the account of whoever runs it.
+for _name in ("PRIVOPT_ACCOUNT", "PRIVOPT_REQUIRE_ACCOUNT"):
+    os.environ.pop(_name, None)
 # Two pytest workers on two cores: the fused kernels keep their two threads, everything else gets one.
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_pool, "1")
+# The tests compile thousands of programs and run most of them once. Products are fused with sums as at the default
+# level; `make audit` and `make thorough` compile as for users.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+# A program that one worker has compiled, or has forgotten, is not compiled again. Nothing is kept for the next run.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="privopt-programs-")
+    atexit.register(shutil.rmtree, os.environ["JAX_COMPILATION_CACHE_DIR"], ignore_errors=True)
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
 import hypothesis
 import pytest
@@ -61,3 +77,9 @@ def room_for_programs() -> Iterator[None]:
         import jax
 
         jax.clear_caches()
+
+
+def pytest_collection_finish() -> None:
+    """Leave what stays until the end, the tests themselves above all, out of every later search for garbage."""
+    gc.collect()
+    gc.freeze()

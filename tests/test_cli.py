@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import safetensors.numpy
 from rich.console import Console
+from tests.support.report_schema import require_valid
 from typer.testing import CliRunner
 
 from privopt import LogisticRegression
@@ -161,6 +163,41 @@ def test_a_model_directory_holds_released_and_public_values_only(fitted: tuple[P
     arrays = safetensors.numpy.load_file(directory / "model.safetensors")
     shapes = {"coef": (1, 4), "intercept": (1,), "typical_length": ()}
     assert {name: array.shape for name, array in arrays.items()} == shapes
+
+
+def test_a_fitted_model_is_verified_and_its_report_is_valid(fitted: tuple[Path, str], run: Run) -> None:
+    outcome = run("verify", fitted[0])
+    assert outcome.exit_code == 0, outcome.output
+    assert "VERIFIED" in outcome.output
+    require_valid(json.loads((fitted[0] / "report.json").read_text()))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("report",), "text"),
+        (("report", "event"), 10**30),
+        (("report", "findings"), None),
+        (("report", "plan", "settings"), []),
+        (("estimator", "arguments"), 0),
+        (("estimator", "class"), "os.system"),
+        (("encoder", "numeric_range", 1), None),
+    ],
+)
+def test_an_altered_model_is_refused_in_a_sentence(
+    fitted: tuple[Path, str], tmp_path: Path, run: Run, place: tuple[Any, ...], value: Any
+) -> None:
+    shutil.copytree(fitted[0], tmp_path / "model")
+    path = tmp_path / "model" / "model.json"
+    content = json.loads(path.read_text())
+    part = content["document"]
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    path.write_text(json.dumps(content))
+    outcome = run("report", tmp_path / "model")
+    assert outcome.exit_code == 2, outcome.output
+    assert "or altered: fit it again" in flat(outcome.stderr)
 
 
 def test_predictions_are_columns_of_a_parquet_file_and_the_target_may_be_missing(
@@ -854,7 +891,7 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
     assert options("fit") - {"--output", "--overwrite"} == options("plan") - {"--json"}
-    assert len(options("plan")) == 17
+    assert len(options("plan")) == 19
 
 
 def test_a_bar_counts_releases() -> None:

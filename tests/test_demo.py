@@ -9,11 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.report_schema import require_valid
 from typer.testing import CliRunner
 
 from privopt import demo
 from privopt.cli import app
 from privopt.commands import screen
+from privopt.verification.files import verify
+from privopt.verification.verdict import Finding
 
 PART = 3000
 SECONDS = 60.0  # on 2 cores, compilation included
@@ -114,6 +117,8 @@ def test_a_part_of_the_demo_fits_compares_and_reports(
     document = json.loads(page.with_suffix(".json").read_text())
     assert document["joint_price"]["epsilon"] <= account.budget.epsilon
     assert len(document["runs"]) == 4
+    require_valid(document)
+    assert Finding.REFUTED not in [verdict.finding for verdict in verify(page.with_suffix(".json"))]
 
 
 @pytest.mark.audit

@@ -2,13 +2,17 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from benchmarks import panel, panel_oracles, panel_users
 from benchmarks import panel_statistics as statistics
-from benchmarks.panel_cells import Cell
+from benchmarks.panel_calibrated import calibrated
+from benchmarks.panel_cells import Cell, Rule
+from benchmarks.panel_halfway import halfway
 from benchmarks.panel_problems import (
     CHOOSE,
     HALVES,
@@ -21,14 +25,17 @@ from benchmarks.panel_problems import (
     arrays,
     drawn_halves,
 )
-from benchmarks.panel_rules import landed
+from benchmarks.panel_rules import landed, whitened
 from benchmarks.results import RESULTS, append, read
 
 from privopt.engine.in_process import InProcessEngine
-from privopt.planning.whitening import SHARE
+from privopt.estimators.classifiers import LogisticRegression
+from privopt.estimators.specification import Shape
+from privopt.planning.whitening import SHARE, WhiteningRule
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.second_moment import unpack
 from privopt.solve import minimize
+from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.objective_perturbation import ObjectivePerturbation
 from privopt.solvers.whitening import Whitening
 
@@ -60,6 +67,13 @@ def small(kind: str = "two classes", *, table: str = "compas", rows: int = 400, 
     )
     problem = PanelProblem(name=name, table=table, kind=kind, target=Target(column="none"))  # type: ignore[arg-type]
     return Cell(problem, stored, 1.0, seeds=3)
+
+
+class Silent:
+    """A generator of nothing but zeros."""
+
+    def standard_normal(self, shape: Any) -> Any:
+        return np.zeros(shape)
 
 
 def test_the_halves_are_those_that_were_drawn() -> None:
@@ -106,13 +120,22 @@ def test_arrays_are_finite_and_within_their_bounds(table: str, shared_data: Path
             assert 0.0 < found.targets.mean() < 1.0
 
 
-@pytest.mark.parametrize("kind", ["two classes", "numbers", "classes"])
-def test_the_simulator_is_the_library(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "returns", "rule"),
+    [
+        ("two classes", "settled", landed),
+        ("two classes", "corrected", partial(halfway, ridge=math.inf)),
+        ("numbers", None, landed),
+        ("classes", None, landed),
+    ],
+)
+def test_the_simulator_is_the_library(kind: str, returns: Any, rule: Rule) -> None:
     """On the library's answers it takes the library's steps, and its own answers are the library's without noise."""
     cell = small(kind)
     cell.seeds = 1
+    solver = Whitening(inner=GradientDescent(returns=returns), rescaling_share=0.0)
     result = minimize(
-        cell.instance.problem, cell.units, budget=cell.instance.budget, solver=Whitening(), random_state=0
+        cell.instance.problem, cell.units, budget=cell.instance.budget, solver=solver, random_state=0
     )
     first, *rest = list(result.transcript)
     answers = np.concatenate([one.released.reshape(one.count, *cell.start().shape[1:]) for one in rest])
@@ -131,10 +154,29 @@ def test_the_simulator_is_the_library(kind: str) -> None:
         asked.append(float(noise(clip, 1.0 - SHARE)[0]) * math.sqrt(len(answers)))
         return answers[len(asked) - 1][None]
 
-    cell.gradients, cell.noise_of_one = answered, lambda clip, share: 0.0 * noise(clip, share)  # type: ignore
-    params = landed(cell)
+    whitened(
+        cell, WhiteningRule.of(cell.instance, SHARE), SHARE
+    )  # the coordinates, before the draws are silenced
+    cell.gradients, cell.generator = answered, lambda *purpose: Silent()  # type: ignore
+    params = rule(cell)
     np.testing.assert_allclose(params[0], np.asarray(result.params), atol=1e-4)
     np.testing.assert_allclose(asked, deviations, rtol=2e-3)  # the library calibrates epsilon to three digits
+
+
+def test_the_default_of_two_classes_is_the_simulated_one() -> None:
+    """The mean of many runs of the library against that of the simulator, in units of its standard error."""
+    cell = small(rows=1_500)
+    cell.seeds = 12
+    options = {"classes": [0, 1], "epsilon": 1.0, "delta": 1.0 / cell.n**2, "bounds": (-1.0, 1.0)}
+    shape = Shape(width=5, n=cell.n, by_user=False, budget=cell.instance.budget)
+    problem = LogisticRegression(**options)._setup(shape, None).problem
+    runs = [
+        minimize(problem, cell.units, budget=cell.instance.budget, random_state=seed).params
+        for seed in range(cell.seeds)
+    ]
+    theirs, ours = cell.excess(np.stack(runs)), cell.excess(calibrated(cell))
+    error = math.hypot(np.std(theirs), np.std(ours)) / math.sqrt(cell.seeds)
+    assert abs(np.mean(theirs) - np.mean(ours)) < 4.0 * error
 
 
 def test_released_moments_have_the_noise_of_the_library() -> None:

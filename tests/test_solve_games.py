@@ -51,11 +51,11 @@ def test_an_account_that_cannot_pay_refuses_before_data_is_read():
 
 
 def test_plan_takes_games():
-    plans = privopt.plan(GAME, n=20_000, d=7, epsilon=1.0, delta=1e-6)
+    plans = privopt.plan(GAME, n=2_000, d=7, epsilon=1.0, delta=1e-6)
     assert plans["sampled-dual-averaging"].measure == "duality gap"
     assert plans.default.epsilon <= 1.0
     assert not any("row_bound" in notice for notice in plans.default.notices)
-    short = privopt.plan(GAME, n=20_000, d=7, epsilon=1.0, delta=1e-6, row_bound=1.0)
+    short = privopt.plan(GAME, n=2_000, d=7, epsilon=1.0, delta=1e-6, row_bound=1.0)
     assert any("row_bound=game.row_bound" in notice for notice in short.default.notices)
     again = type(plans.default).from_dict(plans.default.to_dict())
     assert str(again) == str(plans.default)

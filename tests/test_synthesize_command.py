@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from tests.support.report_schema import require_valid
 from typer.testing import CliRunner
 
 from privopt.cli import app
@@ -67,6 +68,11 @@ def test_rows_and_a_report_are_written_and_the_plan_is_printed_first(folder: Pat
     report = json.loads((tmp_path / "rows.report.json").read_text())
     assert report["guarantee"]["epsilon"] <= 2.0
     assert report["guarantee"]["holds"]
+    require_valid(report)
+    assert (
+        "VERIFIED: the guarantee"
+        in CliRunner().invoke(app, ["verify", f"{tmp_path}/rows.report.json"]).output
+    )
     assert (tmp_path / "rows.report.html").stat().st_size > 1000
     again = run(folder, *BUDGET, "--output", output, code=2)
     assert "is there already: give another name, or --overwrite" in again

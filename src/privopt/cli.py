@@ -14,7 +14,14 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from privopt.commands.options import Options, SynthesisOptions, with_options
+from privopt.commands.options import (
+    CompositionName,
+    Options,
+    RelationName,
+    SynthesisOptions,
+    UnitName,
+    with_options,
+)
 
 DEBUG = "PRIVOPT_DEBUG"
 STOPPED = 130  # what a shell expects of a command that was interrupted
@@ -162,6 +169,23 @@ def report(
 
 
 @app.command()
+def verify(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="REPORT|MODEL", help="Report in JSON, or model directory.", show_default=False
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Price a report anew with a second accountant, and say whether it holds: exit code 0 if it does, else 1."""
+    from privopt.commands import verifying
+
+    if not verifying.run(path, as_json=as_json):
+        raise typer.Exit(1)
+
+
+@app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", help="Folder for the reports.")] = Path("demo-output"),
 ) -> None:
@@ -169,6 +193,80 @@ def demo(
     from privopt import demo
 
     demo.run(output)
+
+
+account = typer.Typer(
+    name="account",
+    cls=TyperGroup,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="One budget for all fits on some data, kept in a file.",
+)
+app.add_typer(account)
+AccountFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="FILE", help="The account; default: PRIVOPT_ACCOUNT or the project's.", show_default=False
+    ),
+]
+
+
+@account.command("create")
+def account_create(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make, such as budget.sqlite.")],
+    data_set: Annotated[str, typer.Option("--data-set", help="Your name of the data.", show_default=False)],
+    epsilon: Annotated[
+        float, typer.Option("--epsilon", help="What all fits together may spend.", show_default=False)
+    ],
+    delta: Annotated[float, typer.Option("--delta", help="Likewise; well below 1 / n.", show_default=False)],
+    relation: Annotated[
+        RelationName, typer.Option("--relation", help="What a neighbouring data set is.")
+    ] = RelationName.REPLACE_ONE,
+    unit: Annotated[
+        UnitName | None,
+        typer.Option(
+            "--unit", help="What every fit must protect; default: as the first.", show_default=False
+        ),
+    ] = None,
+    composition: Annotated[
+        CompositionName, typer.Option("--composition", help="How fits add up; basic pays for sampling too.")
+    ] = CompositionName.ZCDP,
+) -> None:
+    """Open an account, once, by whoever answers for the data."""
+    from privopt.commands import accounts
+
+    unit_name = None if unit is None else unit.value
+    accounts.create(file, data_set, epsilon, delta, relation.value, unit_name, composition.value)
+
+
+@account.command("show")
+def account_show(
+    file: AccountFile = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every payment, not the latest alone.")] = False,
+) -> None:
+    """Say what is left, what was paid, and how the budget burnt down."""
+    from privopt.commands import accounts
+
+    accounts.show(file, as_of=as_of, everything=everything)
+
+
+@account.command("export")
+def account_export(
+    file: AccountFile = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", help="JSON file; default: the terminal.", show_default=False)
+    ] = None,
+    as_of: Annotated[
+        str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
+    ] = None,
+) -> None:
+    """Write every payment with its events, price and hash as JSON."""
+    from privopt.commands import accounts
+
+    accounts.export(file, output=output, as_of=as_of)
 
 
 class EngineOption(StrEnum):
@@ -198,6 +296,37 @@ def audit_map(
 
     with public_arguments():
         audit_map.run(solver, engine=engine.value, as_json=as_json, as_markdown=as_markdown)
+
+
+audit_commands = typer.Typer(
+    rich_markup_mode=None, help="Attack what is claimed, and say what a guarantee rests on."
+)
+app.add_typer(audit_commands, name="audit")
+audit_commands.command("map")(audit_map)
+
+
+@audit_commands.command()
+def attack(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="MODEL", help="'descent', or a model of `fit`; default: all.", show_default=False
+        ),
+    ] = None,
+    epsilon: Annotated[float, typer.Option("--epsilon", help="The claim.")] = 1.0,
+    delta: Annotated[float, typer.Option("--delta", help="The claim.")] = 1e-6,
+    runs: Annotated[int, typer.Option("--runs", help="Runs of descent on each side.")] = 1000,
+    pairs: Annotated[int, typer.Option("--pairs", help="Coins of one fit.")] = 200,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Attack models on made-up data: a lower bound on epsilon for each; exit code 0 if no claim is refuted, else 1."""
+    from privopt.commands import attacking
+    from privopt.commands.mistakes import public_arguments
+
+    with public_arguments():
+        held = attacking.run(model, epsilon=epsilon, delta=delta, runs=runs, pairs=pairs, as_json=as_json)
+    if not held:
+        raise typer.Exit(1)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.regressors import PoissonRegressor
 from privopt.ledger import accounting
 from privopt.ledger.account import Account
+from privopt.ledger.default_account import nothing_private
 from privopt.ledger.events import sequence
 from privopt.planning.plan import Plan
 from privopt.public import Relation
@@ -198,7 +199,8 @@ def fit_all(terminal: Console, fits: Sequence[Fit], account: Account, train: Rec
         fit.estimator.set_params(account=account)
         with screen.release_bar(terminal, f"{title:<31}", fit.plan.releases) as observer:
             private_targets = train.private_targets(counts=fit.counts)
-            fit.estimator.fit(train.private_features, private_targets, observer=observer)
+            with nothing_private():  # the records are published
+                fit.estimator.fit(train.private_features, private_targets, observer=observer)
     terminal.print()
 
 

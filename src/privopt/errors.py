@@ -5,6 +5,7 @@
     ├── ArgumentTypeError   an argument has a type that cannot be used; also a TypeError
     ├── BudgetTooSmall      too few users for the budget: all would be noise; nothing was read
     ├── BudgetExceeded      a release would cost more than is left; nothing was read
+    ├── AccountError        the file of an account cannot pay, or must not; nothing was read
     ├── PlanMismatch        a release that the declared plan does not hold; nothing was read
     ├── NotPriceable        no accountant can price this event under this relation
     └── ReplayMismatch      a replayed solver asked for something that was not recorded
@@ -33,6 +34,10 @@ class BudgetTooSmall(PrivoptError, ValueError):
 
 class BudgetExceeded(PrivoptError):
     """A release was refused because it would overspend the budget. No data has been read for it."""
+
+
+class AccountError(PrivoptError):
+    """An account's file cannot be used, or must not: it is missing, damaged, older than its counter, of other data."""
 
 
 class PlanMismatch(PrivoptError):

@@ -124,7 +124,8 @@ def minimize(
         budget: the (epsilon, delta) of this solve.
         solver: "auto", a name, or a configured solver.
         start: public or released starting point; required for a function and a `BlackBox`.
-        account: a budget shared with other solves; charged for the whole plan before the data is read.
+        account: a budget shared with other solves; charged for the whole plan before the data is read. Default: the
+            account that the environment or the project's file names, if there is one.
         random_state: a seed: reproducible, and *not private*.
         observer: called with (name, count) after releases and (what, 0) before a long stage.
         engine: "fast", or "reference": every query by one plain path without compiled kernels, for checks and audits.

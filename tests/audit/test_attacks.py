@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
-from tests.support.attack import attack, worst_pair
 
+from privopt.attacks.optimal import counted_bound, worst_pair
 from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon
@@ -74,7 +74,7 @@ def test_the_attack_on_gradient_descent_reaches_the_claim_and_no_more(relation):
     solver = full_solver(relation)
     left, right = full_log_ratios(relation, solver, solver, 10_000, seed=10)
     claim = FULL_BUDGET.epsilon
-    assert 0.8 * claim <= attack(left, right, FULL_BUDGET) <= claim
+    assert 0.8 * claim <= counted_bound(left, right, FULL_BUDGET) <= claim
     # The statistic is exactly normal, so its mean and spread alone give a sharper bound.
     mu = np.sqrt(FULL_STEPS) / solver.noise_multiplier
     observed = (np.mean(left) - np.mean(right)) / np.sqrt((np.var(left) + np.var(right)) / 2)
@@ -90,7 +90,7 @@ def test_the_attack_notices_a_quarter_less_noise(relation):
     claimed = full_solver(relation)
     quiet = replace(claimed, noise_multiplier=0.75 * claimed.noise_multiplier)
     left, right = full_log_ratios(relation, quiet, claimed, 4_000, seed=20)
-    assert attack(left, right, FULL_BUDGET) > FULL_BUDGET.epsilon
+    assert counted_bound(left, right, FULL_BUDGET) > FULL_BUDGET.epsilon
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -135,7 +135,9 @@ def sampled_log_ratios(relation, solver, copies, seed):
 def test_the_attack_on_sampled_descent_reaches_the_claim_and_no_more(relation):
     solver = sampled_solver(relation)
     left, right = sampled_log_ratios(relation, solver, 50_000, seed=30)
-    assert 0.8 * SAMPLED_BUDGET.epsilon <= attack(left, right, SAMPLED_BUDGET) <= SAMPLED_BUDGET.epsilon
+    assert (
+        0.8 * SAMPLED_BUDGET.epsilon <= counted_bound(left, right, SAMPLED_BUDGET) <= SAMPLED_BUDGET.epsilon
+    )
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -148,7 +150,7 @@ def test_the_attack_notices_less_noise_and_larger_samples(relation, mutation):
         else replace(claimed, rate=2 * RATE)
     )
     left, right = sampled_log_ratios(relation, mutant, 20_000, seed=40)
-    assert attack(left, right, SAMPLED_BUDGET) > SAMPLED_BUDGET.epsilon
+    assert counted_bound(left, right, SAMPLED_BUDGET) > SAMPLED_BUDGET.epsilon
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -157,7 +159,7 @@ def test_sampling_amplifies_only_while_the_sample_is_secret(relation):
     solver = sampled_solver(relation)
     everybody = replace(solver, rate=1.0)
     left, right = sampled_log_ratios(relation, everybody, 3_000, seed=50)
-    assert attack(left, right, SAMPLED_BUDGET) > 1.3 * SAMPLED_BUDGET.epsilon
+    assert counted_bound(left, right, SAMPLED_BUDGET) > 1.3 * SAMPLED_BUDGET.epsilon
     assert SAMPLED_BUDGET.epsilon < 0.5 * gaussian_epsilon(
         np.sqrt(SAMPLED_STEPS) / solver.noise_multiplier, SAMPLED_BUDGET.delta
     )

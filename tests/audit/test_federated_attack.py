@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.attack import HUGE, attack
 
+from privopt.attacks.optimal import HUGE, counted_bound
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
@@ -76,7 +76,7 @@ def test_the_attack_on_federated_averaging_reaches_the_claim_and_no_more(relatio
     ratios = log_ratios(relation, claimed_solver(relation), COPIES)
     low, high = epsilons(*ratios, BUDGET.delta)
     assert low <= BUDGET.epsilon <= high / 0.999
-    assert attack(*ratios, BUDGET) <= BUDGET.epsilon
+    assert counted_bound(*ratios, BUDGET) <= BUDGET.epsilon
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])

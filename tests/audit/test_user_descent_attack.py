@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.support.attack import HUGE, attack
 
+from privopt.attacks.optimal import HUGE, counted_bound
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
@@ -97,7 +97,7 @@ def test_the_attack_reaches_the_claim_and_no_more(name, relation):
     ratios = log_ratios(name, relation)
     low, high = epsilons(*ratios, BUDGET.delta)
     assert low <= BUDGET.epsilon <= high / 0.999
-    assert attack(*ratios, BUDGET) <= BUDGET.epsilon
+    assert counted_bound(*ratios, BUDGET) <= BUDGET.epsilon
 
 
 @pytest.mark.parametrize("name", SOLVERS)

@@ -292,6 +292,12 @@ EVERY_CASE = (
         by_user=True,
     ),
     Case("whitening", Whitening(), _LOGISTIC, still=None),
+    Case(
+        "whitening, rescaled",
+        Whitening(inner=GradientDescent(steps=3)),
+        Problem(losses.logistic, Ridge(0.1, (1.0,) * (D - 1) + (0.0,))),
+        still=None,
+    ),
     Case("whitening, softmax", Whitening(), Problem(losses.softmax(3), Ridge(0.1)), still=None),
     Case(
         "whitening, counts",
@@ -737,9 +743,8 @@ CASE_PAIRS = [_named((pair,), pair) for pair in CASES]
 
 
 def those(wanted: Callable[[Case], bool]) -> dict[str, Any]:
-    """Arguments of `parametrize` for the cases that a test is about."""
-    found = [(case, relation) for case, relation in CASES if wanted(case)]
-    return {"argvalues": found, "ids": [f"{case.name}, {relation}" for case, relation in found]}
+    """Arguments of `parametrize` for the cases that a test is about, in turn with a relation as above."""
+    return {"argvalues": [_named(pair, pair) for pair in CASES if wanted(pair[0])]}
 
 
 def tagged(tag: str) -> dict[str, Any]:

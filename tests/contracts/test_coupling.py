@@ -18,6 +18,7 @@ from tests.contracts.coupled import (
     tight_pair,
 )
 from tests.support.formula_noise import FormulaNoise, silence
+from tests.support.turns import in_turn
 
 from privopt.curator.audit import Audit
 from privopt.data.units import Units
@@ -50,14 +51,12 @@ def configured(name, difference_clip=None, **fields):
     return replace(METHODS[name], **fields)
 
 
-@pytest.mark.parametrize("users", [False, True], ids=["records", "users"])
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize(("name", "difference_clip"), CLIPS)
+@pytest.mark.parametrize(("clipped", "relation", "unit"), in_turn(CLIPS, RELATIONS, ("records", "users")))
 def test_an_outlier_moves_no_release_too_far_and_all_of_them_reveal_no_more_than_was_paid(
-    name, difference_clip, relation, users
+    clipped, relation, unit
 ):
-    solver = configured(name, difference_clip, clip=0.4)
-    pair = outlier_pair(relation, users=users)
+    solver = configured(*clipped, clip=0.4)
+    pair = outlier_pair(relation, users=unit == "users")
     for left, right in (pair, pair[::-1]):
         coupling = couple(solver, LOGISTIC, left, right)
         assert coupling.faults == []

@@ -4,7 +4,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.contracts.game_cases import EVERY_GAME, GAME_PAIRS, GAMES, as_units, neighbours, toy_rows
-from tests.contracts.test_solvers import priced
 
 from privopt.curator.audit import Audit
 from privopt.curator.dry_run import DryRun
@@ -16,6 +15,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.task import Task
 from privopt.problems.vertices import set_of
+from privopt.testing.solvers import priced
 
 NEIGHBOURS = {
     "another row": lambda row: -row,

@@ -6,39 +6,26 @@ import numpy as np
 import pytest
 from tests.contracts.cases import (
     BUDGET,
-    CASE_ARGUMENTS,
     CASE_PAIRS,
     D,
     N,
     as_units,
-    neighbours,
     tagged,
     those,
     toy_arrays,
 )
 
-from privopt.curator.audit import Audit
-from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
-from privopt.curator.replay import Replay
 from privopt.errors import BudgetTooSmall
 from privopt.ledger.amounts import Budget
-from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
-from privopt.result import Status
-
-NEIGHBOURS = {
-    "another row": lambda row: -row,
-    "a huge row": lambda row: np.full_like(row, 1e30),
-    "a tiny row": lambda row: np.full_like(row, 1e-30),
-    "an empty row": np.zeros_like,
-    "a row with NaN": lambda row: np.full_like(row, np.nan),
-    "an infinite row": lambda row: np.full_like(row, -np.inf),
-    "a duplicated row": lambda row: row,
-}
+from privopt.precision import double_precision
+from privopt.public import Relation
+from privopt.testing.solvers import SolverTrial
+from privopt.testing.toy_data import ToyData
 
 
 def run(case, relation, curator_type=LocalCurator, *units, seed=3, **options):
@@ -52,56 +39,42 @@ def run(case, relation, curator_type=LocalCurator, *units, seed=3, **options):
 
 
 @pytest.fixture(scope="module", params=CASE_PAIRS)
-def solved(request):
+def trial(request):
+    """A case, as `check_solver` tries it: run once, and then promise by promise."""
     case, relation = request.param
-    units = as_units(*toy_arrays(case), relation, by_user=case.by_user)
-    _curator, solver, result = run(case, relation, LocalCurator, units)
-    return case, relation, units.public, solver, result
+    data = ToyData(
+        problem=case.problem,
+        relation=Relation.parse(relation),
+        records=N,
+        columns=D,
+        by_user=case.by_user,
+    )
+    with double_precision():
+        yield SolverTrial(case.solver, data, BUDGET, f"{case.name}, {relation}")
 
 
-def test_the_result_is_a_function_of_the_transcript_alone(solved):
-    case, _, public, solver, result = solved
-    again = solver.solve(Replay(result.transcript, public), case.problem)  # holds no data at all
-    assert np.array_equal(again.params, result.params)
-    assert again.status is result.status
+def test_the_result_is_a_function_of_the_transcript_alone(trial):
+    trial.require_repeatable()
 
 
-def test_the_transcript_and_a_dry_run_hold_exactly_the_plan(solved):
-    case, _, public, solver, result = solved
-    rehearsal = DryRun(public)
-    solver.solve(rehearsal, case.problem)
-    planned = priced(solver.event(public))
-    assert priced(result.transcript.event()) == planned
-    assert priced(rehearsal.transcript.event()) == planned
-    releases = result.transcript.releases
-    assert releases <= solver.releases() if solver.adaptive else releases == solver.releases()
+def test_on_other_data_the_same_answers_lead_to_the_same_requests_and_the_same_end(trial):
+    trial.require_control()
 
 
-def priced(event):
-    """What an event counts, without blocks that release nothing of their own: a transcript has no line for them."""
-    counts, parallels = leaf_counts(event)
-    branches = [([priced(branch) for branch in node.events], count) for node, count in parallels]
-    return counts, [one for one in branches if any(branch != ({}, []) for branch in one[0])]
+def test_the_transcript_and_a_dry_run_hold_exactly_the_plan(trial):
+    trial.require_plan()
 
 
-@pytest.mark.parametrize("kind", NEIGHBOURS)
-@pytest.mark.parametrize(("case", "relation"), CASE_ARGUMENTS)
-def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind):
-    features, targets = toy_arrays(case)
-    left, right = neighbours(case, relation, features, targets, NEIGHBOURS[kind](features[3]))
-    audit, _, _ = run(case, relation, Audit, left, right)
-    assert len(audit.moves) >= 1
-    assert max(ratio for _, ratio in audit.moves) <= 1.0
+def test_no_unit_moves_a_query_by_more_than_its_sensitivity(trial):
+    assert trial.require_sensitivities() >= 1
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, 1e300, 0.0])
-@pytest.mark.parametrize(("case", "relation"), CASE_ARGUMENTS)
-def test_hopeless_data_raises_nothing_and_gives_finite_parameters(case, relation, value):
-    _, targets = toy_arrays(case)
-    units = as_units(np.full((N, D), value), targets, relation, by_user=case.by_user)
-    _, _, result = run(case, relation, LocalCurator, units)
-    assert np.all(np.isfinite(result.params))
-    assert isinstance(result.status, Status)
+def test_hopeless_data_raises_nothing_and_gives_finite_parameters(trial):
+    trial.require_ordinary_ending()
+
+
+def test_no_solver_names_anything_private(trial):
+    trial.require_names()
 
 
 @pytest.mark.parametrize(("case", "relation"), **those(lambda case: case.solver.noise_multiplier is None))

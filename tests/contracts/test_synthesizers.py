@@ -15,7 +15,6 @@ from tests.contracts.synthesis_cases import (
     neighbours,
     toy_codes,
 )
-from tests.contracts.test_solvers import priced
 
 from privopt.curator.audit import Audit
 from privopt.curator.dry_run import DryRun
@@ -28,6 +27,7 @@ from privopt.planning.task import Task
 from privopt.synthesis.query_game import QueryGame
 from privopt.synthesis.query_game_ml import QueryGameML
 from privopt.synthesis.registry import SYNTHESIZERS
+from privopt.testing.solvers import priced
 
 ROWS = {
     "another row": lambda row: (row + 1) % 2,

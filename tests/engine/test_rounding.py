@@ -2,15 +2,19 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from tests.contracts.queries import own_residual
 
 from privopt.data.units import Units
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.reference import ReferenceEngine
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum, rounding_bound
+from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
@@ -75,3 +79,22 @@ def test_a_blocked_sum_adds_everything() -> None:
     for k in range(100):
         total.add(np.array([1.0, k]), 1000)
     assert total.total().tolist() == [100.0, 4950.0]
+
+
+@pytest.mark.parametrize("loss", [losses.softmax(3), losses.RecordLoss(own_residual)])
+@pytest.mark.parametrize("engine", [ReferenceEngine, InProcessEngine])
+def test_a_contribution_is_rounded_alike_however_many_units_there_are(engine: Any, loss: Any) -> None:
+    """One unit more must not re-round the others': a count, or a small clip of what cancels, would show it."""
+    rng = np.random.default_rng(0)
+    rows, targets = rng.normal(size=(2_060, 3)), rng.integers(0, 3, 2_060)
+    point = rng.normal(size=(3, 3) if loss.outputs > 1 else 3)
+    query = ClippedGradient(loss=loss, at=point, clip=math.inf)
+    found = []
+    for count in (40, 2_047, 2_048, 2_049, 2_060):
+        units = Units.from_arrays(
+            rows[:count], targets[:count], classes=[0, 1, 2] if loss.outputs > 1 else None, row_bound=2.0, n=2_060,
+            groups=np.arange(count), max_records_per_user=2, relation="add-or-remove-one", noise=NoiseSource(1),
+        )  # fmt: skip
+        found.append(engine(units).gather(query)[:40])
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
+from tests.support.turns import in_turn
 
 import privopt
 from privopt import Budget, Problem, Units, flower, minimize
@@ -95,15 +96,7 @@ CASES = {
 }
 
 
-# Cases take turns at the relations; all where there is time.
-IN_TURN = [
-    pytest.param(name, relation, marks=(pytest.mark.audit,) if place % len(RELATIONS) != turn else ())
-    for place, name in enumerate(CASES)
-    for turn, relation in enumerate(RELATIONS)
-]
-
-
-@pytest.mark.parametrize(("name", "relation"), IN_TURN)
+@pytest.mark.parametrize(("name", "relation"), in_turn(CASES, RELATIONS))
 def test_a_federated_run_has_the_releases_of_the_run_in_one_process(name, relation):
     server, public = CASES[name]
     # A sample is drawn, and a point counted, among those who are there: at hand, who has no records has no key.

@@ -53,7 +53,9 @@ def test_the_moved_share_is_at_most_linear_in_the_distance():
 
 def test_a_haar_block_is_orthonormal_with_uniform_rows():
     with double_precision():
-        blocks = jax.vmap(lambda key: haar_block(key, 3, 5))(jax.random.split(jax.random.key(1), 4000))
+        blocks = jax.jit(jax.vmap(lambda key: haar_block(key, 3, 5)))(
+            jax.random.split(jax.random.key(1), 4000)
+        )
         products = jnp.einsum("bik,bjk->bij", blocks, blocks)
     np.testing.assert_allclose(products, np.broadcast_to(np.eye(3), products.shape), atol=1e-12)
     second_moments = np.mean(np.asarray(blocks)[:, :, :, None] * np.asarray(blocks)[:, :, None, :], axis=0)
@@ -63,7 +65,7 @@ def test_a_haar_block_is_orthonormal_with_uniform_rows():
 def test_ball_points_follow_the_stated_law_of_a_coordinate():
     with double_precision():
         points = np.asarray(
-            jax.vmap(lambda key: ball_point(key, 4))(jax.random.split(jax.random.key(2), 8000))
+            jax.jit(jax.vmap(lambda key: ball_point(key, 4)))(jax.random.split(jax.random.key(2), 8000))
         )
         assert np.all(np.linalg.norm(points, axis=1) <= 1.0)
         for place in (-0.6, -0.1, 0.0, 0.3, 0.8):
@@ -76,7 +78,9 @@ def test_lune_points_are_in_one_ball_and_outside_of_the_other():
         keys = jax.random.split(jax.random.key(3), 3000)
         for dimension, shift in ((1, 0.3), (6, 1.4), (6, 2.5)):
             at, anchor = jnp.zeros(dimension), jnp.zeros(dimension).at[0].set(shift)
-            drawn = jax.vmap(lambda key, a=at, b=anchor: jnp.stack(lune_points(key, a, b, 1.0)))(keys)
+            drawn = jax.jit(jax.vmap(lambda key, a=at, b=anchor: jnp.stack(lune_points(key, a, b, 1.0))))(
+                keys
+            )
             inside, mirrored = np.asarray(drawn)[:, 0], np.asarray(drawn)[:, 1]
             at, anchor = np.asarray(at), np.asarray(anchor)
             assert np.all(np.linalg.norm(inside - at, axis=1) <= 1.0 + 1e-12)
@@ -100,7 +104,7 @@ def test_lunes_give_the_difference_of_ball_averages_of_a_sign(dimension):
         direction = jnp.zeros(dimension).at[0].set(1.0)
         at, anchor = 0.1 * direction, (0.1 - shift) * direction
         keys = jax.random.split(jax.random.key(5), 20000)
-        drawn = jax.vmap(lambda key: jnp.stack(lune_points(key, at, anchor, radius)))(keys)
+        drawn = jax.jit(jax.vmap(lambda key: jnp.stack(lune_points(key, at, anchor, radius))))(keys)
         signs = np.sign(np.asarray(drawn)[:, :, 0])
         share = float(moved_share(shift, radius, dimension))
         estimated = share * np.mean(signs[:, 0] - signs[:, 1])

@@ -12,6 +12,7 @@ from tests.reference.promises import (
     largest_move,
     solve,
 )
+from tests.support.turns import in_turn
 
 from privopt.data.units import Units
 from privopt.errors import BudgetTooSmall, NotPriceable
@@ -146,9 +147,7 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("reuse", [True, False])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "reuse", "relation"), in_turn(WAYS, (True, False), RELATIONS))
 def test_a_run_replays_costs_its_plan_and_can_be_rehearsed(way, reuse, relation):
     units = some_users(n=300 if reuse else 480, relation=relation)
     solver = erm(way.split(",")[0], reuse=reuse, **WAYS[way])

@@ -13,6 +13,7 @@ from tests.reference.promises import (
     largest_move,
     solve,
 )
+from tests.support.turns import in_turn
 
 import privopt.curator.local as local
 import privopt.data.groups as grouping
@@ -176,9 +177,7 @@ def behind_test(mode, **fields):
 MODES = ["stable", "stable-auto", "paper"]
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("reuse", [True, False])
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("mode", "reuse", "relation"), in_turn(MODES, (True, False), RELATIONS))
 def test_a_run_with_tests_replays_costs_its_plan_and_can_be_rehearsed(mode, reuse, relation):
     units = as_units(*many_users(n=80), relation=relation, cap=3)
     solver = behind_test(mode, reuse=reuse, groups=80)

@@ -15,10 +15,11 @@ from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning import rescaling
 from privopt.planning.bounds import accelerated_bound, balanced_steps
 from privopt.planning.instance import Instance
 from privopt.planning.user_whitening import UserWhiteningRule
-from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, inverse_root
+from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, inverse_root, signal_ridge
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -162,7 +163,7 @@ def test_a_hopeless_second_moment_gives_finite_coordinates(moment):
 
 def test_the_default_ridge_shrinks_where_there_is_little_noise():
     strengths = [
-        default_ridge(
+        signal_ridge(
             Instance(LOGISTIC, public(n=n, d=55, relation="replace-one"), Budget(epsilon, 1.0 / n**2))
         )
         * n
@@ -171,6 +172,16 @@ def test_the_default_ridge_shrinks_where_there_is_little_noise():
     assert strengths[0] == 1.0
     assert sorted(strengths, reverse=True) == strengths
     assert strengths[-1] == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.3, 1.0, 3.0, math.inf])
+def test_the_default_ridge_of_two_classes_is_no_larger_than_the_noise_of_the_moment(epsilon):
+    two = Instance(LOGISTIC, public(n=2_000, d=55, relation="replace-one"), Budget(epsilon, 1e-7))
+    noise = WhiteningRule.of(two, 0.1).gram_noise
+    noisy = 0.03 * noise if noise > 0 else math.inf
+    assert default_ridge(two) == pytest.approx(min(signal_ridge(two), noisy))
+    squared = replace(two, problem=Problem(losses.squared, Ridge(1e-3)))
+    assert default_ridge(squared) == signal_ridge(squared)
 
 
 def test_the_whole_budget_is_planned_and_split():
@@ -189,7 +200,9 @@ def test_the_whole_budget_is_planned_and_split():
 
 def test_the_rule_chooses_which_average_is_returned_unless_the_inner_solver_says_so():
     instance = Instance(LOGISTIC, public(), BUDGET)
-    assert Whitening().configure(instance).inner.returns == "settled"
+    assert Whitening().configure(instance).inner.returns == "corrected"
+    softmax = Instance(Problem(losses.softmax(3), Ridge(1e-3)), public(), BUDGET)
+    assert Whitening().configure(softmax).inner.returns == "late"
     assert Whitening(inner=GradientDescent(returns="last")).configure(instance).inner.returns == "last"
 
 
@@ -331,6 +344,69 @@ def test_a_share_for_the_level_asks_for_counts_and_for_descent():
     other = Whitening(level_share=0.1, inner=ObjectivePerturbation())
     assert "all steps alike" in str(other.obstacle(COUNTS, sizes))
     assert Whitening(level_share=0.1).obstacle(COUNTS, sizes) is None
+
+
+TWO_CLASSES = Problem(losses.logistic, Ridge(1e-3, (1.0, 1.0, 1.0, 0.0)))
+
+
+def units_of_two_classes(**options):
+    rng = np.random.default_rng(7)
+    rows = rng.uniform(-1, 1, (4_000, 3))
+    signs = np.where(rng.uniform(size=4_000) < 1.0 / (1.0 + np.exp(2.0 - rows @ [3.0, -2.0, 0.0])), 1.0, -1.0)
+    options = {"row_bound": math.sqrt(3.0), "intercept": 1.0} | options
+    return Units.from_arrays(rows, signs, **options)
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_scale_and_shift_follow_from_releases_that_were_planned(relation):
+    units = units_of_two_classes(relation=relation, n=4_000)
+    instance = Instance(TWO_CLASSES, units.public, Budget(1.0, 1e-7))
+    solver = Whitening().configure(instance)
+    assert solver.rescaling_share == rescaling.SHARE
+    ledger = Ledger(instance.budget, units.public.relation, plan=solver.event(units.public))
+    with double_precision():
+        result = solver.solve(LocalCurator(units, ledger, noise=NoiseSource(0)), TWO_CLASSES)
+    assert result.transcript.releases == solver.releases() == 1 + solver.inner.steps + rescaling.STEPS
+    assert ledger.epsilon() == pytest.approx(1.0, rel=2e-3)
+    last = list(result.transcript)[-rescaling.STEPS :]
+    assert [one.released.shape[-1] for one in last] == [2] * rescaling.STEPS
+    price = sum(1.0 / leaf.noise_multiplier**2 * count for leaf, count in _leaves(solver, units)[-1:])
+    assert price == pytest.approx(rescaling.SHARE * instance.mu**2, rel=1e-2)
+
+
+def _leaves(solver, units):
+    leaves, _ = leaf_counts(solver.event(units.public))
+    return list(leaves.items())
+
+
+def test_scale_and_shift_bring_rare_classes_nearer_to_their_rate():
+    excesses = {}
+    for share in (0.0, rescaling.SHARE):
+        solver, found = Whitening(rescaling_share=share), []
+        for seed in range(4):
+            units = units_of_two_classes(relation="replace-one", n=4_000)
+            result = minimize(TWO_CLASSES, units, budget=Budget(1.0, 1e-7), solver=solver, random_state=seed)
+            rows = np.asarray(units.private_features, float)
+            found.append(
+                np.mean(np.logaddexp(0.0, -units.private_targets * (rows @ np.asarray(result.params))))
+            )
+        excesses[share] = np.mean(found)
+    assert excesses[rescaling.SHARE] < excesses[0.0]
+
+
+def test_a_share_for_scale_and_shift_asks_for_two_classes_and_a_constant_column():
+    sizes = Public(n=4_000, d=4)
+    assert Whitening(rescaling_share=0.1).obstacle(TWO_CLASSES, sizes) is None
+    for problem in (LOGISTIC, COUNTS, Problem(losses.squared, TWO_CLASSES.regulariser)):
+        assert "records of two classes" in str(Whitening(rescaling_share=0.1).obstacle(problem, sizes))
+    with pytest.raises(ValueError, match="give one of them"):
+        Whitening(level_share=0.1, rescaling_share=0.1)
+    with pytest.raises(ValueError, match="leave nothing for the inner solver"):
+        Whitening(share=0.6, rescaling_share=0.5)
+    exact = Whitening(rescaling_share=0.1).configure(
+        Instance(TWO_CLASSES, Public(n=4_000, d=4), Budget(math.inf, 0.0))
+    )
+    assert exact.rescaling_share == 0.0
 
 
 def test_counts_with_a_free_column_are_whitened_by_default():

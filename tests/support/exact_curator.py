@@ -12,8 +12,8 @@ from dataclasses import replace
 import jax.numpy as jnp
 import numpy as np
 
+from privopt.curator.dataless import Dataless
 from privopt.curator.local import LocalCurator
-from privopt.curator.replay import Dataless
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine

@@ -25,6 +25,7 @@ VERSIONS = ("ordinary", "hostile")
 HOSTILE: dict[str, tuple[Any, Any]] = {  # features and labels of the second version
     "nobody": (np.zeros((0, WIDTH)), []),
     "a million records": (np.tile([1.0, -1.0, 1.0], (10**6, 1)), np.zeros(10**6)),
+    "ten thousand records": (np.tile([1.0, -1.0, 1.0], (10**4, 1)), np.zeros(10**4)),
     "NaN": (np.full((5, WIDTH), np.nan), np.ones(5)),
     "1e30": (np.full((5, WIDTH), 1e30), np.ones(5)),
     "the opposite": (np.tile([-1.0, 1.0, -1.0], (7, 1)), np.ones(7)),

@@ -142,3 +142,25 @@ def test_a_directory_in_place_of_a_file_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(TableError, match="cannot be written"):
         save_model(tmp_path / "file", arrays={}, document={})
+
+
+def test_links_pipes_and_absurd_documents_are_refused(saved: Path, tmp_path: Path) -> None:
+    content = (saved / "model.json").read_text()
+    for text, said in {
+        content.replace('"format":', '"format": 1, "format":', 1): "names a member twice",
+        "[" * 100_000: "deep|not JSON",
+        '{"a": 1e999}': "beyond the range",
+        '{"format": NaN}': "NaN",
+    }.items():
+        (saved / "model.json").write_text(text)
+        with pytest.raises(TableError, match=f"is damaged.*({said})"):
+            load_model(saved)
+    (saved / "model.json").write_text(content)
+    for name in ("model.json", "model.safetensors"):
+        (saved / name).rename(tmp_path / name)
+        (saved / name).symlink_to(tmp_path / name)
+        with pytest.raises(TableError, match="symbolic link"):
+            load_model(saved)
+        (saved / name).unlink()
+        (tmp_path / name).rename(saved / name)
+    load_model(saved)

@@ -31,6 +31,7 @@ from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import EngineName
 from privopt.ledger.amounts import Budget
+from privopt.ledger.default_account import nothing_private
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
@@ -143,7 +144,7 @@ def audit_map(name: str, *, engine: EngineName) -> AuditMap:
     units = _units(by_user=name in FOR_USERS)
     solver = SOLVERS[name]().with_(**SMALL.get(name, {}))
     problem = _posed(solver, units)
-    with double_precision():
+    with double_precision(), nothing_private():
         jax.clear_caches()  # what is compiled already is not traced again
         with _watched() as seen:
             _run(solver, problem, units, engine)

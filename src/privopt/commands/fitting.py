@@ -12,6 +12,7 @@ from scipy.sparse import issparse
 from privopt.commands import model_directory, planning, screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.options import Options
+from privopt.commands.paying import Paying, account_for
 from privopt.commands.task import Estimator, Task, named
 from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
@@ -28,15 +29,22 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
     """
     directory = _free(output, overwrite=overwrite)
     task = Task.of(options)
+    paying = Paying(account_for(options.account, options.data_set))
     with _reserved(directory):
         _check_header(table, task)
         n, how_n = _units(table, task)
-        estimator = task.estimator(n)
+        estimator = task.estimator(n).set_params(account=paying.account)
         terminal = screen.console()
         plan = planning.announce(
-            terminal, task, estimator, n, how_n, title="Plan, made before any record is read"
+            terminal,
+            task,
+            estimator,
+            n,
+            how_n,
+            title="Plan, made before any record is read",
+            on_account=paying.announce,
         )
-        saved = _fitted(terminal, table, task, estimator, plan)
+        saved = _fitted(terminal, table, task, estimator, plan, paying)
         try:
             saved.write(directory)
         except PrivoptError as error:  # it is paid for: another place is better than none
@@ -44,11 +52,11 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
             screen.warn(terminal, f"{error} The model is paid for, and is written to {directory} instead.")
             saved.write(directory)
     saved.write_report(directory)
-    _summarise(terminal, saved.report, directory)
+    _summarise(terminal, saved.report, directory, paying)
 
 
 def _fitted(
-    terminal: Console, table: Path, task: Task, estimator: Estimator, plan: Plan
+    terminal: Console, table: Path, task: Task, estimator: Estimator, plan: Plan, paying: Paying
 ) -> model_directory.SavedModel:
     """Read the table and fit the model; whatever stops that, say what was spent."""
     begun, made = False, 0
@@ -72,7 +80,7 @@ def _fitted(
         refused = (
             isinstance(error, PrivoptError) and made == 0
         )  # arguments are checked before the first release
-        screen.warn(terminal, screen.spent(plan, made) if begun and not refused else screen.NOTHING_SPENT)
+        paying.warn(terminal, refused=refused or not begun, spent=screen.spent(plan, made))
         raise
 
 
@@ -146,7 +154,7 @@ def _units(table: Path, task: Task) -> tuple[int, str]:
     return n, how
 
 
-def _summarise(terminal: Console, report: PrivacyReport, directory: Path) -> None:
+def _summarise(terminal: Console, report: PrivacyReport, directory: Path, paying: Paying) -> None:
     """A few lines after the fit."""
     guarantee = f"epsilon {number(report.epsilon)} at delta {number(report.delta, 3)}"
     terminal.print()
@@ -161,6 +169,7 @@ def _summarise(terminal: Console, report: PrivacyReport, directory: Path) -> Non
                 if LEARNT_SHARE in report.findings
                 else ()
             ),
+            *paying.summary(),
             ("model", f"{directory / 'model.json'}, model.safetensors"),
             ("report", f"{directory / model_directory.REPORT_PAGE}, {model_directory.REPORT_DATA}"),
             ("next", f"privopt predict {directory} TABLE --output predictions.parquet"),

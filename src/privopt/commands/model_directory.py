@@ -18,6 +18,8 @@ from privopt.tables import TableError, TabularEncoder, load_model, save_model
 
 CLASSES = {kind.estimator.__name__: kind.estimator for kind in (*MODELS.values(), ROBUST_REGRESSION)}
 REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
+# What the parts of a model raise when a document that nobody vouches for does not describe them.
+_UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 PAIRS = ("bounds", "target_bounds")  # arguments that JSON turns from tuples into lists
 RENAMED = {"scale_budget": "scale_share"}  # arguments in directories that were written before
 
@@ -109,11 +111,12 @@ class SavedModel:
             estimator = _rebuilt(document["estimator"], arrays)
             report = PrivacyReport.from_dict(document["report"])
             target, sparse = str(document["target"]), bool(document["estimator"]["sparse"])
-        except (KeyError, TypeError, ValueError):
+            report = dataclasses.replace(report, model=_summary(estimator, encoder))
+        except _UNREADABLE:
             raise TableError(
-                f"The model directory {str(directory)!r} was written by another version of privopt: fit it again."
+                f"The model directory {str(directory)!r} was written by another version of privopt, or altered: fit "
+                "it again."
             ) from None
-        report = dataclasses.replace(report, model=_summary(estimator, encoder))
         return cls(encoder=encoder, estimator=estimator, target=target, report=report, sparse=sparse)
 
 

@@ -33,6 +33,21 @@ class RelationName(StrEnum):
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
 
 
+class UnitName(StrEnum):
+    """What a fit protects."""
+
+    RECORD = "record"
+    USER = "user"
+
+
+class CompositionName(StrEnum):
+    """How the fits of an account add up."""
+
+    ZCDP = "zcdp"
+    GAUSSIAN = "gaussian"
+    BASIC = "basic"
+
+
 class WeightingName(StrEnum):
     """How a user's weight grows with their number of records."""
 
@@ -98,6 +113,13 @@ class Options:
         float | None, _option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
     ] = None
     solver: Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")] = "auto"
+    account: Annotated[
+        Path | None,
+        _option("--account", "File of the account that pays; default: the project's. See `privopt account`."),
+    ] = None
+    data_set: Annotated[
+        str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
+    ] = None
     seed: Annotated[int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.")] = None
 
 
@@ -148,6 +170,13 @@ class SynthesisOptions:
         RelationName.REPLACE_ONE
     )
     n: Annotated[int | None, _option("--n", "Public number of records, or of users with --group.")] = None
+    account: Annotated[
+        Path | None,
+        _option("--account", "File of the account that pays; default: the project's. See `privopt account`."),
+    ] = None
+    data_set: Annotated[
+        str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
+    ] = None
     seed: Annotated[int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.")] = None
 
 

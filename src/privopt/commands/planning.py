@@ -3,6 +3,7 @@
 import contextlib
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta
 from privopt.commands.options import Options
+from privopt.commands.paying import Paying, account_for
 from privopt.commands.task import Estimator, Task, named
 from privopt.planning import user_words
 from privopt.planning.plan import Plan
@@ -42,16 +44,33 @@ def run(options: Options, *, as_json: bool = False) -> None:
         sys.stdout.write(text + "\n")
         return
     terminal = screen.console()
-    announce(terminal, task, estimator, options.n, "given by --n", title="Plan, from public numbers alone")
+    announce(
+        terminal,
+        task,
+        estimator,
+        options.n,
+        "given by --n",
+        title="Plan, from public numbers alone",
+        on_account=Paying(account_for(options.account, options.data_set, spends=False)).outlook,
+    )
     _show_caps(terminal, task, options.n)
     if options.solver == "auto":
         _show_others(terminal, task, estimator, options.n)
 
 
-def announce(terminal: Console, task: Task, estimator: Estimator, n: int, how_n: str, *, title: str) -> Plan:
-    """Print the plan of a fit to n units and return it."""
+def announce(
+    terminal: Console,
+    task: Task,
+    estimator: Estimator,
+    n: int,
+    how_n: str,
+    *,
+    title: str,
+    on_account: Callable[[Plan], list[tuple[str, str]]],
+) -> Plan:
+    """Print the plan of a fit to n units, with what `on_account` says of paying for it, and return it."""
     plan = task.plan(estimator, n)
-    screen.show_rows(terminal, title, _rows(task, plan, n, how_n))
+    screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *on_account(plan)])
     for warning in _warnings(task, plan):
         screen.warn(terminal, warning)
     return plan

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from privopt.atomic_files import replace_file
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
 from privopt.commands.options import MAX_RECORDS, SynthesisOptions
+from privopt.commands.paying import Paying, account_for
 from privopt.commands.planning import MEANING, PUBLIC_NUMBER
 from privopt.commands.task import named
 from privopt.errors import PrivoptError
@@ -21,7 +23,6 @@ from privopt.estimators.synthetic_data import SyntheticData, SyntheticError
 from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.report.words import number, several
-from privopt.tables.atomic import replace_file
 from privopt.tables.io import PARQUET
 from privopt.tables.schema import Schema
 
@@ -41,14 +42,15 @@ def run(table: Path, options: SynthesisOptions, *, output: Path | None, overwrit
             "would not be private."
         )
     schema = Schema.from_json(options.schema, options.schema_name)
+    paying = Paying(account_for(options.account, options.data_set))
     n, how_n = _units(table, schema, options)
-    data = _estimator(schema, options, n)
+    data = _estimator(schema, options, n).set_params(account=paying.account)
     terminal = screen.console()
-    plan = _announce(terminal, data, options, n, how_n)
-    _fit(terminal, table, data, options, plan)
+    plan = _announce(terminal, data, options, n, how_n, paying)
+    _fit(terminal, table, data, options, plan, paying)
     rows = data.sample(options.rows, random_state=options.seed)
     file, reports = _write(terminal, file, rows, data)
-    _summarise(terminal, data, len(rows), file, reports)
+    _summarise(terminal, data, len(rows), file, reports, paying)
 
 
 def _estimator(schema: Schema, options: SynthesisOptions, n: int) -> SyntheticData:
@@ -100,7 +102,9 @@ def _units(table: Path, schema: Schema, options: SynthesisOptions) -> tuple[int,
     return n, how
 
 
-def _announce(terminal: Console, data: SyntheticData, options: SynthesisOptions, n: int, how_n: str) -> Plan:
+def _announce(
+    terminal: Console, data: SyntheticData, options: SynthesisOptions, n: int, how_n: str, paying: Paying
+) -> Plan:
     """Print the plan and return it."""
     with public_arguments():
         plan = data.plan(n=n, by_user=bool(options.group))
@@ -119,6 +123,7 @@ def _announce(terminal: Console, data: SyntheticData, options: SynthesisOptions,
         ("effort", screen.effort_row(plan)),
         *screen.promises(plan),
         *(("note", notice) for notice in plan.notices if plan.budget.is_private),
+        *paying.announce(plan),
     ]
     screen.show_rows(terminal, "Plan, made before any record is read", rows)
     if options.seed is not None:
@@ -128,7 +133,9 @@ def _announce(terminal: Console, data: SyntheticData, options: SynthesisOptions,
     return plan
 
 
-def _fit(terminal: Console, table: Path, data: SyntheticData, options: SynthesisOptions, plan: Plan) -> None:
+def _fit(
+    terminal: Console, table: Path, data: SyntheticData, options: SynthesisOptions, plan: Plan, paying: Paying
+) -> None:
     """Model the table; whatever stops that, say what was spent."""
     made = 0
 
@@ -142,7 +149,7 @@ def _fit(terminal: Console, table: Path, data: SyntheticData, options: Synthesis
             data.fit(table, groups=tuple(options.group) if options.group else None, observer=count)
     except BaseException as error:
         refused = isinstance(error, PrivoptError) and made == 0
-        screen.warn(terminal, screen.NOTHING_SPENT if refused else screen.spent(plan, made))
+        paying.warn(terminal, refused=refused, spent=screen.spent(plan, made))
         raise
 
 
@@ -198,7 +205,7 @@ def _about(error: SyntheticError) -> str:
 
 
 def _summarise(
-    terminal: Console, data: SyntheticData, count: int, file: Path, reports: tuple[Path, Path]
+    terminal: Console, data: SyntheticData, count: int, file: Path, reports: tuple[Path, Path], paying: Paying
 ) -> None:
     """A few lines after the fit."""
     report, error = data.privacy_, data.error_
@@ -210,6 +217,7 @@ def _summarise(
     if np.isfinite(error.value):
         lines.append(("error", f"{_about(error)}: {error.meaning}"))
     lines += [
+        *paying.summary(),
         ("rows", f"{several(count, 'row')} in {file}"),
         ("report", f"{reports[0]}, {reports[1].name}"),
     ]

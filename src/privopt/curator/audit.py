@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,7 @@ from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.local import LocalCurator
 from privopt.data.blocks import block_assignment
 from privopt.data.units import Units
-from privopt.engine.protocol import EngineName
+from privopt.engine.protocol import Engine, EngineName
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.ledger.unlimited import Unlimited
@@ -29,6 +29,9 @@ class Audit(Curator):
 
     Attributes:
         moves: (query name, distance moved / stated sensitivity), one entry a release; every ratio must be at most 1.
+        asked: the queries themselves, in the same order.
+        added: (mechanism, what it added to the left value over the sensitivity), one entry for each release by a
+            mechanism that adds noise to a value.
 
     The same units are sampled on both sides. For an `ArgminQuery` the distance is between the noises that the two data
     sets would have needed for the same minimiser. For a `PassQuery` order and noise are those of the left side, and the
@@ -37,8 +40,8 @@ class Audit(Curator):
 
     def __init__(
         self,
-        left: Units,
-        right: Units,
+        left: Units | Engine,
+        right: Units | Engine,
         ledger: Payer,
         *,
         noise: NoiseSource | None = None,
@@ -52,6 +55,26 @@ class Audit(Curator):
         super().__init__(left.public, ledger, self._left.transcript)
         self._understate = understate
         self.moves: list[tuple[str, float]] = []
+        self.asked: list[Query] = []
+        self.added: list[tuple[Mechanism, NDArray[np.float64]]] = []
+
+    def compare(self, query: Query) -> float:
+        """How far the query moves over its stated sensitivity, without noise; nothing is charged or recorded.
+
+        A minimiser is compared at one public point, a pass in one order and without noise.
+
+        Raises:
+            ValueError: the sensitivity is refused, see `safeguards.stated_sensitivity`.
+        """
+        stated = float(self._sensitivity(query, EveryUnit()))
+        if isinstance(query, ArgminQuery):
+            self._compare_noises(query, np.linspace(-1.0, 2.0, self.public.d), stated)
+        elif isinstance(query, PassQuery):
+            order = np.random.default_rng(0).permutation(self.public.n)
+            self._compare_passes(query, order, lambda count: np.zeros((count, self.public.d)), stated)
+        else:
+            self._compare(query, EveryUnit(), None, stated)
+        return self.moves[-1][1]
 
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """See `Curator.hold`; the same groups, and the same order of points, on both sides."""
@@ -75,7 +98,7 @@ class Audit(Curator):
         """The value before noise, of the left side."""
         return self._left.private_value(query, sampling, private_draw)
 
-    def _same_units(self, ledger: Payer) -> "Audit":
+    def _same_units(self, ledger: Payer) -> Self:
         return self._pair(self._left.same_units(ledger), self._right.same_units(self._right.ledger), ledger)
 
     def _disjoint_units(
@@ -95,16 +118,17 @@ class Audit(Curator):
             for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
         ]
 
-    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "Audit":
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Self:
         left, right = (side.mapped_units(row_map, row_bound) for side in (self._left, self._right))
         return self._pair(left, right, self.ledger)
 
-    def _pair(self, left: LocalCurator, right: LocalCurator, ledger: Payer) -> "Audit":
+    def _pair(self, left: LocalCurator, right: LocalCurator, ledger: Payer) -> Self:
         """An audit of other units of both sides that shares what this one keeps."""
-        child = object.__new__(Audit)
+        child = object.__new__(type(self))
         Curator.__init__(child, left.public, ledger, self.transcript)
         child._noise, child._left, child._right = self._noise, left, right
         child._understate, child.moves = self._understate, self.moves
+        child.asked, child.added = self.asked, self.added
         return child
 
     def _draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
@@ -122,31 +146,40 @@ class Audit(Curator):
             for side in (self._left, self._right)
         )
         moved = distance(np.asarray(left), np.asarray(right), query.norm)
-        self._note(query.name, moved, sensitivity)
+        self._note(query, moved, sensitivity)
         return left
 
-    def _note(self, name: str, moved: float, sensitivity: float) -> None:
+    def _note(self, query: Query, moved: float, sensitivity: float) -> None:
         stated = sensitivity * (1.0 - self._understate)
         measured = stated > 0 and not math.isnan(moved)  # a NaN that survived is as far as anything can move
-        self.moves.append((name, 0.0 if moved == 0 else moved / stated if measured else math.inf))
+        self.moves.append((query.name, 0.0 if moved == 0 else moved / stated if measured else math.inf))
+        self.asked.append(query)
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         if isinstance(query, PassQuery):
             return self._answer_pass(query, mechanism, float(sensitivity))
         if not isinstance(query, ArgminQuery):
             private_value = self._compare(query, sampling, self._draw(sampling), float(sensitivity))
-            return mechanism.release(self._noise, private_value, float(sensitivity))
+            released = mechanism.release(self._noise, private_value, float(sensitivity))
+            if np.shape(released) == np.shape(private_value) and 0.0 < float(sensitivity) < math.inf:
+                added = (np.asarray(released) - np.asarray(private_value)) / float(sensitivity)
+                self.added.append((mechanism, added))
+            return released
         released = mechanism.release(
             self._noise, self._left.private_value(query, sampling, None), float(sensitivity)
         )
+        self._compare_noises(query, released, float(sensitivity))
+        return released
+
+    def _compare_noises(self, query: ArgminQuery, solution: Any, sensitivity: float) -> None:
+        """How far apart the noises are under which both sides have this minimiser."""
         noises = [
             np.asarray(
-                query.implied_noise(self.public, *side.private_engine.records(), jnp.asarray(released))
+                query.implied_noise(self.public, *side.private_engine.records(), jnp.asarray(solution))
             )
             for side in (self._left, self._right)
         ]
-        self._note(query.name, distance(noises[0], noises[1], query.norm), float(sensitivity))
-        return released
+        self._note(query, distance(noises[0], noises[1], query.norm), sensitivity)
 
     def _answer_pass(self, query: PassQuery, mechanism: Mechanism, sensitivity: float) -> Any:
         """The left release; its order and noise then lead both sides once more."""
@@ -171,9 +204,15 @@ class Audit(Curator):
             used += count
             return noise[used - count : used]
 
-        left, right = (side.private_engine.records() for side in (self._left, self._right))
-        self._note(query.name, query.moved(self.public, left, right, orders[0], again), sensitivity)
+        self._compare_passes(query, orders[0], again, sensitivity)
         return released
+
+    def _compare_passes(
+        self, query: PassQuery, order: Any, draw: Callable[[int], Any], sensitivity: float
+    ) -> None:
+        """What the sensitivity of a pass bounds, in this order and with this noise."""
+        left, right = (side.private_engine.records() for side in (self._left, self._right))
+        self._note(query, query.moved(self.public, left, right, order, draw), sensitivity)
 
     def _draw_public_seed(self, name: str) -> int:
         del name
@@ -209,14 +248,15 @@ def _held(side: LocalCurator, private_draw: NDArray[np.int64] | None) -> NDArray
 
 def distance(left: NDArray[Any], right: NDArray[Any], norm: str) -> float:
     """How far a value moved, in the norm that its query states a sensitivity for."""
-    moved = np.ravel(np.asarray(left, np.float64) - np.asarray(right, np.float64))
-    if norm == "linf":
-        return float(np.max(np.abs(moved), initial=0.0))
-    if norm == "l1":
-        return float(np.sum(np.abs(moved)))
-    if norm == "range":
-        return float(np.max(moved) - np.min(moved))
-    largest = float(np.max(np.abs(moved), initial=0.0))
-    if not 0.0 < largest < np.inf:
-        return largest
-    return largest * float(np.linalg.norm(moved / largest))  # squares neither vanish nor overflow
+    with np.errstate(all="ignore"):  # what overflows is far away
+        moved = np.ravel(np.asarray(left, np.float64) - np.asarray(right, np.float64))
+        if norm == "linf":
+            return float(np.max(np.abs(moved), initial=0.0))
+        if norm == "l1":
+            return float(np.sum(np.abs(moved)))
+        if norm == "range":
+            return float(np.max(moved) - np.min(moved))
+        largest = float(np.max(np.abs(moved), initial=0.0))
+        if not 0.0 < largest < np.inf:
+            return largest
+        return largest * float(np.linalg.norm(moved / largest))  # squares neither vanish nor overflow

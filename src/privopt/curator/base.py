@@ -46,7 +46,6 @@ class Curator(StreamKeeper):
         under: the outermost filter that pays for what is released here; None where each release pays for itself.
     """
 
-    under: FilterMark | None = None
     cut_from: "Curator | None" = None
 
     def __init__(
@@ -83,8 +82,10 @@ class Curator(StreamKeeper):
         sensitivity = self._sensitivity(query, sampling)
         checked_sensitivity(sensitivity, noisy=price != NonPrivateEvent())
         self.ledger.charge(query.name, event)
-        released = self._answer(query, mechanism, sampling, sensitivity)
-        self._record(query.name, mechanism, event, sampling, [sensitivity], np.asarray(released)[None])
+        with self._paid_for([(query.name, mechanism, event, sampling)]):
+            released = self._answer(query, mechanism, sampling, sensitivity)
+            self._record(query.name, mechanism, event, sampling, [sensitivity], np.asarray(released)[None])
+        self._observe(query.name, 1)
         return as_jax(released)
 
     def iterate(
@@ -118,13 +119,19 @@ class Curator(StreamKeeper):
             self._require_answer(slot.kind)
         items = {name: times * sum(slot.feed == name for slot in slots) for name in feeds}
         with self._feeding(feeds, items):
-            self._charge_loop([slot for slot in slots if not slot.feed], times)
+            priced = [slot for slot in slots if not slot.feed]
+            self._charge_loop(priced, times)
             run = self._iterate_compiled if self._compiles(slots, feeds) else self._iterate_eagerly
-            state, released, sensitivities = run(step, state, times, slots, feeds)
-            scales = self._scales_of_feeds(slots, feeds, sensitivities)
-        for slot, values, moved, stated in zip(slots, released, sensitivities, scales, strict=True):
-            mechanism = feeds[slot.feed].mechanism if slot.feed else slot.mechanism
-            self._record(slot.name, mechanism, slot.event(), slot.sampling, moved, values, stated)
+            paid = [(slot.name, slot.mechanism, slot.event(), slot.sampling) for slot in priced]
+            with self._paid_for(paid, times):
+                state, released, sensitivities = run(step, state, times, slots, feeds)
+                scales = self._scales_of_feeds(slots, feeds, sensitivities)
+                for slot, values, moved, stated in zip(slots, released, sensitivities, scales, strict=True):
+                    mechanism = feeds[slot.feed].mechanism if slot.feed else slot.mechanism
+                    self._record(slot.name, mechanism, slot.event(), slot.sampling, moved, values, stated)
+        if times == 1:
+            for slot in slots:
+                self._observe(slot.name, 1)
         return state
 
     def _charge_loop(self, slots: Sequence[loops.Slot], times: int) -> None:
@@ -151,6 +158,7 @@ class Curator(StreamKeeper):
         """
         seed = int(self._draw_public_seed(name))
         self._record(name, PublicDraw(), NoEvent(), EveryUnit(), [], np.asarray([seed], np.int64))
+        self._observe(name, 1)
         return seed
 
     def announce(self, stage: str) -> None:
@@ -416,8 +424,6 @@ class Curator(StreamKeeper):
                 under=self.under,
             )
         )
-        if len(released) == 1:
-            self._observe(name, 1)
 
     def _observe(self, name: str, count: int) -> None:
         if self._observer is not None:

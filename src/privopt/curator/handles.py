@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from privopt.curator.entries import Entered
 from privopt.data.groups import check_groups
+from privopt.errors import PrivoptError
 from privopt.mechanisms.base import AnswerScales, HiddenState, StreamMechanism
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.public import Public, Relation
@@ -218,14 +219,20 @@ class OpenStream(HiddenState):
                 "that opened it, or open, and pay for, another."
             )
         self._turn.acquire()
-        if self._broken:
+        try:
+            if self._broken:
+                raise RuntimeError(
+                    "an answer of this stream broke off, so it is not known what has entered: open, and pay for, "
+                    "another."
+                )
+        except BaseException:
             self._turn.release()
-            raise RuntimeError(
-                "an answer of this stream broke off, so it is not known what has entered: open, and pay for, another."
-            )
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        self._broken = kind is not None and not issubclass(kind, ValueError | RuntimeError)  # refusals
+        # What is refused is refused by one of these, and not by a subclass: no stack or memory that ran out is.
+        refused = kind in (None, ValueError, RuntimeError) or issubclass(kind, PrivoptError)
+        self._broken = not refused
         self._turn.release()
 
 

@@ -23,31 +23,14 @@ from privopt.public import Public
 from privopt.queries.base import Query, Scalar
 
 
-class Replay(Dataless):
-    """Answers from a recorded transcript; a solver run against it must give the bit-identical result.
+class Recorded(Curator):
+    """A curator that answers from a transcript, in order; a subclass says what else it has."""
 
-    Args:
-        transcript: the recorded releases, with their values.
-        public: the public description the solver was run with.
-        ledger: a fresh ledger with the same budget, for solvers that ask what they can afford; default: no limit.
-    """
-
-    def __init__(
-        self, transcript: Transcript, public: Public, ledger: Payer | None = None, _cursor: Any = None
-    ) -> None:
-        super().__init__(
-            public,
-            Unlimited(public.relation) if ledger is None else ledger,
-            Transcript(public.relation, seeded=transcript.seeded, eager=transcript.eager),
-        )
+    def repeat(self, transcript: Transcript, cursor: Iterator[int] | None = None) -> None:
+        """Answer from this transcript, from its beginning or from where another curator's cursor stands."""
         self._recorded = transcript
-        self._cursor: Iterator[int] = iter(range(len(transcript))) if _cursor is None else _cursor
+        self._cursor: Iterator[int] = iter(range(len(transcript))) if cursor is None else cursor
         self._loop: list[Iterator[NDArray[Any]]] = []
-
-    def _child(self, public: Public, ledger: Payer) -> Curator:
-        child = Replay(self._recorded, public, ledger, self._cursor)
-        child.transcript = self.transcript
-        return child
 
     def _next(self, name: str) -> NDArray[Any]:
         record: Release | None = next((self._recorded[i] for i in self._cursor), None)
@@ -87,7 +70,7 @@ class Replay(Dataless):
     def _draw_public_seed(self, name: str) -> int:
         return int(self._next(name)[0])
 
-    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> None:
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> Any:
         del mechanism, shape
         self._next(name)
 
@@ -117,6 +100,35 @@ class Replay(Dataless):
             draws=RecordedDraws(recorded, self.public.n),
             observe=self._observe,
         )
+
+
+class Replay(Recorded, Dataless):
+    """Answers from a recorded transcript; a solver run against it must give the bit-identical result.
+
+    Args:
+        transcript: the recorded releases, with their values.
+        public: the public description the solver was run with.
+        ledger: a fresh ledger with the same budget, for solvers that ask what they can afford; default: no limit.
+    """
+
+    def __init__(
+        self,
+        transcript: Transcript,
+        public: Public,
+        ledger: Payer | None = None,
+        _cursor: Iterator[int] | None = None,
+    ) -> None:
+        super().__init__(
+            public,
+            Unlimited(public.relation) if ledger is None else ledger,
+            Transcript(public.relation, seeded=transcript.seeded, eager=transcript.eager),
+        )
+        self.repeat(transcript, _cursor)
+
+    def _child(self, public: Public, ledger: Payer) -> Curator:
+        child = Replay(self._recorded, public, ledger, self._cursor)
+        child.transcript = self.transcript
+        return child
 
 
 @dataclass

@@ -14,10 +14,12 @@ from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
+from privopt.ledger.default_account import paying_account
 from privopt.ledger.dominating import dominating
 from privopt.ledger.events import Event
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.payer import Payer
+from privopt.ledger.statement import Statement
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 
@@ -31,12 +33,13 @@ class Run:
         budget: what that may cost.
         public: what is public about the units.
         noise: secret randomness.
-        account: pays for everything now, if there is one.
+        account: pays for everything now; default: the account of the project, if it names one.
         observer: called with (name, count) after releases.
         seeded: whether something besides the noise came from a seed, such as the choice of users' records.
         engine: what computes on units, see `LocalCurator`.
     Raises:
         BudgetExceeded: the account, or the budget, cannot pay; no data has been read.
+        AccountError: the file of the account cannot pay, or an account is required and there is none.
     """
 
     def __init__(
@@ -56,10 +59,10 @@ class Run:
         self.seeded = seeded or noise.seeded
         self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)
         self.transcript = Transcript(public.relation, seeded=self.seeded)
-        self._observer, self._account = observer, account
+        self._observer, self._account = observer, paying_account(account)
         self._engine: EngineName = engine
-        if account is not None:
-            account.spend(
+        if self._account is not None:
+            number = self._account.spend(
                 name,
                 event,
                 budget.epsilon,
@@ -68,6 +71,8 @@ class Run:
                 unit=public.unit,
                 seeded=self.seeded,
             )
+            if self._account.file is not None:
+                self.transcript.paid_by = Statement.of(self._account.file, last=number)
 
     def curator(self, data: Units | Engine, ledger: Payer | None = None) -> LocalCurator:
         """A curator of some units, on this run's ledger or a part of it.

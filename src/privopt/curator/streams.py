@@ -13,7 +13,8 @@ from privopt.curator import loops
 from privopt.curator.entries import Entered
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import OpenStream, Stream, StreamRequest
-from privopt.curator.transcript import Transcript
+from privopt.curator.interrupted import answering, unanswered
+from privopt.curator.transcript import FilterMark, Transcript
 from privopt.data.blocks import Lineage
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent
 from privopt.ledger.payer import Payer
@@ -28,10 +29,11 @@ class StreamKeeper(abc.ABC):
     """The part of a curator that keeps streams. Where their answers come from is said by its subclasses.
 
     Attributes:
-        public, ledger, transcript, lineage: see `Curator`.
+        public, ledger, transcript, lineage, under: see `Curator`.
     """
 
     lineage: Lineage = ()
+    under: FilterMark | None = None
     public: Public
     ledger: Payer
     transcript: Transcript
@@ -50,9 +52,20 @@ class StreamKeeper(abc.ABC):
         event = mechanism.event()
         self.ledger.charge(name, event)
         key = self.transcript.next_stream()
-        self._streams[key] = OpenStream(self._open_stream(name, mechanism, shape), mechanism.scales())
-        self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
+        with self._paid_for([(name, mechanism, event, EveryUnit())]):
+            self._streams[key] = OpenStream(self._open_stream(name, mechanism, shape), mechanism.scales())
+            self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
+        self._observe(name, 1)
         return Stream(self, mechanism, key)
+
+    def _paid_for(
+        self, paid: Sequence[tuple[str, Any, Event, Sampling]], times: int = 1
+    ) -> contextlib.AbstractContextManager[None]:
+        """Where releases that were paid for, `times` each, are answered; see `answering`."""
+        return answering(
+            self.transcript,
+            lambda: [unanswered(*one, times, lineage=self.lineage, under=self.under) for one in paid],
+        )
 
     def ask_stream(self, request: StreamRequest) -> Any:
         """Feed or draw from an open stream; see `Stream.ask`. Free: the stream was charged when it opened."""
@@ -83,6 +96,7 @@ class StreamKeeper(abc.ABC):
             self._record(
                 request.label, mechanism, NoEvent(), EveryUnit(), [request.sensitivity], values, scales
             )
+            self._observe(request.label, 1)
         return released
 
     def priced_for_stream(self, request: StreamRequest) -> StreamRequest:
@@ -201,3 +215,7 @@ class StreamKeeper(abc.ABC):
         scales: Sequence[float] | NDArray[np.float64] | None = None,
     ) -> None:
         """Write a line of the transcript."""
+
+    @abc.abstractmethod
+    def _observe(self, name: str, count: int) -> None:
+        """Tell the observer, if there is one."""

@@ -13,6 +13,7 @@ from privopt.data.blocks import Lineage
 from privopt.ledger import accounting
 from privopt.ledger.events import Event, Parallel, repeat, sequence
 from privopt.ledger.sampling import Sampling
+from privopt.ledger.statement import Statement
 from privopt.public import Relation
 
 # Two threads never take the same number: blocks of two cuts under one number would pass for disjoint.
@@ -100,12 +101,14 @@ class Transcript:
         seeded: whether the noise, or the choice of units or records, was drawn from a seed: the run is not private.
         eager: whether loops ran step by step: a replay then does the same, for the same last digit.
         keep_bytes: released values are kept up to this size in total; larger ones are dropped, prices are not.
+        paid_by: what the account in a file said that paid for the run; None where none did.
     """
 
     relation: Relation
     seeded: bool = False
     eager: bool = False
     keep_bytes: int = 256 * 2**20
+    paid_by: Statement | None = None
     _releases: list[Release] = field(default_factory=list["Release"])
     _kept: int = 0
     _cuts: int = 0

@@ -68,7 +68,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             `PrivateClassifier`.
         fit_intercept: whether to fit a constant; it is not penalised.
         solver: "auto", a name such as "gradient-descent", or a configured solver.
-        account: a budget that several fits share; charged before data are read. A clone has the same account.
+        account: a budget that several fits share; charged before data are read. A clone has the same account. Default:
+            the account that the environment or the project's file names, if there is one.
         random_state: None draws secret noise. A seed makes the fit reproducible and *not private*.
         max_records_per_user: public cap on the records of a user that are used, with `groups`.
         user_weighting: "user", "sqrt" or "record": how a user's weight grows with their number of records.

@@ -6,28 +6,48 @@ charges its whole declared plan at once, before any data is read:
 
 * "gaussian" and "zcdp" pay for a fit by its events;
 * "basic" pays for it by its own (epsilon_i, delta_i), whatever accountant priced it inside (sampling included).
+
+An account lives as long as the process that opened it, or, with a path, in a file that outlives all of them.
 """
 
+import math
 import threading
-from typing import Any, Never
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
 
+from privopt.errors import AccountError, ArgumentError
+from privopt.ledger.account_file import AccountFile, check_unit
 from privopt.ledger.amounts import Budget
+from privopt.ledger.counters import Counter
 from privopt.ledger.entries import Charge
 from privopt.ledger.events import Event
 from privopt.ledger.filters import Composition, Cost, SetAside, filter_epsilon
 from privopt.ledger.ledger import SEEDED, Ledger
 from privopt.public import Relation
 
+Unit = Literal["record", "user"]
+
 
 class Account:
     """A budget that several fits share; a copy of it is the same account.
 
+    Without a path it lives in this process. With one it is opened from a file that `Account.create` or `privopt account
+    create` wrote: the file knows its budget, and whatever else is given must be what it says. A payment then is on the
+    disk before any data is read, so that neither a crash nor a second process spends it again, and the account is
+    pickled as its path.
+
     Args:
         epsilon: of all fits together.
         delta: of all fits together.
-        relation: the neighbouring relation that every fit must be under.
+        relation: the neighbouring relation that every fit must be under; default: "replace-one".
         composition: the currency, "zcdp" (the default), "gaussian" or "basic".
-        bad_event_delta: part of delta set aside for bad events and rounding of the fits.
+        bad_event_delta: part of delta set aside for bad events and rounding of the fits; default: none.
+        path: of the account's file.
+        data_set: the owner's name of the data, to be compared with the file's.
+        counter: where the payments are counted besides, for a file that was created with such a counter.
+    Raises:
+        AccountError: there is no account in the file, or it is of other data or other terms.
 
     Examples:
         >>> from privopt.ledger.events import GaussianEvent, Repeated
@@ -39,48 +59,137 @@ class Account:
 
     def __init__(
         self,
-        epsilon: float,
-        delta: float,
+        epsilon: float | None = None,
+        delta: float | None = None,
         *,
-        relation: Relation | str = Relation.REPLACE_ONE,
-        composition: Composition = "zcdp",
-        bad_event_delta: float = 0.0,
+        relation: Relation | str | None = None,
+        composition: Composition | None = None,
+        bad_event_delta: float | None = None,
+        path: str | Path | None = None,
+        data_set: str | None = None,
+        counter: Counter | None = None,
     ) -> None:
-        if composition == "plan":
-            raise ValueError(
-                "composition must be 'gaussian', 'zcdp' or 'basic' for an account, got 'plan': fits are chosen as you "
-                "go, so there is no plan of all of them."
+        self._file: AccountFile | None = None
+        if path is not None:
+            self._file = AccountFile(Path(path), counter)
+            said = {
+                "epsilon": epsilon,
+                "delta": delta,
+                "relation": None if relation is None else Relation.parse(relation),
+                "composition": composition,
+                "bad_event_delta": bad_event_delta,
+                "data_set": data_set,
+            }
+            _check_terms(self._file, said)
+            return
+        if epsilon is None or delta is None:
+            raise TypeError(
+                "give an account both epsilon and delta, what all fits together may spend; or path=, the file of an "
+                "account that was created before."
             )
+        if data_set is not None or counter is not None:
+            raise ValueError("data_set= and counter= are of an account in a file: give its path=.")
+        _check_composition(composition)
         self._ledger = Ledger(
-            Budget(epsilon, delta), relation, composition=composition, bad_event_delta=bad_event_delta
+            Budget(epsilon, delta),
+            Relation.REPLACE_ONE if relation is None else relation,
+            composition=composition,
+            bad_event_delta=bad_event_delta or 0.0,
         )
         self._lock = threading.Lock()
         self._unit: str | None = None
 
+    @classmethod
+    def create(
+        cls,
+        path: str | Path,
+        epsilon: float,
+        delta: float,
+        *,
+        data_set: str,
+        relation: Relation | str = Relation.REPLACE_ONE,
+        composition: Composition = "zcdp",
+        bad_event_delta: float | None = None,
+        unit: Unit | None = None,
+        counter: Counter | None = None,
+    ) -> "Account":
+        """Open an account in a new file; whoever answers for the data does so once.
+
+        Args:
+            path: of the file; beside it stands its counter, which must move with it.
+            epsilon: of all fits together, finite.
+            delta: of all fits together.
+            data_set: what the owner calls the data; it is shown with every payment.
+            relation: the neighbouring relation that every fit must be under.
+            composition: the currency, "zcdp", "gaussian" or "basic".
+            bad_event_delta: part of delta set aside for bad events and rounding of the fits; default: a tenth of it,
+                none under "basic".
+            unit: "record" or "user", what every fit must protect; default: whatever the first one does.
+            counter: counts the payments somewhere else too, see `Counter`; the account is not used without it.
+        Raises:
+            AccountError: the file is there already, or cannot be written.
+            ValueError: an argument is out of its range.
+        """
+        _check_composition(composition)
+        budget = Budget(epsilon, delta)
+        if not math.isfinite(budget.epsilon):
+            raise ArgumentError("epsilon of an account in a file must be finite: it keeps a guarantee.")
+        if not data_set.strip() or not data_set.isprintable():
+            raise ArgumentError(f"data_set must be a name for the data, on one line, got {data_set!r}.")
+        if unit not in (None, "record", "user"):
+            raise ArgumentError(
+                f"unit must be 'record' or 'user', got {unit!r}: it is what every fit protects."
+            )
+        if bad_event_delta is None:
+            bad_event_delta = 0.0 if composition == "basic" else budget.delta / 10
+        # Refuses what no ledger can keep, before a file is made.
+        Ledger(budget, relation, composition=composition, bad_event_delta=bad_event_delta)
+        file = AccountFile.create(
+            Path(path),
+            budget,
+            data_set=data_set,
+            relation=Relation.parse(relation),
+            composition=composition,
+            bad_event_delta=float(bad_event_delta),
+            unit=unit,
+            counter=counter,
+        )
+        return cls(path=file.path, counter=counter)
+
     @property
     def budget(self) -> Budget:
         """What all fits together may spend."""
-        return self._ledger.budget
+        return self._ledger.budget if self._file is None else self._file.terms.budget
 
     @property
     def relation(self) -> Relation:
         """The neighbouring relation of every fit."""
-        return self._ledger.relation
+        return self._ledger.relation if self._file is None else self._file.terms.relation
 
     @property
     def composition(self) -> Composition:
         """The currency that the fits are paid in."""
-        return self._ledger.composition
+        return self._ledger.composition if self._file is None else self._file.terms.composition
+
+    @property
+    def file(self) -> AccountFile | None:
+        """Where the payments stand; None for an account that lives in this process."""
+        return self._file
+
+    @property
+    def name(self) -> str | None:
+        """The owner's name of the data; None for an account that lives in this process."""
+        return None if self._file is None else self._file.terms.data_set
 
     @property
     def entries(self) -> tuple[Charge, ...]:
         """The fits that were paid, in order."""
-        return tuple(entry for entry in self._ledger.entries if isinstance(entry, Charge))
+        return tuple(entry for entry in self.paid().entries if isinstance(entry, Charge))
 
     @property
     def remaining(self) -> float:
         """What is left, in the currency: rho, or epsilon under "basic"."""
-        return self._ledger.remaining
+        return self.paid().remaining
 
     def spend(
         self,
@@ -92,7 +201,7 @@ class Account:
         relation: Relation | str | None = None,
         unit: str | None = None,
         seeded: bool = False,
-    ) -> None:
+    ) -> int | None:
         """Pay for a fit before it reads any data, or refuse and record nothing.
 
         Args:
@@ -105,56 +214,75 @@ class Account:
             unit: the fit's privacy unit, "record" or "user"; an account keeps the privacy of one kind.
             seeded: the fit's noise or its choice of records comes from a seed, so the account is marked as not private.
 
+        Returns:
+            The number of the payment in the account's file; None for an account that lives in this process.
         Raises:
             BudgetExceeded: it would cost more than is left.
             NotPriceable: the account's currency cannot price it.
             ValueError: it is under another neighbouring relation or privacy unit, or ("basic") costs more than it pays.
+            AccountError: its file could not be written, or must not be spent from.
         """
         self._check_relation(relation)
+        if self._file is not None:
+            return self._file.pay(name, event, epsilon, delta, unit=unit, seeded=seeded)
         with self._lock:
-            if unit is not None and self._unit not in (None, unit):
-                raise ValueError(
-                    f"this account has paid for fits that protect a {self._unit}, but this one protects a {unit}: open "
-                    "one account for each."
-                )
+            check_unit(self._unit, unit)
             if self.composition == "basic":
                 self._ledger.spend(name, event, epsilon, delta)
             else:
                 self._ledger.charge(name, event)
             self._unit = self._unit if unit is None else unit
             if seeded:
-                self.mark_seeded()
+                self._ledger.mark_seeded()
+        return None
+
+    def require(self, *, relation: Relation | str, unit: str) -> None:
+        """Refuse fits that the account will not pay for at any price.
+
+        Raises:
+            ArgumentError: they are under another neighbouring relation, or protect another kind of unit.
+        """
+        self._check_relation(relation)
+        check_unit(self._unit if self._file is None else self._file.unit_of(self._file.payments()), unit)
 
     def mark_seeded(self) -> None:
         """Say that something paid here rests on a seed."""
-        self._ledger.mark_seeded()
+        if self._file is not None:
+            self._file.mark_seeded()
+        else:
+            self._ledger.mark_seeded()
 
     def affords(self, event: Event, epsilon: float, delta: float) -> bool:
         """Whether `spend` would accept this fit."""
         if self.composition == "basic":
-            return self._ledger.affords_block(event, epsilon, delta)
-        return self._ledger.affords(event)
+            return self.paid().affords_block(event, epsilon, delta)
+        return self.paid().affords(event)
 
     def remaining_epsilon(self) -> float:
         """The epsilon, at the account's delta, of a single fit that spends all that is left."""
-        if self.composition == "basic":
-            return self.remaining
-        aside = SetAside(self._ledger.bad_event_delta, self.budget.epsilon)
-        return filter_epsilon(self.composition, Cost(self.remaining), self.budget.delta, aside)
+        return epsilon_left(self.paid())
 
     def to_dict(self) -> dict[str, Any]:
         """The account and every fit as JSON values."""
-        return self._ledger.to_dict()
+        values = self.paid().to_dict()
+        return values if self.name is None else {"data_set": self.name, **values}
 
     def __str__(self) -> str:
+        paid = self.paid()
         kind = {"gaussian": "Gaussian", "zcdp": "zCDP", "basic": "basic"}[self.composition]
-        lines = [SEEDED] if self._ledger.seeded else []
+        lines = [SEEDED] if paid.seeded else []
+        data = "" if self.name is None else f" of {self.name!r}"
         lines += [
-            f"account: {self.budget}, {self.relation.value}, {kind} composition; "
-            f"epsilon = {self.remaining_epsilon():.3g} is left for one more fit"
+            f"account{data}: {self.budget}, {self.relation.value}, {kind} composition; "
+            f"epsilon = {epsilon_left(paid):.3g} is left for one more fit"
         ]
-        lines += [f"  {entry.name}: {entry.event.describe()}" for entry in self.entries]
-        return "\n".join(lines if self.entries else [*lines, "  nothing was spent yet"])
+        fits = [entry for entry in paid.entries if isinstance(entry, Charge)]
+        lines += [f"  {entry.name}: {entry.event.describe()}" for entry in fits]
+        return "\n".join(lines if fits else [*lines, "  nothing was spent yet"])
+
+    def paid(self) -> Ledger:
+        """A ledger with everything that was paid so far, to be read, not to be paid from."""
+        return self._ledger if self._file is None else self._file.ledger()
 
     def __copy__(self) -> "Account":
         return self
@@ -162,18 +290,59 @@ class Account:
     def __deepcopy__(self, memo: dict[int, Any]) -> "Account":
         return self
 
-    def __reduce__(self) -> Never:
-        raise TypeError(
-            "an account cannot be pickled: a stored copy could be spent twice. Keep it in the process that pays, and "
-            "store account.to_dict() for the record."
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._file is None:
+            raise TypeError(
+                "an account cannot be pickled: a stored copy could be spent twice. Keep it in the process that pays, "
+                "and store account.to_dict() for the record; or have it in a file, Account(path=...), which several "
+                "processes may pay from."
+            )
+        return _reopened, (self._file.path, self._file.terms.data_set, self._file.counter)
 
     def _check_relation(self, relation: Relation | str | None) -> None:
         theirs = self.relation if relation is None else Relation.parse(relation)
         if theirs is not self.relation:
-            raise ValueError(
+            raise ArgumentError(
                 f"this account keeps {self.relation.value} privacy, but the fit is under {theirs.value}: "
                 "open one account for each relation."
+            )
+
+
+def epsilon_left(ledger: Ledger) -> float:
+    """The epsilon, at the delta of a filter's budget, of a single fit that spends all that is left in it."""
+    if ledger.composition == "basic":
+        return ledger.remaining
+    aside = SetAside(ledger.bad_event_delta, ledger.budget.epsilon)
+    return filter_epsilon(ledger.composition, Cost(ledger.remaining), ledger.budget.delta, aside)
+
+
+def _reopened(path: Path, data_set: str, counter: Counter | None) -> Account:
+    return Account(path=path, data_set=data_set, counter=counter)
+
+
+def _check_composition(composition: str | None) -> None:
+    if composition == "plan":
+        raise ValueError(
+            "composition must be 'gaussian', 'zcdp' or 'basic' for an account, got 'plan': fits are chosen as you "
+            "go, so there is no plan of all of them."
+        )
+
+
+def _check_terms(file: AccountFile, said: Mapping[str, Any]) -> None:
+    """Refuse a file whose terms are not those that were stated.
+
+    Raises:
+        AccountError: they are not.
+    """
+    terms = file.terms
+    stored = {**vars(terms), "epsilon": terms.budget.epsilon, "delta": terms.budget.delta}
+    for name, value in said.items():
+        if value is not None and value != stored[name]:
+            theirs, ours = (getattr(each, "value", each) for each in (stored[name], value))
+            term = name.replace("_", " ")
+            raise AccountError(
+                f"the account {str(file.path)!r} has {term} {theirs!r}, not {ours!r}: its terms were set when it was "
+                "created. Give the account of these data, or leave the argument out."
             )
 
 
@@ -186,6 +355,6 @@ def checked_account(account: Any) -> Account | None:
     if account is None or isinstance(account, Account):
         return account
     raise TypeError(
-        f"account must be an Account or None, got {type(account).__name__}: make one with Account(epsilon, delta), and "
-        "give the same one to every fit that it pays for."
+        f"account must be an Account or None, got {type(account).__name__}: make one with Account(epsilon, delta), or "
+        "Account(path=...), and give the same one to every fit that it pays for."
     )

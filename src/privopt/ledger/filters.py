@@ -17,6 +17,7 @@ Source:
 
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +55,17 @@ class Cost:
     delta: float = 0.0
 
 
+def sum_of_costs(costs: Iterable[Cost]) -> Cost:
+    """All of them together, rounded up: at least the exact sum."""
+    amounts, deltas = zip((0.0, 0.0), *((cost.amount, cost.delta) for cost in costs), strict=True)
+    return Cost(rounded_up(math.fsum(amounts)), rounded_up(math.fsum(deltas)))
+
+
+def rounded_up(value: float) -> float:
+    """The next larger number; 0 stays 0."""
+    return math.nextafter(value, math.inf) if value > 0 else value
+
+
 @dataclass(frozen=True)
 class SetAside:
     """The part of delta that bad events and rounding may take, rounding priced at `epsilon`, the budget's."""
@@ -74,11 +86,19 @@ def filter_cap(composition: Composition, budget: Budget, bad_event_delta: float)
         composition: the filter.
         budget: the guarantee it keeps.
         bad_event_delta: the part of delta that is set aside for bad events.
+
+    Raises:
+        ValueError: the currency needs a delta, and there is none.
     """
     if not budget.is_private:
         return Cost(math.inf, math.inf)
     if composition == "basic":
         return Cost(budget.epsilon, budget.delta)
+    if budget.delta == 0:
+        raise ValueError(
+            f"a ledger with composition={composition!r} needs a delta above 0, got 0: only pure mechanisms do "
+            "without. Give a delta, or use composition='basic' and pure mechanisms."
+        )
     available = budget.delta - bad_event_delta
     if composition == "gaussian":
         return Cost(gaussian_mu(budget.epsilon, available) ** 2 / 2, bad_event_delta)

@@ -18,6 +18,7 @@ used. What the releases made so far would cost, had they been the plan, is `spen
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 from privopt.errors import BudgetExceeded, PlanMismatch
@@ -49,6 +50,7 @@ from privopt.ledger.filters import (
     filter_delta,
     filter_epsilon,
     require_room,
+    sum_of_costs,
 )
 from privopt.ledger.payer import Payer
 from privopt.ledger.spend_lock import NotCopyable, SpendLock
@@ -109,11 +111,6 @@ class Ledger(NotCopyable, Payer):
         if plan is not None:
             self._declared = DeclaredEvents(plan)
             self._require_affordable_plan()
-        elif composition != "basic" and budget.is_private and budget.delta == 0:
-            raise ValueError(
-                f"a ledger with composition={composition!r} needs a delta above 0, got 0: only pure mechanisms do "
-                "without. Give a delta, or use composition='basic' and pure mechanisms."
-            )
         else:
             self._cap = filter_cap(composition, budget, self.bad_event_delta)
 
@@ -243,6 +240,12 @@ class Ledger(NotCopyable, Payer):
         self.entries.append(Filtered(name, event, part.entries))
         return part
 
+    def restore(self, paid: Iterable[tuple[str, Event, Cost]]) -> None:
+        """Enter charges that were paid before, whatever is left; every sum is rounded up."""
+        for name, event, cost in paid:
+            add_charge(self.entries, name, event, 1)
+            self._spent = sum_of_costs((self._spent, cost))
+
     def mark_seeded(self) -> None:
         """Say that something paid here rests on a seed: of the whole ledger, and of this part of it."""
         self.seeded = self._root.seeded = True
@@ -317,11 +320,8 @@ class Ledger(NotCopyable, Payer):
         return {"mark": SEEDED, **values} if self.seeded else values
 
     def __str__(self) -> str:
-        lines = [SEEDED] if self.seeded else []
-        lines.append(
-            f"{self.relation.value} differential privacy, {self.budget}, {KEPT_BY[self.composition]}"
-        )
-        return "\n".join(lines + entries_to_lines(self.entries))
+        head = f"{self.relation.value} differential privacy, {self.budget}, {KEPT_BY[self.composition]}"
+        return "\n".join([*([SEEDED] if self.seeded else []), head, *entries_to_lines(self.entries)])
 
     def _pay(self, name: str, event: Event, cost: Cost, line: tuple[Event, int] | None = None) -> None:
         with self._root._lock:
@@ -351,17 +351,16 @@ class Ledger(NotCopyable, Payer):
         if self._declared is not None:
             self._declared.draw(event)
         for_above = self._for_above(cost)
+        # Whoever pays for more comes first: an interruption in between counts too much, never too little.
+        if self._above is not None:
+            self._above._commit(event, for_above)
+        if (blocks := self._blocks) is not None:
+            blocks.paid = Cost(blocks.paid.amount + for_above.amount, blocks.paid.delta + for_above.delta)
         # Compensated summation (Neumaier): a million equal charges add up to the last digit.
         term = cost.amount + self._lost
         total = self._spent.amount + term
         self._lost = term - (total - self._spent.amount) if math.isfinite(total) else 0.0
         self._spent = Cost(total, self._spent.delta + cost.delta)
-        if self._blocks is not None:
-            self._blocks.paid = Cost(
-                self._blocks.paid.amount + for_above.amount, self._blocks.paid.delta + for_above.delta
-            )
-        if self._above is not None:
-            self._above._commit(event, for_above)
 
     def _for_above(self, cost: Cost) -> Cost:
         """What the ledger above pays: the same, or for a block as much as it is now dearer than every other block."""

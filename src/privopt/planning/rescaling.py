@@ -141,7 +141,8 @@ class Estimate:
         """The estimate, held within public limits."""
         most = MOST_SCALE * self.start[1] + 0.1
         found = np.linalg.solve(self.precision, self.shown)
-        return np.clip(found, [-MOST_SHIFT, -most], [MOST_SHIFT, most])
+        limits = np.asarray([MOST_SHIFT, most])
+        return np.clip(np.asarray(found, np.float64), -limits, limits)
 
     def after(self, released_gradient: Array | NDArray[np.float64], deviation: float) -> "Estimate":
         """With a gradient that was released at `theta`, its noise of this standard deviation."""

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from privopt.ledger.sampling import Sampling
+from privopt.problems.norms import scale_of
 from privopt.public import Public
 from privopt.queries.base import (
     LARGEST_RADIUS,
@@ -163,7 +165,7 @@ def into_radius(query: MeanQuery, private_clipped: Float[Array, "c ..."]) -> Flo
     if clips_by_itself(type(query)):
         return private_clipped
     radius = jnp.asarray(query.radius(), jnp.float64)
-    private_lengths = _lengths(_norm_of_radius(query), private_clipped)
+    private_lengths = lengths_of(query, private_clipped)
     limit = jnp.where(jnp.isinf(radius), radius, jnp.minimum(radius, LARGEST_RADIUS))
     private_within = (private_lengths <= limit) & (radius >= SMALLEST_RADIUS)
     aim = shrunk_radius(radius)
@@ -173,7 +175,12 @@ def into_radius(query: MeanQuery, private_clipped: Float[Array, "c ..."]) -> Flo
     return private_clipped * _across(jnp.where(private_within, 1.0, private_scale), private_clipped)
 
 
-def _lengths(norm: str, private_vectors: Float[Array, "c ..."]) -> Float[Array, " c"]:
+def lengths_of(query: MeanQuery, private_vectors: Float[Array, "c ..."]) -> Float[Array, " c"]:
+    """The norms of several contributions, each in the norm that the query's radius bounds."""
+    return _lengths_in(_norm_of_radius(query), private_vectors)
+
+
+def _lengths_in(norm: str, private_vectors: Float[Array, "c ..."]) -> Float[Array, " c"]:
     """The norms of several contributions, none of them by squares that overflow.
 
     "range" is the largest minus the smallest entry, and no less than any entry; "columns" the largest l2 norm of a
@@ -186,15 +193,16 @@ def _lengths(norm: str, private_vectors: Float[Array, "c ..."]) -> Float[Array, 
         return private_peaks
     if norm == "range":
         return jnp.maximum(private_peaks, jnp.max(private_flat, axis=1) - jnp.min(private_flat, axis=1))
-    private_units = private_flat / jnp.where(private_peaks > 0, private_peaks, 1.0)[:, None]
+    private_scales = jax.vmap(scale_of)(private_flat)  # the reciprocal of a peak beyond 4.5e307 would be 0
+    private_units = private_flat / private_scales[:, None]
     if norm == "l1":
-        return private_peaks * jnp.sum(jnp.abs(private_units), axis=1)
+        return private_scales * jnp.sum(jnp.abs(private_units), axis=1)
     if norm == "columns":
         private_squares = jnp.sum(
             jnp.reshape(private_units * private_units, (shape[0], -1, shape[-1])), axis=1
         )
-        return private_peaks * jnp.sqrt(jnp.max(private_squares, axis=1))
-    return private_peaks * jnp.sqrt(jnp.sum(private_units * private_units, axis=1))
+        return private_scales * jnp.sqrt(jnp.max(private_squares, axis=1))
+    return private_scales * jnp.sqrt(jnp.sum(private_units * private_units, axis=1))
 
 
 def _norm_of_radius(query: MeanQuery) -> str:

@@ -15,6 +15,7 @@ from privopt.ledger.events import Event
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
+from privopt.report.account_use import AccountUse
 from privopt.report.curve import PrivacyCurve, privacy_curve
 from privopt.report.model import ModelSummary
 from privopt.report.releases import ReleaseGroup
@@ -90,6 +91,7 @@ class ReportFacts(abc.ABC):
             divide each row as well, or rows were not divided.
         selection: how the model was chosen among several.
         metrics: measured quality, as the caller gave it.
+        account: the payment of the account in a file that paid for the run; None where none did.
         notices: the planner's and the caller's remarks.
         version: the version of privopt that made the run.
     """
@@ -110,6 +112,7 @@ class ReportFacts(abc.ABC):
     typical_length: float | None = None
     selection: Selection | None = None
     metrics: Mapping[str, float | int | str] = field(default_factory=dict[str, float | int | str])
+    account: AccountUse | None = None
     notices: tuple[str, ...] = ()
     version: str = field(default_factory=lambda: metadata.version("privopt"))
 

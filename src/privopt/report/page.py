@@ -59,7 +59,9 @@ def combined_json(
         "format": "privopt-reports",
         "format_version": FORMAT_VERSION,
         "title": title,
-        "joint_price": None if joint is None else dict(zip(("epsilon", "delta"), joint, strict=True)),
+        "joint_price": None
+        if joint is None
+        else json_value(dict(zip(("epsilon", "delta"), joint, strict=True))),
         "summary": [{str(key): json_value(value) for key, value in row.items()} for row in summary_table],
         "runs": [report.to_dict() for report in reports],
     }

@@ -12,6 +12,7 @@ from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
 from privopt.report import explain, learnt, stationarity, terminal, words
+from privopt.report.account_use import AccountUse, burn_down
 from privopt.report.facts import Finished, ReportFacts, Selection
 from privopt.report.formats import FORMAT, FORMAT_VERSION, form_of, json_text, require_format
 from privopt.report.model import ModelSummary
@@ -59,6 +60,7 @@ class PrivacyReport(ReportFacts):
             delta: the delta to price a run at that had no plan; with a plan its budget's delta is used.
         """
         plan, transcript = result.plan, result.transcript
+        paid_by = transcript.paid_by
         if plan is not None:
             delta = plan.budget.delta
         if title is None:
@@ -74,13 +76,14 @@ class PrivacyReport(ReportFacts):
             releases=group_releases(transcript),
             plan=plan,
             findings={name: _without_arrays(found) for name, found in result.findings.items()},
-            pictures=tuple(result.pictures),
+            pictures=(*result.pictures, *(() if paid_by is None else (burn_down(paid_by),))),
             declared=(*(() if plan is None else plan.black_box), *declared),
             model=ModelSummary.of_params(result.params) if model is None else model,
             divided_rows=divided_rows,
             typical_length=typical_length,
             selection=selection,
             metrics=dict(metrics or {}),
+            account=None if paid_by is None else AccountUse.of(paid_by),
             notices=(*((NO_PLAN,) if plan is None else plan.notices), *extra_notices),
         )
 
@@ -120,6 +123,7 @@ class PrivacyReport(ReportFacts):
             "typical_length": self.typical_length,
             "selection": None if self.selection is None else asdict(self.selection),
             "metrics": dict(self.metrics),
+            "account": None if self.account is None else asdict(self.account),
             "notices": list(self.notices),
             "model": None if self.model is None else self.model.to_dict(),
         }
@@ -145,6 +149,7 @@ class PrivacyReport(ReportFacts):
         require_format(document)
         guarantee = document["guarantee"]
         selection, model, plan = document["selection"], document["model"], document["plan"]
+        account = document.get("account")
         return cls(
             title=document["title"],
             relation=Relation.parse(guarantee["relation"]),
@@ -162,6 +167,7 @@ class PrivacyReport(ReportFacts):
             model=None if model is None else ModelSummary.from_dict(model),
             selection=None if selection is None else Selection(**selection),
             metrics=dict(document["metrics"]),
+            account=None if account is None else AccountUse(**account),
             notices=tuple(document["notices"]),
             version=document["privopt"],
         )

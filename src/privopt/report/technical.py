@@ -46,7 +46,8 @@ def technical(report: ReportFacts) -> list[Point]:
     certified = stationarity.for_experts(report)
     if certified:
         points.append(Point("Certificate", certified))
-    return [*points, Point("Noise", noise_source(report)), Point("Ending", report.status)]
+    points += [Point("Noise", noise_source(report)), Point("Ending", report.status)]
+    return points if report.account is None else [*points, Point("Account", report.account.in_words())]
 
 
 def _of_users(report: ReportFacts) -> list[Point]:

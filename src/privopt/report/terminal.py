@@ -40,6 +40,7 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
         ("releases", _releases(report)),
         ("noise from", explain.noise_source(report)),
         ("status", report.status),
+        *([] if report.account is None else [("account", report.account.in_words())]),
     ]
     if report.plan is not None and report.plan.predicted_excess is not None:
         amount = report.plan.predicted_amount(partial(words.number, digits=2))

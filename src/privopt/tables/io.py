@@ -12,7 +12,7 @@ import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
-from privopt.tables.atomic import replace_file
+from privopt.atomic_files import replace_file
 from privopt.tables.cells import numbers
 from privopt.tables.errors import TableError
 from privopt.tables.schema import Schema

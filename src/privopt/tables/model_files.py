@@ -1,6 +1,7 @@
 """A fitted model as a directory: its arrays in `model.safetensors`, everything else in `model.json`. Never pickle.
 
-`model.json` carries the SHA-256 of the arrays' file, so half-written, mixed-up or altered directories are refused.
+`model.json` carries the SHA-256 of the arrays' file, so half-written, mixed-up or altered directories are refused. Both
+files may come from anywhere and are read within the limits of `privopt.untrusted`.
 """
 
 import hashlib
@@ -15,8 +16,9 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from privopt.tables.atomic import replace_file
+from privopt.atomic_files import replace_file
 from privopt.tables.errors import TableError
+from privopt.untrusted import MOST_ARRAY_BYTES, MOST_JSON_BYTES, UntrustedFile, parse_json, read_regular
 
 FORMAT = "privopt-model"
 FORMAT_VERSION = 1
@@ -73,9 +75,11 @@ def load_model(directory: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str
     folder = Path(directory)
     content = _read_document(folder)
     try:
-        packed = (folder / ARRAYS_FILE).read_bytes()
-    except OSError:
-        raise TableError(f"The model directory {str(folder)!r} has no readable {ARRAYS_FILE}.") from None
+        packed = read_regular(folder / ARRAYS_FILE, MOST_ARRAY_BYTES)
+    except UntrustedFile as error:
+        raise TableError(
+            f"The model directory {str(folder)!r} has no readable {ARRAYS_FILE}: {error}"
+        ) from None
     if hashlib.sha256(packed).hexdigest() != content.get("arrays_sha256"):
         raise TableError(
             f"The model directory {str(folder)!r} is damaged: {ARRAYS_FILE} is not the file that {DOCUMENT_FILE} was "
@@ -83,8 +87,8 @@ def load_model(directory: str | Path) -> tuple[dict[str, NDArray[Any]], dict[str
         )
     try:
         arrays = safetensors.numpy.load(packed)
-    except SafetensorError:
-        raise TableError(f"{str(folder / ARRAYS_FILE)!r} is not a safetensors file.") from None
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError):
+        raise TableError(f"{str(folder / ARRAYS_FILE)!r} is not a safetensors file of numbers.") from None
     document = _from_plain(content.get("document"))
     if not isinstance(document, dict):
         raise TableError(f"{str(folder / DOCUMENT_FILE)!r} holds no document.")
@@ -95,16 +99,17 @@ def _read_document(folder: Path) -> dict[str, Any]:
     """The content of `model.json`, of a format and a version that this privopt reads."""
     path = folder / DOCUMENT_FILE
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except OSError:
+        packed = read_regular(path, MOST_JSON_BYTES)
+    except UntrustedFile as error:
         raise TableError(
-            f"{str(folder)!r} is no model directory: it has no readable {DOCUMENT_FILE}."
+            f"{str(folder)!r} is no model directory: it has no readable {DOCUMENT_FILE}: {error}"
         ) from None
-    except ValueError:
-        raise TableError(f"{str(path)!r} is not JSON: the model directory is damaged.") from None
-    if not isinstance(content, dict) or cast("dict[str, Any]", content).get("format") != FORMAT:
+    try:
+        found = parse_json(packed, repr(str(path)))
+    except UntrustedFile as error:
+        raise TableError(f"The model directory is damaged: {error}") from None
+    if found.get("format") != FORMAT:
         raise TableError(f"{str(path)!r} was not written by privopt.")
-    found = cast("dict[str, Any]", content)
     version = found.get("format_version")
     if not isinstance(version, int) or version < 1:
         raise TableError(f"{str(path)!r} states no usable format version.")
@@ -151,6 +156,8 @@ def _from_plain(value: Any) -> Any:
     if isinstance(value, dict):
         members = cast("dict[str, Any]", value)
         if set(members) == {FLOAT_KEY}:
+            if members[FLOAT_KEY] not in ("inf", "-inf", "nan"):
+                raise TableError(f"The model directory is damaged: it holds a {FLOAT_KEY} that is no number.")
             return float(members[FLOAT_KEY])
         return {key: _from_plain(member) for key, member in members.items()}
     return value

@@ -1,0 +1,116 @@
+"""The account that pays for a command: `--account`, or the project's, and what is said of it before and after."""
+
+from pathlib import Path
+
+from rich.console import Console
+
+from privopt.commands import screen
+from privopt.commands.mistakes import Mistake
+from privopt.errors import AccountError, BudgetExceeded, PrivoptError
+from privopt.ledger.account import Account
+from privopt.ledger.default_account import Policy, paying_account
+from privopt.ledger.statement import Statement
+from privopt.planning.plan import Plan
+from privopt.report.words import number, several
+
+
+def account_for(file: Path | None, data_set: str | None, *, spends: bool = True) -> Account | None:
+    """The account that a command pays from; None where none was named and none is required.
+
+    Args:
+        file: what `--account` says.
+        data_set: what `--data-set` says.
+        spends: whether the command will spend; one that only plans needs no account.
+    Raises:
+        Mistake: a data set was named where there is no account.
+        AccountError: the account is not there, is of other data, or is required and missing.
+    """
+    policy = Policy.here()
+    if file is None and data_set is not None:
+        file = policy.account
+        if file is None:
+            raise Mistake("--data-set names the data of an account: name its file with --account.")
+    account = policy.open_default() if file is None else Account(path=file, data_set=data_set)
+    return paying_account(account) if spends else account
+
+
+class Paying:
+    """One command's payment: announced, then made by the fit, then told.
+
+    Args:
+        account: that pays; None for none.
+    """
+
+    def __init__(self, account: Account | None) -> None:
+        self.account = account
+        self._before = 0 if account is None or account.file is None else len(account.file.payments())
+
+    def announce(self, plan: Plan) -> list[tuple[str, str]]:
+        """Lines on the account for the plan that is printed before any record is read.
+
+        Raises:
+            BudgetExceeded: the account cannot pay for the plan.
+            NotPriceable: nor could it ever.
+            AccountError: its file must not be spent from.
+        """
+        account = self.account
+        if account is None:
+            return []
+        account.require(relation=plan.public.relation, unit=plan.public.unit)
+        if not account.affords(plan.event, plan.budget.epsilon, plan.budget.delta):
+            raise BudgetExceeded(
+                f"the account of {account.name!r} cannot pay for this: {self._left()}. Nothing was read or spent. Ask "
+                "for less with --epsilon, or see `privopt account show`."
+            )
+        return [("account", f"{account.name!r} pays before any record is read: {self._left()}")]
+
+    def outlook(self, plan: Plan) -> list[tuple[str, str]]:
+        """Lines on whether the account would pay for a plan."""
+        try:
+            return self.announce(plan)
+        except PrivoptError as error:
+            return [("account", f"it would refuse: {error}")]
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Lines on the account after the fit."""
+        account = self.account
+        return [] if account is None else [("account", f"{account.name!r} has paid: {self._left()}")]
+
+    def _left(self) -> str:
+        """What is left, in words."""
+        assert self.account is not None
+        assert self.account.file is not None
+        statement = Statement.of(self.account.file)
+        return (
+            f"{100 * max(0.0, 1 - statement.used):.1f} % of its budget is left, enough for one more fit of epsilon "
+            f"{number(statement.left, 3)} at delta {number(statement.terms.budget.delta, 3)}"
+        )
+
+    def warn(self, terminal: Console, *, refused: bool, spent: str) -> None:
+        """Say what a fit that failed has cost.
+
+        Args:
+            terminal: where to say it.
+            refused: whether no release was made.
+            spent: the sentence for a fit that had begun.
+        """
+        if not refused:
+            screen.warn(terminal, spent)
+            return
+        screen.warn(terminal, screen.NOTHING_SPENT if self.account is None else self._entered())
+
+    def _entered(self) -> str:
+        """What stands in the account since the command began, in words."""
+        assert self.account is not None
+        assert self.account.file is not None
+        try:
+            new = len(self.account.file.payments()) - self._before
+        except AccountError:
+            return "No release was made. The account cannot be read: count the fit as paid for."
+        if not new:
+            return f"{screen.NOTHING_SPENT} The account is as it was."
+        entered = f"{several(new, 'payment')} {'was' if new == 1 else 'were'} entered"
+        return (
+            f"No release was made, but since this fit began {entered} in the account; what is paid stays paid. See "
+            "`privopt account show`."
+        )

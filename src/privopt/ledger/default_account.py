@@ -1,0 +1,158 @@
+"""Which account pays for a run that names none, and whether a run needs one: the environment and the project's file.
+
+    PRIVOPT_ACCOUNT=budget.sqlite         the default account
+    PRIVOPT_REQUIRE_ACCOUNT=1             no run without an account in a file
+
+or, in the nearest folder from the working directory upwards that has a `privopt.toml`, or a `pyproject.toml` with a
+table [tool.privopt]:
+
+    account = "budget.sqlite"             beside that file
+    data_set = "patients 2026"            the owner's name of the data, to be compared with the account's
+    require_account = true
+
+The environment has the first word on the account; where either requires one, one is required. A project file that
+cannot be read stops every run: it might have required an account. All this reminds people of what they agreed on. It
+does not hold up somebody who means to go round it, and who has the data anyway.
+"""
+
+import os
+import tomllib
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from privopt.errors import AccountError
+from privopt.ledger.account import Account
+
+ACCOUNT, REQUIRE = "PRIVOPT_ACCOUNT", "PRIVOPT_REQUIRE_ACCOUNT"
+PROJECT_FILE, TABLE = "privopt.toml", "[tool.privopt]"
+_KINDS = {"account": str, "data_set": str, "require_account": bool}
+_NOTHING_PRIVATE: ContextVar[bool] = ContextVar("nothing_private", default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What the environment and the project say.
+
+    Attributes:
+        account: the file of the default account; None for no default.
+        data_set: the owner's name of its data, where the project says it.
+        required: whether a run must have an account in a file.
+        source: who says so, for messages.
+    """
+
+    account: Path | None = None
+    data_set: str | None = None
+    required: bool = False
+    source: str = ""
+
+    @classmethod
+    def here(cls) -> "Policy":
+        """The policy of the working directory.
+
+        Raises:
+            AccountError: the project's file or the environment cannot be understood.
+        """
+        project, values = _project()
+        named, required = os.environ.get(ACCOUNT, ""), _switch(REQUIRE)
+        if named:
+            account, data_set = Path(named), None
+        else:
+            account = project.parent / values["account"] if project and "account" in values else None
+            data_set = values.get("data_set")
+        return cls(
+            account=account,
+            data_set=data_set,
+            required=required or values.get("require_account", False),
+            source=REQUIRE if required else str(project),
+        )
+
+    def open_default(self) -> Account | None:
+        """The default account; None where there is none.
+
+        Raises:
+            AccountError: it is not there, or of other data.
+        """
+        return None if self.account is None else Account(path=self.account, data_set=self.data_set)
+
+
+def paying_account(given: Account | None) -> Account | None:
+    """The account that pays for a run: the one that was given, else the default; None for none.
+
+    Args:
+        given: what the caller named.
+    Raises:
+        AccountError: an account in a file is required, and there is none.
+    """
+    if _NOTHING_PRIVATE.get():
+        return given
+    policy = Policy.here()
+    account = policy.open_default() if given is None else given
+    if policy.required and (account is None or account.file is None):
+        found = (
+            "none was given, and there is no default" if account is None else "this one ends with its process"
+        )
+        raise AccountError(
+            f"{policy.source} requires an account in a file for every run, and {found}: give account="
+            f"Account(path=...) or --account FILE, or name a default in {ACCOUNT}. Nothing was read."
+        )
+    return account
+
+
+@contextmanager
+def nothing_private() -> Generator[None]:
+    """Around runs on made-up or published records: no default account pays for them, and none is required."""
+    token = _NOTHING_PRIVATE.set(True)
+    try:
+        yield
+    finally:
+        _NOTHING_PRIVATE.reset(token)
+
+
+def _project() -> tuple[Path | None, Mapping[str, Any]]:
+    """The project's file and what it says of privopt."""
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the working directory was removed: no project is there
+        return None, {}
+    for folder in (here, *here.parents):
+        own, shared = folder / PROJECT_FILE, folder / "pyproject.toml"
+        if own.is_file():
+            return own, _checked(own, _read(own))
+        if shared.is_file():
+            values = _read(shared).get("tool", {}).get("privopt")
+            if values is not None:
+                return shared, _checked(shared, values)
+    return None, {}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise AccountError(
+            f"{str(file)!r} cannot be read, and it may say which account pays for runs: {error}."
+        ) from error
+
+
+def _checked(file: Path, values: Any) -> Mapping[str, Any]:
+    if not isinstance(values, dict) or not set(values) <= set(_KINDS):
+        known = ", ".join(_KINDS)
+        raise AccountError(f"what {str(file)!r} says of privopt may name {known}, and nothing else.")
+    for name, value in values.items():
+        if type(value) is not _KINDS[name]:
+            raise AccountError(
+                f"{name} in {str(file)!r} must be {'true or false' if name == 'require_account' else 'a text'}, got "
+                f"{value!r}."
+            )
+    return values
+
+
+def _switch(name: str) -> bool:
+    value = os.environ.get(name, "").strip().lower()
+    if value not in ("", "0", "false", "1", "true"):
+        raise AccountError(f"{name} must be 1 or 0, got {value!r}.")
+    return value in ("1", "true")

@@ -1,0 +1,128 @@
+"""A statement of an account: what every payment cost and left, as numbers that may be shown to anybody.
+
+Nothing in it comes from data. What is left is told twice: as a share of the budget in the account's currency, in which
+payments add up, and as the epsilon of one more fit that would spend all of it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+
+from privopt.errors import ArgumentError
+from privopt.ledger.account_file import AccountFile
+from privopt.ledger.events import NoEvent
+from privopt.ledger.filters import Cost, SetAside, filter_cap, filter_epsilon, sum_of_costs
+from privopt.ledger.payments import Payment, Terms
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One payment.
+
+    Attributes:
+        payment: what was paid.
+        used: the share of the budget that it and all before it used, at most 1 but for rounding.
+        left: the epsilon of one more fit that spends all that is left after it.
+    """
+
+    payment: Payment
+    used: float
+    left: float
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it only says that a seed was used, and pays for nothing."""
+        return isinstance(self.payment.event, NoEvent)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """What an account's file says.
+
+    Attributes:
+        terms: what its owner set.
+        unit: "record" or "user", once it is known.
+        lines: the payments, in order.
+        earlier: whether later payments were left out.
+    """
+
+    terms: Terms
+    unit: str | None
+    lines: tuple[Line, ...]
+    earlier: bool = False
+
+    @classmethod
+    def of(cls, file: AccountFile, *, as_of: str | None = None, last: int | None = None) -> "Statement":
+        """The statement of an account's file, its counters unasked.
+
+        Args:
+            file: the account's.
+            last: number of the last payment to show; default: all of them.
+            as_of: a date or a time (ISO 8601; UTC unless it says otherwise): up to the last payment of then. Clocks may
+                jump; what was paid before a payment that is shown is always shown.
+        Raises:
+            ArgumentError: `as_of` is no time.
+            AccountError: the file cannot be read, or was changed.
+        """
+        payments = file.payments()[:last]
+        shown = payments if as_of is None else _until(payments, moment(as_of))
+        return cls(
+            terms=file.terms,
+            unit=file.unit_of(shown),
+            lines=_lines(file.terms, shown),
+            earlier=len(shown) < len(payments),
+        )
+
+    @property
+    def used(self) -> float:
+        """The share of the budget that is used."""
+        return self.lines[-1].used if self.lines else 0.0
+
+    @property
+    def left(self) -> float:
+        """The epsilon, at the account's delta, of one more fit that spends all that is left."""
+        return self.lines[-1].left if self.lines else self.terms.budget.epsilon
+
+    @property
+    def fits(self) -> int:
+        """How many payments were made, marks of seeds left out."""
+        return sum(not line.is_mark for line in self.lines)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether something that was paid rests on a seed, so that nothing here is private."""
+        return any(line.payment.seeded for line in self.lines)
+
+
+def moment(text: str) -> datetime:
+    """A date or time; a date stands for its end.
+
+    Raises:
+        ArgumentError: it is neither.
+    """
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ArgumentError(f"a time must look like 2026-11-23 or 2026-11-23T14:30, got {text!r}.") from None
+    if len(text.strip()) <= len("2026-11-23"):
+        found = datetime.combine(found.date(), time.max)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _until(payments: tuple[Payment, ...], latest: datetime) -> tuple[Payment, ...]:
+    by_then = [payment.number for payment in payments if datetime.fromisoformat(payment.time) <= latest]
+    return payments[: max(by_then, default=0)]
+
+
+def _lines(terms: Terms, payments: Iterable[Payment]) -> tuple[Line, ...]:
+    cap, spent = filter_cap(terms.composition, terms.budget, terms.bad_event_delta), Cost(0.0)
+    aside = SetAside(terms.bad_event_delta, terms.budget.epsilon)
+    lines: list[Line] = []
+    for payment in payments:
+        spent = sum_of_costs((spent, payment.cost))
+        left = max(0.0, cap.amount - spent.amount)
+        if terms.composition != "basic":
+            left = filter_epsilon(terms.composition, Cost(left), terms.budget.delta, aside)
+        shares = [spent.amount / cap.amount, *([spent.delta / cap.delta] if cap.delta > 0 else [])]
+        lines.append(Line(payment=payment, used=max(shares), left=left))
+    return tuple(lines)

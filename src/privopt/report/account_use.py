@@ -1,0 +1,72 @@
+"""What a report says of the account that paid for its run: public numbers, none of which comes from data."""
+
+from dataclasses import dataclass
+
+from privopt.ledger.statement import Statement
+from privopt.planning.picture import Picture, line
+from privopt.report import words
+
+
+@dataclass(frozen=True, kw_only=True)
+class AccountUse:
+    """A run's payment, as it stood when it was made; what was paid later is not in it.
+
+    Attributes:
+        data_set: the owner's name of the data.
+        payment: its number in the account.
+        epsilon: of the account, for all fits together.
+        delta: likewise.
+        used: the share of the account's budget that this run used.
+        remaining: the share that it left.
+        left: the epsilon of one more fit that would spend all of that.
+    """
+
+    data_set: str
+    payment: int
+    epsilon: float
+    delta: float
+    used: float
+    remaining: float
+    left: float
+
+    @classmethod
+    def of(cls, statement: Statement) -> "AccountUse":
+        """The last payment of a statement."""
+        last, before = statement.lines[-1], statement.lines[:-1]
+        used = before[-1].used if before else 0.0
+        return cls(
+            data_set=statement.terms.data_set,
+            payment=last.payment.number,
+            epsilon=statement.terms.budget.epsilon,
+            delta=statement.terms.budget.delta,
+            used=last.used - used,
+            remaining=max(0.0, 1 - last.used),
+            left=last.left,
+        )
+
+    def in_words(self) -> str:
+        """A sentence."""
+        return (
+            f"payment {self.payment} of the account of {self.data_set!r}, which keeps epsilon "
+            f"{words.number(self.epsilon)} at delta {words.number(self.delta, 3)} for all fits together: it used "
+            f"{words.percent(self.used)} of that budget and left {words.percent(self.remaining)}, enough for one more "
+            f"fit of epsilon {words.number(self.left, 3)}"
+        )
+
+
+def burn_down(statement: Statement) -> Picture:
+    """What every payment left of an account's budget."""
+    return Picture(
+        title="What is left in the account",
+        caption=f"The share of the budget of {statement.terms.data_set!r} that each payment left; the last one is this "
+        "run's. Nothing here was computed from the data.",
+        x="payments",
+        y="share of the budget",
+        series=(
+            line(
+                "left",
+                [1.0, *(max(0.0, 1 - one.used) for one in statement.lines)],
+                [0, *(one.payment.number for one in statement.lines)],
+            ),
+        ),
+    )

@@ -1,0 +1,209 @@
+"""Whether a report agrees with itself: what was planned, what was released, and what is said of it.
+
+Nothing here shows that a run was as its report says. It shows that the parts of the report fit one another, so that
+whoever alters one number must alter all that follow from it.
+"""
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from privopt.verification.checks import CLOSE, Check, Outcome, held
+from privopt.verification.fields import Fields, Malformed, number
+from privopt.verification.price import REPLACE, is_private
+from privopt.verification.tree import Leaf, leaf_counts
+
+_NOISE_SCALES = ("GaussianEvent", "LaplaceEvent")
+
+
+def checks_of(report: Fields) -> Iterator[Check]:
+    """Every check of a report against itself.
+
+    Raises:
+        Malformed: a field is missing or of the wrong type.
+    """
+    guarantee, event = report.fields("guarantee"), report.fields("event")
+    groups = report.each("releases")
+    yield _claim(guarantee, event)
+    if "plan" in report:
+        yield _plan(report.fields("plan"), guarantee, event)
+    yield _releases(groups, event)
+    yield _scales(groups)
+    if "plan" in report:
+        yield from _bounds(groups, report.fields("plan"))
+    yield _best_guess(report.each("curve"), guarantee)
+
+
+def _claim(guarantee: Fields, event: Fields) -> Check:
+    finite = math.isfinite(guarantee.number("epsilon", 0.0))
+    noisy = is_private(event)
+    says, follows = guarantee.truth("holds"), finite and not guarantee.truth("seeded")
+    return held(
+        "claim",
+        says == follows and (noisy or not finite),
+        "whether the guarantee holds follows from epsilon, the noise and the seed",
+        "the report says that the guarantee holds, and its own epsilon, noise or seed says otherwise"
+        if says
+        else "the report says that the guarantee does not hold, and nothing in it says why",
+    )
+
+
+def _plan(plan: Fields, guarantee: Fields, event: Fields) -> Check:
+    budget, public = plan.fields("budget"), plan.fields("public")
+    wrong: list[str] = []
+    if plan.fields("event").values != event.values:
+        wrong.append("the priced events are not those of the plan")
+    pairs = [(budget.number("delta", 0.0, 1.0), guarantee.number("delta", 0.0, 1.0), "delta")]
+    pairs += [(plan.number(name), guarantee.number(name), name) for name in ("epsilon", "delta")]
+    wrong += [f"{name} differs" for planned, stated, name in pairs if not _same(planned, stated)]
+    if guarantee.number("epsilon", 0.0) > budget.number("epsilon", 0.0) * (1 + CLOSE):
+        wrong.append("epsilon is above the budget")
+    for part in (plan, public):
+        wrong += [
+            f"{name} differs" for name in ("relation", "unit", "n") if part.raw(name) != guarantee.raw(name)
+        ]
+    said = ", ".join(dict.fromkeys(wrong))
+    return held(
+        "plan", not wrong, "events, budget, relation, unit and n are those of the plan", f"in the plan {said}"
+    )
+
+
+def _releases(groups: list[Fields], event: Fields) -> Check:
+    """Whether everything that was released has been paid for."""
+    paid, made = leaf_counts(event), dict[Leaf, int]()
+    filters: dict[int, Fields] = {}
+    for group in groups:
+        total = 0
+        for part in group.each("events"):
+            count = part.whole("count", 1, 10**12)
+            total += count
+            if "filter" not in group:
+                _add(made, part.fields("event"), count)
+        if "filter" in group:
+            used = group.fields("filter").raw("used")
+            if used is not None and number(used, f"{group.place}.filter.used", 0.0, math.inf) > 1 + 1e-6:
+                return Check(
+                    "releases", Outcome.FAILS, "more was released under a filter than was paid for it"
+                )
+            filters[group.fields("filter").whole("number", 0, 10**9)] = group.fields("filter").fields("event")
+        elif total != group.whole("count", 1, 10**12):
+            raise Malformed(f"{group.place}.count is not the sum of its events' counts.")
+    for paid_for in filters.values():
+        _add(made, paid_for, 1)
+    missing = [
+        leaf.kind for leaf, count in made.items() if leaf.kind != "NoEvent" and paid.get(leaf, 0) < count
+    ]
+    return held(
+        "releases",
+        not missing,
+        f"each of the {sum(made.values()):,} recorded events is among those that were priced",
+        f"{len(missing)} kinds of recorded events were not priced, or not as often: {', '.join(sorted(set(missing)))}",
+    )
+
+
+def _add(made: dict[Leaf, int], event: Fields, count: int) -> None:
+    for leaf, times in leaf_counts(event).items():
+        made[leaf] = made.get(leaf, 0) + count * times
+
+
+def _scales(groups: list[Fields]) -> Check:
+    """Whether the noise had the scale that the events and the sensitivities say."""
+    looked, wrong = 0, list[str]()
+    for group in groups:
+        scale, sensitivity = group.pair("scale"), group.pair("sensitivity")
+        multipliers = [_multiplier(part.fields("event"), group) for part in group.each("events")]
+        known = [value for value in multipliers if value is not None]
+        if scale is None or sensitivity is None or not known or len(known) < len(multipliers):
+            continue
+        looked += 1
+        least, most = min(known), max(known)
+        enough = scale[0] >= least * sensitivity[0] * (1 - CLOSE)
+        if least == most:
+            enough = enough and scale[1] >= least * sensitivity[1] * (1 - CLOSE)
+        if not enough:
+            wrong.append(group.text("name"))
+    return held(
+        "noise",
+        not wrong,
+        f"the noise of {looked} of {len(groups)} kinds of releases is the multiplier times the sensitivity",
+        f"less noise than the multiplier times the sensitivity: {', '.join(wrong)}",
+    )
+
+
+def _multiplier(event: Fields, group: Fields) -> float | None:
+    """The noise multiplier of one release; refuses an event on another sample than the group says."""
+    sampling = group.fields("sampling")
+    if event.text("event") == "SampledEvent":
+        inner = event.fields("sampling")
+        if inner.raw("kind") != sampling.raw("kind") or not _same(_rate(inner), _rate(sampling)):
+            raise Malformed(f"{group.place} was priced for another sample than it says.")
+        event = event.fields("of")
+    if event.text("event") not in _NOISE_SCALES:
+        return None
+    return event.number("noise_multiplier", 0.0)
+
+
+def _rate(sampling: Fields) -> float:
+    if sampling.text("kind") == "fixed-size":
+        n = sampling.whole("n", 1, 10**15)
+        return sampling.whole("batch", 1, n) / n
+    return sampling.number("rate", 0.0, 1.0)
+
+
+def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
+    """Sensitivities against declared bounds, for the two queries whose formula needs nothing but the report."""
+    public, settings = plan.fields("public"), plan.fields("settings")
+    if public.raw("unit") != "record":
+        return
+    n = public.whole("n", 1, 10**15)
+    factor = 2.0 if public.text("relation") == REPLACE else 1.0
+    clips = {value for name, value in settings.values.items() if name.split(".")[-1] == "clip"}
+    for group in groups:
+        found, name = group.pair("sensitivity"), group.text("name")
+        if found is None or group.fields("sampling").raw("kind") != "every":
+            continue
+        if name == "SecondMoment":
+            least = math.sqrt(factor) * public.number("row_bound", 0.0) ** 2 / n
+            formula, argued = "the declared row bound squared over n", False
+        elif name == "ClippedGradient" and len(clips) == 1 and _is_number(clip := next(iter(clips))):
+            least, argued = factor * float(clip) / n, True
+            formula = f"{'twice ' if factor == 2 else ''}the clip over n"
+        else:
+            continue
+        if found[0] >= least * (1 - 1e-6):
+            yield Check("bounds", Outcome.HOLDS, f"the sensitivity of {name} is at least {formula}")
+        elif argued and found[0] >= least / 2 * (1 - 1e-6):
+            sentence = (
+                f"the sensitivity of {name} is {found[0] / least:.3f} of {formula}: it rests on the formula of "
+                "the loss, which a report does not hold"
+            )
+            yield Check("bounds", Outcome.UNCHECKED, sentence)
+        else:
+            yield Check("bounds", Outcome.FAILS, f"the sensitivity of {name} is below {formula}")
+
+
+def _best_guess(curve: list[Fields], guarantee: Fields) -> Check:
+    """Whether the stated best guess follows from the curve, and the curve falls."""
+    points = [(point.number("delta", 0.0, 1.0), point.number("epsilon", 0.0)) for point in curve]
+    falls = all(a[0] <= b[0] and a[1] >= b[1] * (1 - CLOSE) for a, b in pairwise(points))
+    guesses = [1.0, *(_sure(epsilon) + delta * (1 - _sure(epsilon)) for delta, epsilon in points)]
+    stated = guarantee.number("best_guess", 0.0, 1.0)
+    return held(
+        "guess",
+        falls and stated >= min(guesses) * (1 - CLOSE),
+        "the best guess follows from the curve, which falls",
+        "the curve does not fall, or the best guess is better than it says",
+    )
+
+
+def _sure(epsilon: float) -> float:
+    return 1.0 if epsilon > 700 else 1 / (1 + math.exp(-epsilon))
+
+
+def _same(first: float, second: float) -> bool:
+    return first == second or abs(first - second) <= CLOSE * max(abs(first), abs(second))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf

@@ -1,0 +1,102 @@
+"""What `privopt verify` is pointed at: a report in JSON, or a saved model with the report in it."""
+
+import hashlib
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError
+
+from privopt.untrusted import MOST_ARRAY_BYTES, UntrustedFile, read_json, read_regular
+from privopt.verification.checks import Check, held
+from privopt.verification.fields import Fields, Malformed
+from privopt.verification.verdict import Verdict, verdicts_on
+
+MODEL_FORMAT, MODEL_VERSIONS = "privopt-model", (1,)
+DOCUMENT_FILE, ARRAYS_FILE, REPORT_FILE = "model.json", "model.safetensors", "report.json"
+
+
+def verify(path: Path) -> list[Verdict]:
+    """Verify a report or a model directory.
+
+    Args:
+        path: a JSON file that `PrivacyReport.save` wrote, or a directory that `privopt fit` wrote.
+
+    Raises:
+        UntrustedFile: it is neither, or beyond what is read.
+    """
+    if path.is_symlink():
+        raise UntrustedFile(
+            f"{str(path)!r} is a symbolic link, which is not followed: give what it leads to."
+        )
+    return [_model(path)] if path.is_dir() else verdicts_on(read_json(path))
+
+
+def _model(folder: Path) -> Verdict:
+    content = Fields(read_json(folder / DOCUMENT_FILE), DOCUMENT_FILE)
+    if (
+        content.text("format") != MODEL_FORMAT
+        or content.whole("format_version", 1, 10**6) not in MODEL_VERSIONS
+    ):
+        raise Malformed(f"{DOCUMENT_FILE} is no model of privopt, or of a version that is not known here.")
+    document = content.fields("document")
+    report = cast("dict[str, Any]", _plain(document.fields("report").values))
+    verdict = verdicts_on(report)[0]
+    packed = read_regular(folder / ARRAYS_FILE, MOST_ARRAY_BYTES)
+    checks = [
+        held(
+            "arrays",
+            hashlib.sha256(packed).hexdigest() == content.text("arrays_sha256"),
+            f"{ARRAYS_FILE} is the file that {DOCUMENT_FILE} was written with",
+            f"{ARRAYS_FILE} is not the file that {DOCUMENT_FILE} was written with",
+        ),
+        _finite(packed),
+        held(
+            "plan",
+            _plain(document.raw("plan")) == report.get("plan"),
+            "the model's plan is that of its report",
+            "the model's plan is not that of its report",
+        ),
+    ]
+    if (folder / REPORT_FILE).exists() or (folder / REPORT_FILE).is_symlink():
+        checks.append(_beside(folder, report))
+    return Verdict(verdict.title, (*verdict.checks, *checks), verdict.private, verdict.digest, verdict.claim)
+
+
+def _beside(folder: Path, report: dict[str, Any]) -> Check:
+    """Whether the report that lies beside the model is the one inside it, but for the model's numbers."""
+    other = read_json(folder / REPORT_FILE)
+    same = {key: value for key, value in other.items() if key != "model"} == {
+        key: value for key, value in report.items() if key != "model"
+    }
+    return held(
+        "copy",
+        same,
+        f"{REPORT_FILE} says the same",
+        f"{REPORT_FILE} is not the report of this model: write it anew",
+    )
+
+
+def _finite(packed: bytes) -> Check:
+    try:
+        arrays = safetensors.numpy.load(packed)
+        finite = all(bool(np.all(np.isfinite(array))) for array in arrays.values())
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError):
+        raise UntrustedFile(f"{ARRAYS_FILE} is not a safetensors file of numbers.") from None
+    return held("numbers", finite, "every released number is finite", "a released number is not finite")
+
+
+def _plain(value: Any) -> Any:
+    """JSON values without the form that model files have for numbers that JSON lacks."""
+    if isinstance(value, list):
+        return [_plain(item) for item in cast("list[Any]", value)]
+    if isinstance(value, dict):
+        members = cast("dict[str, Any]", value)
+        if set(members) == {"$float"}:
+            named = {"inf": "infinity", "-inf": "-infinity"}.get(str(members["$float"]))
+            if named is None:
+                raise Malformed(f"{DOCUMENT_FILE} holds a number that is none.")
+            return named
+        return {key: _plain(member) for key, member in members.items()}
+    return value

@@ -1,0 +1,176 @@
+"""The verdict on a report."""
+
+import enum
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from privopt.verification.agreement import checks_of
+from privopt.verification.checks import Check, Outcome, held, priced
+from privopt.verification.fields import Fields, Malformed
+from privopt.verification.price import RELATIONS
+from privopt.verification.tree import ways_through
+
+FORMATS = {"privopt-report": (1,), "privopt-reports": (1,)}
+MOST_RUNS = 1000
+_LEAST_SHARE = 0.05  # of the claimed epsilon, below which a grid tells nothing of a point of the curve
+_CLOSED_POINTS = 100  # of a closed curve, that are priced a second time, about
+_CURVE_POINTS = 5  # of a curve, that are priced a second time
+NOT_LOOKED_AT = (
+    "A report holds no data and no released values: that the run was as recorded, that the noise was secret, and that "
+    "each query has the sensitivity it states rests on the program that ran (its contract tests, `privopt audit-map`)."
+)
+
+
+class Finding(enum.Enum):
+    """A verdict; only the first says that the guarantee is confirmed."""
+
+    VERIFIED = "VERIFIED: the guarantee follows from what is recorded."
+    NOT_PRIVATE = (
+        "NOT PRIVATE: the report agrees with itself, and says itself that the guarantee does not hold."
+    )
+    INCOMPLETE = "NOT VERIFIED: nothing contradicts the guarantee, but not all of it could be checked."
+    REFUTED = "REFUTED: the report contradicts itself."
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of verifying a report.
+
+    Attributes:
+        title: the report's own heading.
+        checks: every check in order.
+        private: whether the report claims a guarantee that holds.
+        digest: SHA-256 of the report's content, whatever its layout.
+        claim: what the report says it guarantees.
+    """
+
+    title: str
+    checks: tuple[Check, ...]
+    private: bool
+    digest: str
+    claim: str
+
+    @property
+    def finding(self) -> Finding:
+        """The verdict in a sentence."""
+        outcomes = {check.outcome for check in self.checks if check.subject != "bounds"}
+        every = {check.outcome for check in self.checks}
+        if Outcome.FAILS in every:
+            return Finding.REFUTED
+        if not self.private:
+            return Finding.NOT_PRIVATE
+        return Finding.INCOMPLETE if Outcome.UNCHECKED in outcomes else Finding.VERIFIED
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return {
+            "title": self.title,
+            "verdict": self.finding.name.lower().replace("_", "-"),
+            "sentence": self.finding.value,
+            "claim": self.claim,
+            "digest": self.digest,
+            "checks": [
+                {"subject": check.subject, "outcome": check.outcome.value, "sentence": check.sentence}
+                for check in self.checks
+            ],
+            "not_looked_at": NOT_LOOKED_AT,
+        }
+
+
+def verdicts_on(document: dict[str, Any]) -> list[Verdict]:
+    """Verify a report, or each run of several in one file.
+
+    Args:
+        document: JSON values from `privopt.untrusted.read_json`.
+
+    Raises:
+        Malformed: it is no report, or one of a version that is not known here.
+    """
+    fields = Fields(document, "report")
+    kind = fields.text("format")
+    if kind not in FORMATS:
+        raise Malformed("the file is no report of privopt.")
+    version = fields.whole("format_version", 1, 10**6)
+    if version not in FORMATS[kind]:
+        raise Malformed(
+            f"the report has format version {version}, which this privopt does not know: update it."
+        )
+    if kind == "privopt-report":
+        return [_verdict(fields)]
+    runs = fields.each("runs")
+    if len(runs) > MOST_RUNS:
+        raise Malformed(
+            f"the file holds {len(runs):,} runs, more than the {MOST_RUNS:,} that are verified at once."
+        )
+    verdicts = [_verdict(run) for run in runs]
+    return [*verdicts, *_joint(fields, runs)]
+
+
+def digest_of(document: Any) -> str:
+    """SHA-256 of JSON values in a form that does not depend on layout or on the order of members."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _verdict(report: Fields) -> Verdict:
+    guarantee, event = report.fields("guarantee"), report.fields("event")
+    epsilon, delta = guarantee.number("epsilon", 0.0), guarantee.number("delta", 0.0, 1.0)
+    relation = guarantee.text("relation")
+    if relation not in RELATIONS:
+        raise Malformed(f"{guarantee.place}.relation must be one of {', '.join(RELATIONS)}.")
+    checks = [*checks_of(report), *_prices(report, event, relation, epsilon, delta)]
+    sure = guarantee.truth("holds")
+    return Verdict(
+        title=report.text("title"),
+        checks=tuple(checks),
+        private=sure and math.isfinite(epsilon),
+        digest=digest_of(report.values),
+        claim=f"epsilon {epsilon:.6g} at delta {delta:.4g}, {relation}" + ("" if sure else ", not private"),
+    )
+
+
+def _prices(report: Fields, event: Fields, relation: str, epsilon: float, delta: float) -> Iterator[Check]:
+    if not math.isfinite(epsilon):
+        yield held("price", True, "no finite epsilon is claimed", "")
+        return
+    yield priced("price", event, relation, epsilon, delta)
+    points = [(p.number("epsilon", 0.0), p.number("delta", 0.0, 1.0)) for p in report.each("curve")]
+    closed = all(not way.leaves for way in ways_through(event)[0])
+    step = max(1, len(points) // (_CLOSED_POINTS if closed else _CURVE_POINTS))
+    looked = (
+        points[::step] if closed else [point for point in points[::step] if point[0] > _LEAST_SHARE * epsilon]
+    )
+    answers = [priced("curve", event, relation, *point) for point in looked]
+    bad = next((check for check in answers if check.outcome is not Outcome.HOLDS), None)
+    if bad is not None:
+        yield bad
+    elif answers:
+        said = f"{len(answers)} of {len(points)} points of the curve hold by the second accountant"
+        yield Check("curve", Outcome.HOLDS, said)
+
+
+def _joint(fields: Fields, runs: list[Fields]) -> Iterator[Verdict]:
+    """The price of all runs together, where one is stated."""
+    if "joint_price" not in fields or not runs:
+        return
+    stated = fields.fields("joint_price")
+    epsilon, delta = stated.number("epsilon", 0.0), stated.number("delta", 0.0, 1.0)
+    relations = {run.fields("guarantee").text("relation") for run in runs}
+    together = Fields({"event": "Sequence", "of": [run.raw("event") for run in runs]}, "report.runs")
+    if not math.isfinite(epsilon):
+        checks = (held("price", True, "no finite epsilon is claimed", ""),)
+    elif len(relations) > 1:
+        checks = (Check("price", Outcome.FAILS, "runs under different relations have no joint price"),)
+    else:
+        checks = (priced("price", together, relations.pop(), epsilon, delta),)
+    yield Verdict(
+        title="All runs together",
+        checks=checks,
+        private=math.isfinite(epsilon),
+        digest=digest_of(fields.values),
+        claim=f"epsilon {epsilon:.6g} at delta {delta:.4g}",
+    )

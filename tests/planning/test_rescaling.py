@@ -1,0 +1,120 @@
+"""Scale and shift: the two columns, the curvature, and what releases with more or less noise make of the start."""
+
+import math
+
+import numpy as np
+import pytest
+
+from privopt.ledger.amounts import Budget
+from privopt.planning import rescaling
+from privopt.planning.coordinates import RowSpectrum
+from privopt.planning.instance import Instance
+from privopt.planning.rescaling import Estimate, clip_for, curvature, default_share, two_columns
+from privopt.problems import losses
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.public import Public, Relation
+
+FREE = Problem(losses.logistic, Ridge(1e-3, (1.0, 1.0, 0.0)))
+
+
+def instance(problem=FREE, epsilon=1.0, n=10_000, by_user=False):
+    public = Public(n=n, d=3, relation=Relation.REPLACE_ONE, unit="user" if by_user else "record")
+    return Instance(problem, public, Budget(epsilon, 1e-6))
+
+
+def spectrum(moment, constant=2):
+    values, axes = np.linalg.eigh(moment)
+    return RowSpectrum(moment=moment, eigenvalues=values, axes=axes, floor=0.1, constant=constant)
+
+
+def test_the_columns_have_mean_square_one_are_uncorrelated_and_give_the_parameters_back():
+    rows = np.random.default_rng(0).normal(size=(50, 3))
+    rows[:, 2] = 0.7
+    moment, params = rows.T @ rows / 50, np.array([1.0, -2.0, 0.5])
+    found = two_columns(spectrum(moment), params)
+    np.testing.assert_allclose(found.basis.T @ moment @ found.basis, np.eye(2), atol=1e-12)
+    np.testing.assert_allclose(found.basis @ found.start, params, atol=1e-12)
+    assert found.start[0] == pytest.approx(np.mean(rows @ params))
+    assert found.start[1] == pytest.approx(np.std(rows @ params))
+
+
+@pytest.mark.parametrize("params", [np.zeros(3), np.array([0.0, 0.0, 2.0]), np.full(3, np.nan)])
+@pytest.mark.parametrize("moment", [np.zeros((3, 3)), np.diag([1.0, 1e-9, 0.5])])
+def test_models_without_spread_and_moments_without_signal_give_finite_columns(params, moment):
+    found = two_columns(spectrum(moment), params)
+    assert np.isfinite(found.basis).all()
+    np.testing.assert_allclose(found.basis @ found.start, np.nan_to_num(params), atol=1e-12)
+
+
+def test_a_shift_needs_a_column_of_ones():
+    with pytest.raises(ValueError, match="column of ones"):
+        two_columns(spectrum(np.eye(3), constant=None), np.ones(3))
+
+
+@pytest.mark.parametrize("theta", [(0.0, 1.0), (-4.0, 2.0), (1.0, 0.0), (900.0, 1e6)])
+def test_the_curvature_is_that_of_normal_predictions(theta):
+    drawn = np.random.default_rng(1).standard_normal(400_000)
+    half = 0.5 * np.clip(np.abs(theta[0] + theta[1] * drawn), 0.0, 600.0)
+    weights = 0.25 / np.cosh(half) ** 2
+    entries = np.stack([np.ones_like(drawn), drawn])
+    np.testing.assert_allclose(curvature(theta), (entries * weights) @ entries.T / len(drawn), atol=2e-3)
+
+
+def logistic_data(theta, n=200_000):
+    generator = np.random.default_rng(2)
+    drawn = generator.standard_normal(n)
+    share = 1.0 / (1.0 + np.exp(-(theta[0] + theta[1] * drawn)))
+    return np.stack([np.ones(n), drawn], axis=1), (generator.uniform(size=n) < share).astype(float)
+
+
+def gradient(rows, ones, theta):
+    return rows.T @ (1.0 / (1.0 + np.exp(-(rows @ theta))) - ones) / len(rows)
+
+
+@pytest.mark.parametrize(("truth", "left"), [((-1.0, 1.0), 0.02), ((-1.2, 1.4), 0.2), ((-1.5, 2.5), 0.4)])
+def test_three_exact_gradients_go_most_of_the_way_to_scale_and_shift(truth, left):
+    rows, ones = logistic_data(truth)
+    start = np.array([-1.0, 1.0])
+    estimate = Estimate.before(start)
+    for _ in range(rescaling.STEPS):
+        estimate = estimate.after(gradient(rows, ones, estimate.theta), 1e-4)
+    assert np.linalg.norm(estimate.theta - truth) < max(left * np.linalg.norm(start - truth), 0.02)
+
+
+def test_releases_that_drown_leave_the_start():
+    rows, ones = logistic_data((-3.0, 0.1))
+    estimate = Estimate.before(np.array([-1.0, 1.0]))
+    for _ in range(rescaling.STEPS):
+        estimate = estimate.after(gradient(rows, ones, estimate.theta), 50.0)
+    np.testing.assert_allclose(estimate.theta, [-1.0, 1.0], atol=0.01)
+
+
+def test_what_is_not_finite_says_nothing_and_the_estimate_stays_within_its_limits():
+    estimate = Estimate.before(np.array([0.0, 1.0]))
+    assert estimate.after(np.array([np.nan, 0.0]), 0.1) is estimate
+    for sign in (-1.0, 1.0):
+        far = estimate.after(np.full(2, sign * 1e6), 1e-6).theta
+        assert np.all(np.abs(far) <= [rescaling.MOST_SHIFT, rescaling.MOST_SCALE + 0.1])
+
+
+def test_the_clip_grows_as_the_noise_falls_within_its_limits():
+    clips = [clip_for(instance(epsilon=epsilon, n=500), 0.1) for epsilon in (0.01, 0.1, 1.0, 3.0)]
+    assert clips == sorted(clips)
+    assert clips[0] == rescaling.LEAST_CLIP
+    assert clip_for(instance(n=10**12, epsilon=3.0), 0.1) == rescaling.MOST_CLIP
+
+
+@pytest.mark.parametrize(
+    ("given", "share"),
+    [
+        ({}, rescaling.SHARE),
+        ({"epsilon": math.inf}, 0.0),
+        ({"by_user": True}, 0.0),
+        ({"problem": Problem(losses.logistic, Ridge(1e-3))}, 0.0),
+        ({"problem": Problem(losses.squared, Ridge(1e-3, (1.0, 1.0, 0.0)))}, 0.0),
+        ({"problem": Problem(losses.softmax(3), Ridge(1e-3, (1.0, 1.0, 0.0)))}, 0.0),
+    ],
+)
+def test_it_is_for_records_of_two_classes_with_a_constant_column(given, share):
+    assert default_share(instance(**given)) == share

@@ -1,0 +1,87 @@
+"""Reports as JSON are what `docs/report.schema.json` says, in the version that they carry."""
+
+import json
+
+import pytest
+from tests.contracts.cases import CASE_PAIRS, as_units, toy_arrays
+from tests.contracts.test_solvers import run as solve
+from tests.support import report_samples as samples
+from tests.support.report_schema import published, require_valid
+
+from privopt.curator.local import LocalCurator
+from privopt.ledger import events
+from privopt.ledger.events import Event
+from privopt.report.formats import FORMAT_VERSION
+from privopt.report.page import combined_json
+from privopt.report.report import PrivacyReport
+from privopt.untrusted import parse_json
+from privopt.verification.tree import LEAVES
+from privopt.verification.verdict import FORMATS, Finding, verdicts_on
+
+MAKERS = [
+    samples.gaussian_report,
+    samples.sampled_report,
+    samples.seeded_report,
+    samples.off_report,
+    samples.by_hand_report,
+    samples.adaptive_report,
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_report_is_valid(make):
+    require_valid(json.loads(make().to_json()))
+
+
+def test_several_reports_in_one_file_are_valid():
+    runs = [samples.gaussian_report(), samples.off_report()]
+    require_valid(json.loads(combined_json(runs, "two", samples.SUMMARY)))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("format_version",), 2),
+        (("guarantee", "relation"), "none"),
+        (("guarantee", "epsilon"), "huge"),
+        (("event", "count"), -1),
+        (("event", "of", "noise_multiplier"), 0),
+        (("surprise",), 1),
+    ],
+)
+def test_what_is_no_report_is_invalid(place, value):
+    document = json.loads(samples.gaussian_report().to_json())
+    part = document
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    assert not published().is_valid(document)
+
+
+def test_schema_report_and_verification_know_the_same_version_and_events():
+    definitions = published().schema["$defs"]
+    kinds = {event["title"] for event in definitions["event"]["oneOf"]}
+    named = {
+        name
+        for name, value in vars(events).items()
+        if isinstance(value, type) and issubclass(value, Event) and value is not Event and name[0] != "_"
+    }
+    assert kinds == named
+    assert set(LEAVES) == named - {"SampledEvent", "Repeated", "Sequence", "Parallel"}
+    for kind, formats in (("report", "privopt-report"), ("reports", "privopt-reports")):
+        assert definitions[kind]["properties"]["format_version"] == {"const": FORMAT_VERSION}
+        assert FORMATS[formats] == (FORMAT_VERSION,)
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("pair", CASE_PAIRS)
+def test_the_report_of_every_solver_is_valid_and_confirmed(pair):
+    case, relation = pair
+    units = as_units(*toy_arrays(case), relation, by_user=case.by_user)
+    seed = 3 if case.by_user else None
+    _, _, result = solve(case, relation, LocalCurator, units, seed=seed)
+    text = PrivacyReport.of(result, delta=1e-5).to_json()
+    require_valid(json.loads(text))
+    (verdict,) = verdicts_on(parse_json(text.encode(), "the report"))
+    wanted = Finding.NOT_PRIVATE if result.transcript.seeded else Finding.VERIFIED
+    assert verdict.finding is wanted, verdict.checks

@@ -1,0 +1,26 @@
+"""Parameters that take turns: where a test has no time for every combination, each value still has its turn."""
+
+import itertools
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+
+def in_turn(*axes: Collection[Any]) -> list[Any]:
+    """Every combination of the axes, for `parametrize`; all but one value of the last axis wait for the audit.
+
+    Neighbours along every axis meet different values of the last one, so that all pairs of values have their turn.
+    """
+    found: list[Any] = []
+    for places in itertools.product(*(range(len(axis)) for axis in axes)):
+        values = [tuple(axis)[place] for axis, place in zip(axes, places, strict=True)]
+        waits = sum(places[:-1]) % len(axes[-1]) != places[-1]
+        found.append(pytest.param(*values, marks=(pytest.mark.audit,) if waits else (), id=_name(values)))
+    return found
+
+
+def _name(values: list[Any]) -> str:
+    return "-".join(
+        ", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values
+    )
