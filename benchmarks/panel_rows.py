@@ -4,8 +4,9 @@ Every variant is fitted as the library fits and is judged by the log loss of tes
 without privacy reaches with rows as they are or divided, its ridge chosen by the test rows themselves. A table's
 number is the geometric mean over its problems and budgets of a variant's excess over today's; tables weigh alike.
 
-The same measure says what a smaller ridge and the end by a Newton step are worth on rows that the fit has not seen:
-the panel's own measure, the training loss without its penalty, always likes a smaller ridge.
+The same measure says what a smaller ridge, the end by a Newton step and the present default, which adds scale and shift
+to both, are worth on rows that the fit has not seen: the panel's own measure, the training loss without its penalty,
+always likes a smaller ridge.
 """
 
 import argparse
@@ -22,6 +23,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from scipy.stats import rankdata
 
+from benchmarks.panel_calibrated import calibrated
 from benchmarks.panel_cells import EPSILONS, Cell
 from benchmarks.panel_halfway import halfway
 from benchmarks.panel_problems import PROBLEMS, PanelArrays, PanelProblem, arrays
@@ -37,6 +39,7 @@ NAME = "panel-rows"
 OWN, SHOWN, PUBLIC, COMMON = "own length", "length shown", "public length", "common length"
 PLAIN_OWN, PLAIN_RELEASED = "plain, own length", "plain, released length"
 HALFWAY, SMALL_RIDGE = "halfway, own length", "smaller ridge, own length"
+CALIBRATED = "calibrated, own length"
 PAIRS = (
     (SHOWN, OWN),
     (PUBLIC, OWN),
@@ -44,6 +47,7 @@ PAIRS = (
     (PLAIN_RELEASED, PLAIN_OWN),
     (HALFWAY, OWN),
     (SMALL_RIDGE, OWN),
+    (CALIBRATED, OWN),
 )
 LENGTH_SHARE = 0.01  # of mu^2, for the mean logarithm of the lengths
 LEAST_EXCESS = 2e-5  # an excess below it is that
@@ -147,8 +151,16 @@ def ends(cell: Cell) -> dict[str, Floats]:
     """Scores of the test rows by `panel_halfway` and by its ridge alone; nothing for more than two classes."""
     if cell.outputs > 1:
         return {}
+    return _on_test_rows(cell, {HALFWAY: halfway(cell), SMALL_RIDGE: halfway(cell, newton=0.0)})
+
+
+def rescaled_ends(cell: Cell) -> dict[str, Floats]:
+    """Scores of the test rows by the present default of two classes; nothing for more."""
+    return {} if cell.outputs > 1 else _on_test_rows(cell, {CALIBRATED: calibrated(cell)})
+
+
+def _on_test_rows(cell: Cell, found: dict[str, Floats]) -> dict[str, Floats]:
     test = with_constant(cell.arrays.test_features)
-    found = {HALFWAY: halfway(cell), SMALL_RIDGE: halfway(cell, newton=0.0)}
     return {name: _scores(cell, test / lengths(test), params) for name, params in found.items()}
 
 
@@ -196,7 +208,11 @@ def _least(data: PanelArrays, *, divided: bool) -> float:
     return least
 
 
-GROUPS: dict[str, Callable[[Cell], dict[str, Floats]]] = {COMMON: variants, HALFWAY: ends}  # by one of each
+GROUPS: dict[str, Callable[[Cell], dict[str, Floats]]] = {  # by one of each
+    COMMON: variants,
+    HALFWAY: ends,
+    CALIBRATED: rescaled_ends,
+}
 
 
 def measure(problem: PanelProblem, seeds: int) -> None:

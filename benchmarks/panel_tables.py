@@ -74,7 +74,7 @@ OPENINGS_HEAD = (
     "cells above the constant model",
 )
 SHOWN_WORST = 8
-CANDIDATES = ("posterior", "halfway")
+CANDIDATES = ("calibrated", "posterior", "halfway")
 
 
 def _kinds_of_run(records: Sequence[Record], half: Half) -> Iterator[tuple[str, str, dict[CellKey, Record]]]:
@@ -202,6 +202,7 @@ def test_loss_rows(records: Sequence[Record]) -> list[list[str]]:
     ]
     rows: list[list[str]] = []
     for name, method in (
+        ("calibrated", panel_rows.CALIBRATED),
         ("halfway", panel_rows.HALFWAY),
         ("its smaller ridge alone", panel_rows.SMALL_RIDGE),
     ):

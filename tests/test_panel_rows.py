@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from benchmarks import panel_rows as rows
+from benchmarks.panel_calibrated import calibrated
 from benchmarks.panel_cells import Cell
 from benchmarks.panel_halfway import halfway
 from benchmarks.panel_problems import Kind, PanelArrays, PanelProblem, Target
@@ -126,7 +127,10 @@ def test_variants_divide_the_same_scores_and_ends_are_those_of_halfway() -> None
     np.testing.assert_allclose(ends[rows.HALFWAY][:, :, 0], own @ halfway(cell).T, rtol=1e-5, atol=1e-6)
     alone = own @ halfway(cell, newton=0.0).T
     np.testing.assert_allclose(ends[rows.SMALL_RIDGE][:, :, 0], alone, rtol=1e-5, atol=1e-6)
-    assert rows.ends(Cell(problem("classes"), made("classes"), 1.0, 3)) == {}
+    rescaled = rows.rescaled_ends(cell)[rows.CALIBRATED][:, :, 0]
+    np.testing.assert_allclose(rescaled, own @ calibrated(cell).T, rtol=1e-5, atol=1e-6)
+    several = Cell(problem("classes"), made("classes"), 1.0, 3)
+    assert rows.ends(several) == rows.rescaled_ends(several) == {}
 
 
 def test_what_is_measured_is_kept_and_not_measured_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,9 +139,9 @@ def test_what_is_measured_is_kept_and_not_measured_again(kept: Path, monkeypatch
     for kind in ("two classes", "classes"):
         rows.measure(problem(kind, table="compas" if kind == "two classes" else "mnist"), 2)
     found = read(kept)
-    assert len(found) == 8 + 6
+    assert len(found) == 9 + 6
     assert {one["method"] for one in found if one["table"] == "mnist"}.isdisjoint(
-        {rows.HALFWAY, rows.SMALL_RIDGE}
+        {rows.HALFWAY, rows.SMALL_RIDGE, rows.CALIBRATED}
     )
     assert all((one["area"] is None) == (one["table"] == "mnist") for one in found)
     assert all(one["loss"] > one["least"] > 0.0 for one in found)

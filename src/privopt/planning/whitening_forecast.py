@@ -53,7 +53,7 @@ class Fitted:
 
 
 FITTED: dict[type[Loss], Fitted] = {
-    Logistic: Fitted(learnable=0.21, signal=0.455, spread=5.0, offset=0.3),
+    Logistic: Fitted(learnable=0.208, signal=0.492, spread=5.0, offset=0.4),
     Softmax: Fitted(learnable=1.28, signal=0.66, spread=4.0, offset=0.2),
     SmoothedHinge: Fitted(learnable=0.144, signal=0.457, spread=5.0, offset=None),
     Squared: Fitted(learnable=0.0346, signal=0.293, spread=8.0, offset=-0.3),
