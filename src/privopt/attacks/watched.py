@@ -60,7 +60,7 @@ class Watched(Audit):
             np.asarray(side.private_value(query, sampling, None), np.float64)
             for side in (self._left, self._right)
         )
-        self._note(query.name, float(np.linalg.norm(left - right)), float(sensitivity))
+        self._note(query, float(np.linalg.norm(left - right)), float(sensitivity))
         released = np.asarray(mechanism.release(self._noise, left, float(sensitivity)), np.float64)
         scale = mechanism.noise_multiplier * float(sensitivity)
         if scale > 0:
