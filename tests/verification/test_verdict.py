@@ -7,7 +7,15 @@ import json
 import pytest
 from tests.support import report_samples as samples
 
+from privopt.curator.interrupted import unanswered
+from privopt.curator.transcript import Transcript
+from privopt.ledger.events import GaussianEvent
+from privopt.ledger.sampling import EveryUnit
+from privopt.public import Relation
 from privopt.report.page import combined_json
+from privopt.report.report import PrivacyReport
+from privopt.result import Result
+from privopt.status import Status
 from privopt.untrusted import parse_json
 from privopt.verification.checks import Outcome
 from privopt.verification.fields import Malformed
@@ -201,3 +209,15 @@ def test_all_runs_together_are_not_private_where_one_is_seeded_and_have_no_price
     assert verdicts_on(document)[-1].finding is Finding.NOT_PRIVATE
     units["runs"][0]["guarantee"]["unit"] = "user"
     assert verdicts_on(units)[-1].finding is Finding.REFUTED
+
+
+def test_a_report_with_releases_that_were_interrupted_is_verified():
+    transcript = Transcript(Relation.REPLACE_ONE)
+    for name, event in (("Gradient", GaussianEvent(60.0)), ("Moment", GaussianEvent(50.0))):
+        transcript.append(samples.release(name, event, 1, 1e-2, multiplier=60.0))
+        transcript.append(unanswered(name, "a mechanism", event, EveryUnit(), 2, lineage=(), under=None))
+    transcript.append(unanswered("Hessian", "a mechanism", event, EveryUnit(), 1, lineage=(), under=None))
+    document = json.loads(PrivacyReport.of(Result({}, Status.FINISHED, transcript)).to_json())
+    assert [group["count"] for group in document["releases"]] == [3, 3, 1]
+    assert document["releases"][2]["sensitivity"] is None
+    assert verdict_on(document).finding is Finding.VERIFIED
