@@ -58,9 +58,16 @@ class ReleaseGroup:
             return "correlated over the sums, so that it nearly cancels in them; charged as a whole"
         if self.is_drawn:
             return "drawn by a mechanism that was charged as a whole"
-        inner = dict.fromkeys(_unsampled(event) for event, _ in self.events)
-        if len(inner) == 1 or (len(inner) == 2 and self.filter is None):
-            return "; ".join(dict.fromkeys(event.describe() for event in inner))
+        inner: dict[Event, int] = {}
+        for event, count in self.events:
+            inner[_unsampled(event)] = inner.get(_unsampled(event), 0) + count
+        described: dict[str, int] = {}
+        for event, count in inner.items():
+            described[event.describe()] = described.get(event.describe(), 0) + count
+        if len(described) == 1:
+            return next(iter(described))
+        if len(described) == 2 and self.filter is None:
+            return "; ".join(f"{count:,} with {words}" for words, count in described.items())
         first = next(iter(inner)).describe()
         multipliers = [getattr(event, "noise_multiplier", None) for event in inner]
         known = [value for value in multipliers if value is not None]
