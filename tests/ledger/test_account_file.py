@@ -3,6 +3,7 @@
 import pickle
 import shutil
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from tests.support.account_files import FIT, names, opened, pay
 
 from privopt.errors import AccountError, BudgetExceeded, NotPriceable
-from privopt.ledger import payments
+from privopt.ledger import account_file, payments
 from privopt.ledger.account import Account
 from privopt.ledger.accounting import zcdp_rho
 from privopt.ledger.counters import CounterBeside, Mark
@@ -405,3 +406,24 @@ def test_the_dearer_of_the_stored_price_and_todays_counts(
     assert Account(path=path).remaining < before
     monkeypatch.setattr(payments, "price", lambda *arguments: type(true(*arguments))(0.0, 0.0))
     assert Account(path=path).remaining == before
+
+
+def test_a_payment_of_another_while_an_account_is_read_is_no_older_copy(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pay(opened(path))
+    file, check, reader = Account(path=path).file, account_file.check_counter, threading.current_thread()
+    assert file is not None
+    payer = threading.Thread(target=pay, args=(Account(path=path), "meanwhile"))
+
+    def check_later(*arguments: Any) -> None:
+        if threading.current_thread() is reader and payer.ident is None:
+            payer.start()
+            payer.join(0.3)
+        check(*arguments)
+
+    monkeypatch.setattr(account_file, "check_counter", check_later)
+    assert len(file.ledger().entries) == 1
+    payer.join()
+    assert file.trouble() is None
+    assert names(Account(path=path)) == ["a fit", "meanwhile"]

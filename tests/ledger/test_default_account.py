@@ -6,10 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privopt import Account, Budget, Units, minimize
+from privopt import Account, Budget, LogisticRegression, Units, minimize
+from privopt.attacks.one_run import one_run_attack
 from privopt.errors import AccountError, BudgetExceeded
 from privopt.ledger.default_account import ACCOUNT, REQUIRE, nothing_private, paying_account
 from privopt.problems import losses
+from privopt.solvers.gradient_descent import GradientDescent
+from privopt.testing import check_solver
 
 TERMS = {"epsilon": 1.0, "delta": 1e-6, "data_set": "patients"}
 
@@ -124,3 +127,22 @@ def test_runs_pay_from_the_default_account_and_say_so(project: Path, monkeypatch
         run(0.99)
     run(0.1, random_state=1)
     assert str(account).startswith("seeded: not private")
+
+
+def test_checks_and_attacks_on_made_up_records_are_not_paid_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Account.create("budget.sqlite", **TERMS)
+    monkeypatch.setenv(ACCOUNT, "budget.sqlite")
+    check_solver(GradientDescent(steps=2, step_size=1.0, clip=1.0), relations=["replace-one"])
+    one_run_attack(
+        LogisticRegression,
+        "membership",
+        epsilon=1.0,
+        delta=1e-6,
+        of_classes=True,
+        pairs=16,
+        others=9,
+        width=2,
+    )
+    assert account.entries == ()

@@ -118,3 +118,11 @@ def test_the_clip_grows_as_the_noise_falls_within_its_limits():
 )
 def test_it_is_for_records_of_two_classes_with_a_constant_column(given, share):
     assert default_share(instance(**given)) == share
+
+
+@pytest.mark.parametrize("length", [1e200, 1.7e308, math.inf])
+def test_a_result_that_ran_away_leaves_finite_columns_and_a_finite_estimate(length):
+    found = two_columns(spectrum(np.eye(3)), [0.0, length, -length])
+    estimate = Estimate.before(found.start).after(np.asarray([0.1, -0.2]), 0.01)
+    assert np.all(np.isfinite(found.basis))
+    assert np.all(np.isfinite(found.basis @ estimate.theta))

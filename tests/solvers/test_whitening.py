@@ -409,6 +409,12 @@ def test_a_share_for_scale_and_shift_asks_for_two_classes_and_a_constant_column(
     assert exact.rescaling_share == 0.0
 
 
+def test_a_share_that_leaves_no_room_is_planned_without_scale_and_shift():
+    for share in (0.5, 0.9, 0.95):
+        solver = Whitening(share=share).configure(Instance(TWO_CLASSES, Public(n=4_000, d=4), BUDGET))
+        assert solver.rescaling_share == (rescaling.SHARE if share < 0.9 else 0.0)
+
+
 def test_counts_with_a_free_column_are_whitened_by_default():
     sizes = {"n": 5000, "d": 4, "epsilon": 1.0, "delta": 1e-8}
     chosen = plan(COUNTS, **sizes).default

@@ -52,6 +52,14 @@ class HalfTheNoise(OfANormal):
 
 
 @dataclass(frozen=True)
+class LittleNoiseAfterTheFirst(OfANormal):
+    def standard(self, noise, shape):
+        drawn = np.asarray(noise.normal(shape))
+        drawn[..., 1:] *= 0.1
+        return drawn
+
+
+@dataclass(frozen=True)
 class HalfTheNoiseByAName(OfANormal):
     """It is priced by a number that does not name its noise."""
 
@@ -141,6 +149,7 @@ class AnswersNothing(AboveThreshold):
 FAULTY = [
     (HalfTheNoise(2.0), Rule.NOISE_AMOUNT),
     (HalfTheNoise(60.0), Rule.NOISE_AMOUNT),
+    (LittleNoiseAfterTheFirst(2.0), Rule.NOISE_AMOUNT),
     (HalfTheNoiseByAName(1.0), Rule.NOISE_AMOUNT),
     (SameNoiseAgain(2.0), Rule.NOISE_REUSED),
     (OneDrawForAll(2.0), Rule.NOISE_REUSED),

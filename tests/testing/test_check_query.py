@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from privopt.errors import ArgumentError
 from privopt.ledger.sampling import EveryUnit
 from privopt.problems import losses
 from privopt.queries.base import MeanQuery, RecordsQuery, RecordSum, StatisticOfHeld, clip_to_ball, query
@@ -214,3 +215,10 @@ def test_a_query_that_clips_by_itself_passes_for_records_and_users():
     assert (
         check_query(asked, columns=D, pairs=2, layouts=("dense", "dense users"), storages=("float64",)) <= 1.0
     )
+
+
+def test_a_check_that_compared_nothing_does_not_pass():
+    with pytest.raises(ArgumentError, match="nothing was checked"):
+        check_query(OfAllTargets(), columns=D, layouts=("dense users",))
+    with pytest.raises(ArgumentError, match="nothing was checked"):
+        check_query(Sound(), columns=D, relations=())

@@ -25,7 +25,9 @@ from privopt.ledger.events import (
     ZCDPEvent,
 )
 from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.public import Relation
 from privopt.untrusted import parse_json
+from privopt.verification.checks import Outcome, priced
 from privopt.verification.fields import Fields, Malformed
 from privopt.verification.price import ADD_OR_REMOVE, REPLACE, NotChecked, price, vouched_epsilon
 
@@ -205,3 +207,10 @@ def test_repeats_within_repeats_have_a_limit():
         values = {"event": "Repeated", "count": 10**9, "of": values}
     with pytest.raises(Malformed, match="more than 1,000,000,000,000 times"):
         price(Fields(values, "event"), REPLACE, 1.0, 1e-6)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 0.05, 0.15])
+def test_large_deltas_of_a_true_curve_are_confirmed(delta):
+    event = Sequence((LaplaceEvent(3.0), GaussianEvent(2.0)))
+    epsilon = accounting.epsilon(event, delta, Relation.REPLACE_ONE)
+    assert priced("curve", recorded(event), REPLACE, epsilon, delta).outcome is Outcome.HOLDS

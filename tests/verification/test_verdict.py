@@ -7,7 +7,15 @@ import json
 import pytest
 from tests.support import report_samples as samples
 
+from privopt.curator.interrupted import unanswered
+from privopt.curator.transcript import Transcript
+from privopt.ledger.events import GaussianEvent
+from privopt.ledger.sampling import EveryUnit
+from privopt.public import Relation
 from privopt.report.page import combined_json
+from privopt.report.report import PrivacyReport
+from privopt.result import Result
+from privopt.status import Status
 from privopt.untrusted import parse_json
 from privopt.verification.checks import Outcome
 from privopt.verification.fields import Malformed
@@ -168,3 +176,48 @@ def test_a_newer_format_is_refused():
     document = json.loads(text_of("gaussian")) | {"format_version": 99}
     with pytest.raises(Malformed, match="version 99"):
         verdict_on(document)
+
+
+def test_a_best_guess_from_a_point_that_nobody_priced_is_not_verified():
+    document = json.loads(text_of("sampled"))
+    guarantee = document["guarantee"]
+    document["curve"] = [{"delta": guarantee["delta"], "epsilon": 0.0}]
+    guarantee["best_guess"] = 0.5 + 1e-5
+    verdict = verdict_on(document)
+    assert verdict.finding is Finding.INCOMPLETE
+    assert [check.subject for check in verdict.checks if check.outcome is Outcome.UNCHECKED] == ["guess"]
+
+
+def test_a_release_without_noise_under_a_filter_is_noticed():
+    document = json.loads(text_of("adaptive"))
+    document["releases"][0]["events"][0]["event"] = {"event": "NonPrivateEvent"}
+    assert verdict_on(document).finding is Finding.REFUTED
+
+
+def test_a_filter_that_two_events_paid_for_is_noticed():
+    document = json.loads(text_of("adaptive"))
+    other = copy.deepcopy(document["releases"][0])
+    other["filter"]["event"] = {"event": "GaussianEvent", "noise_multiplier": 1e-3}
+    document["releases"].insert(0, other)
+    assert verdict_on(document).finding is Finding.REFUTED
+
+
+def test_all_runs_together_are_not_private_where_one_is_seeded_and_have_no_price_for_two_units():
+    document = json.loads(combined_json([samples.gaussian_report(0.5), samples.gaussian_report(1.0)], "two"))
+    units = copy.deepcopy(document)
+    document["runs"][0]["guarantee"] |= {"seeded": True, "holds": False}
+    assert verdicts_on(document)[-1].finding is Finding.NOT_PRIVATE
+    units["runs"][0]["guarantee"]["unit"] = "user"
+    assert verdicts_on(units)[-1].finding is Finding.REFUTED
+
+
+def test_a_report_with_releases_that_were_interrupted_is_verified():
+    transcript = Transcript(Relation.REPLACE_ONE)
+    for name, event in (("Gradient", GaussianEvent(60.0)), ("Moment", GaussianEvent(50.0))):
+        transcript.append(samples.release(name, event, 1, 1e-2, multiplier=60.0))
+        transcript.append(unanswered(name, "a mechanism", event, EveryUnit(), 2, lineage=(), under=None))
+    transcript.append(unanswered("Hessian", "a mechanism", event, EveryUnit(), 1, lineage=(), under=None))
+    document = json.loads(PrivacyReport.of(Result({}, Status.FINISHED, transcript)).to_json())
+    assert [group["count"] for group in document["releases"]] == [3, 3, 1]
+    assert document["releases"][2]["sensitivity"] is None
+    assert verdict_on(document).finding is Finding.VERIFIED

@@ -16,7 +16,9 @@ def run(path: Path, *, as_json: bool) -> bool:
     verdicts = verify(path)
     terminal = screen.console()
     if as_json:
-        terminal.out(json.dumps([verdict.to_dict() for verdict in verdicts], indent=2, ensure_ascii=False))
+        terminal.out(
+            json.dumps([verdict.to_dict() for verdict in verdicts], indent=2)
+        )  # ASCII: nothing steers a terminal
     else:
         for verdict in verdicts:
             terminal.out("\n".join(lines_of(verdict)))

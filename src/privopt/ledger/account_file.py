@@ -224,7 +224,7 @@ class AccountFile:
     def trouble(self) -> str | None:
         """Why the account refuses to pay whatever it is asked for; None where it does not."""
         try:
-            with self._connected() as connection:
+            with self._connected() as connection, _transaction(connection, "DEFERRED"):
                 self._checked(connection)
         except AccountError as error:
             return str(error)
@@ -232,8 +232,9 @@ class AccountFile:
 
     def ledger(self) -> Ledger:
         """A ledger that has paid what the file holds: to be read, not to be paid from."""
-        with self._connected() as connection:
-            return ledger_of(self.terms, self._checked(connection))
+        with self._connected() as connection, _transaction(connection, "DEFERRED"):
+            payments = self._checked(connection)
+        return ledger_of(self.terms, payments)
 
     def unit_of(self, payments: Iterable[Payment]) -> str | None:
         """What fits protect: what the owner fixed, else what the first payment says; None where none does."""
@@ -363,9 +364,14 @@ def _connection(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection) -> Generator[None]:
-    """All or nothing, while no other process pays."""
-    connection.execute("BEGIN IMMEDIATE")
+def _transaction(connection: sqlite3.Connection, kind: str = "IMMEDIATE") -> Generator[None]:
+    """All or nothing, while no other process pays.
+
+    Args:
+        connection: to the file.
+        kind: "IMMEDIATE" to write; "DEFERRED" to read: no payment is committed, so no counter moves past what is read.
+    """
+    connection.execute(f"BEGIN {kind}")
     try:
         yield
         connection.execute("COMMIT")

@@ -49,6 +49,7 @@ WIDTH, LEAST_WIDTH = 0.3, 0.02  # tau, and the least tau s
 LEAST_CONSTANT = 0.02  # of M_cc
 LEAST_SPREAD = 0.14  # of s over the length of w
 MOST_SHIFT, MOST_SCALE = 9.0, 6.0  # the second over s
+FARTHEST = 1e50  # parameter: squares of longer ones would overflow
 NORMAL, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
 WEIGHTS = _WEIGHTS / np.sum(_WEIGHTS)
 
@@ -95,7 +96,7 @@ def two_columns(rows: RowSpectrum, params: ArrayLike) -> TwoColumns:
     """
     if rows.constant is None:
         raise ValueError("a shift of all predictions needs a column of ones.")
-    found = np.nan_to_num(np.asarray(params, np.float64))
+    found = np.clip(np.nan_to_num(np.asarray(params, np.float64)), -FARTHEST, FARTHEST)
     along = rows.axes * np.sqrt(rows.eigenvalues)  # M = along along^T
     first = np.zeros(len(found))
     first[rows.constant] = 1.0 / math.sqrt(max(float(np.sum(along[rows.constant] ** 2)), LEAST_CONSTANT))

@@ -182,13 +182,14 @@ def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> Rele
     scaled = [(first, release.scale) for first, release in placed if release.scale is not None]
     scales = _joined([scale for _, scale in scaled])
     positions = _joined([first + np.arange(len(scale), dtype=np.float64) for first, scale in scaled])
+    stated = _joined([release.sensitivity for release in releases])
     varies = bool(scales.size) and math.isfinite(scales.max()) and scales.max() > scales.min() * (1 + 1e-6)
     return ReleaseGroup(
         name=_plain(releases[0].name),
         count=sum(release.count for release in releases),
         events=tuple(events.items()),
         sampling=releases[0].sampling,
-        sensitivity=_ends(_joined([release.sensitivity for release in releases])),
+        sensitivity=_ends(stated[~np.isnan(stated)]),  # of releases that were never answered none is known
         scale=_ends(scales),
         schedule=_thinned(positions, scales) if varies else (),
         filter=paid_by,

@@ -58,7 +58,7 @@ class Whitening(Solver):
             Default: by n and the budget for counts with a constant column that is not penalised, else 0.
         rescaling_share: fraction of mu^2 that tells scale and shift of the predictions of two classes after the inner
             solver, see `planning.rescaling`; 0 for no such releases. Default: 0.1 for records of two classes with a
-            constant column that is not penalised, else 0.
+            constant column that is not penalised, where `share` leaves room for it, else 0.
         rule: how the coordinates follow from the released second moment, set by `configure`.
         rescaling_clip: C of those releases, set by `configure`.
         noise_multiplier: of the second moment; those of the other releases here follow from the shares.
@@ -148,7 +148,8 @@ class Whitening(Solver):
             level_share = counts.level_share(instance, self.share) if plain else 0.0
         rescaling_share = self.rescaling_share
         if rescaling_share is None or not instance.is_private:
-            rescaling_share = rescaling.default_share(instance) if isinstance(inner, GradientDescent) else 0.0
+            fits = isinstance(inner, GradientDescent) and self.share + rescaling.SHARE < 1.0
+            rescaling_share = rescaling.default_share(instance) if fits else 0.0
         beside = level_share + rescaling_share
         rest = planning.inner_instance(instance, self.share, beside)
         if level_share:

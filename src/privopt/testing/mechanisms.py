@@ -103,10 +103,10 @@ class _Trial:
         """Whether scores are chosen among."""
         return self.mechanism.norm == "range"
 
-    def value(self, *, moved: float = 0.0, size: int = 3) -> Released:
+    def value(self, *, moved: float = 0.0, size: int = 3, place: int = 0) -> Released:
         """A value of zeros, or one that is as far from it as one unit of sensitivity allows."""
         value = np.zeros(max(size, 2) if self.selects else size)
-        value[0] = moved
+        value[place] = moved
         return value
 
     def release(self, noise: Any, value: Released, sensitivity: float = 1.0) -> Released:
@@ -179,20 +179,27 @@ class _Trial:
             raise self.violated(Rule.PATHS, what, "a value of 3 entries, sensitivity 0.75")
 
     def require_amount(self, draws: int) -> None:
-        """The noise is no smaller than the event says."""
+        """The noise is no smaller than the event says, in the first entry of a value and in its last."""
         noise = NoiseSource(self.seed + 1)
-        sides = [
-            np.array([self.release(noise, value).flat[0] for _ in range(draws)])
-            for value in (self.value(), self.value(moved=1.0))
-        ]
-        case = f"{draws} releases of two neighbouring values"
+
+        def released(value: Released) -> Released:
+            return np.array([np.ravel(self.release(noise, value)) for _ in range(draws)])
+
+        still = released(self.value())
+        for place, entry in ((0, "first"),) if self.selects else ((0, "first"), (-1, "last")):
+            moved = released(self.value(moved=1.0, place=place))
+            case = f"{draws} releases of two values that differ in their {entry} entry"
+            self._require_entry(still[:, place], moved[:, place], case)
+
+    def _require_entry(self, one: Released, other: Released, case: str) -> None:
+        """The noise of one entry, by its releases on either side."""
         spread = _spread(self.event)
         if spread is not None:
-            found, tail = _sample_spread(self.event, sides[0])
+            found, tail = _sample_spread(self.event, one)
             if not tail[0] < found / spread < tail[1]:
                 what = f"the noise has the scale {found:.4g} sensitivities where {self.event} is paid for {spread:.4g}"
                 raise self.violated(Rule.NOISE_AMOUNT, what, case)
-        shown = _too_telling(sides[0], sides[1], self.event, self.relation)
+        shown = _too_telling(one, other, self.event, self.relation)
         if shown is not None:
             raise self.violated(Rule.NOISE_AMOUNT, shown, case)
 

@@ -14,6 +14,7 @@ import numpy as np
 from privopt.curator.audit import Audit
 from privopt.curator.base import Curator
 from privopt.data.units import Units
+from privopt.errors import ArgumentError
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -73,10 +74,11 @@ def check_query(
         ContractViolation: a unit moves it too far (and why, as far as that can be told: a clip that was forgotten, a
             mean over a private count, a sensitivity that is too small), a NaN survives, a value has another shape, or
             data make it raise or warn.
+        ArgumentError: nothing was compared: the query cannot be asked of such neighbours or layouts.
     Privacy:
         The search finds mistakes; it proves nothing. A sensitivity needs an argument.
     """
-    largest = 0.0
+    largest, compared = 0.0, 0
     levels = tuple(levels)
     whole = f"check_query(query, columns={columns}, row_bound={row_bound}, levels={levels}, pairs={pairs}, seed={seed})"
     with double_precision(), quietly(query, whole):
@@ -93,10 +95,16 @@ def check_query(
                 if found is None:
                     break
                 asked, ratio = found
+                compared += 1
                 largest = max(largest, ratio)
                 if not ratio <= SLACK:
                     rule, what = fault_of(query, ratio, setting)
                     raise ContractViolation(rule, asked, what, case=f"{setting}, {name}", repeat=again)
+        if not compared:
+            raise ArgumentError(
+                f"nothing was checked: the query cannot be asked under relations={list(relations)!r} with "
+                f"layouts={list(layouts)!r}, storages={list(storages)!r}. Leave them out, or give others."
+            )
         if not callable(query):
             require_own_clip(query, columns=columns, row_bound=row_bound, levels=levels, seed=seed)
     return largest

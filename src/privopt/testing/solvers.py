@@ -20,6 +20,7 @@ from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
 from privopt.errors import BudgetExceeded, PlanMismatch
 from privopt.ledger.amounts import Budget
+from privopt.ledger.default_account import nothing_private
 from privopt.ledger.events import Event, leaf_counts
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
@@ -137,7 +138,8 @@ class SolverTrial:
         given = self.solver.is_set("noise_multiplier")
         budget = replace(self.budget, epsilon=1e6) if given else self.budget
         noise = NoiseSource(self.data.seed + 3)
-        return Run(type(self.solver).__name__, self.planned, budget, self.public, noise=noise)
+        with nothing_private():  # the records are made up: no account pays for them
+            return Run(type(self.solver).__name__, self.planned, budget, self.public, noise=noise)
 
     def solve(self, curator: Curator, case: str) -> Result:
         """Run on a ledger that refuses what is not in the plan.

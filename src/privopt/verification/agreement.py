@@ -15,6 +15,7 @@ from privopt.verification.price import REPLACE, is_private
 from privopt.verification.tree import Leaf, leaf_counts
 
 _NOISE_SCALES = ("GaussianEvent", "LaplaceEvent")
+_BARE = Leaf("NonPrivateEvent")
 
 
 def checks_of(report: Fields) -> Iterator[Check]:
@@ -73,6 +74,7 @@ def _releases(groups: list[Fields], event: Fields) -> Check:
     """Whether everything that was released has been paid for."""
     paid, made = leaf_counts(event), dict[Leaf, int]()
     filters: dict[int, Fields] = {}
+    bare_under_filter = False
     for group in groups:
         total = 0
         for part in group.each("events"):
@@ -80,15 +82,24 @@ def _releases(groups: list[Fields], event: Fields) -> Check:
             total += count
             if "filter" not in group:
                 _add(made, part.fields("event"), count)
+            else:
+                bare_under_filter = bare_under_filter or _BARE in leaf_counts(part.fields("event"))
         if "filter" in group:
             used = group.fields("filter").raw("used")
             if used is not None and number(used, f"{group.place}.filter.used", 0.0, math.inf) > 1 + 1e-6:
                 return Check(
                     "releases", Outcome.FAILS, "more was released under a filter than was paid for it"
                 )
-            filters[group.fields("filter").whole("number", 0, 10**9)] = group.fields("filter").fields("event")
+            number_of, bought = (
+                group.fields("filter").whole("number", 0, 10**9),
+                group.fields("filter").fields("event"),
+            )
+            if filters.setdefault(number_of, bought).values != bought.values:
+                return Check("releases", Outcome.FAILS, "one filter was paid for by two different events")
         elif total != group.whole("count", 1, 10**12):
             raise Malformed(f"{group.place}.count is not the sum of its events' counts.")
+    if bare_under_filter and _BARE not in paid:
+        return Check("releases", Outcome.FAILS, "under a filter something was released without noise")
     for paid_for in filters.values():
         _add(made, paid_for, 1)
     missing = [
@@ -187,7 +198,7 @@ def _best_guess(curve: list[Fields], guarantee: Fields) -> Check:
     """Whether the stated best guess follows from the curve, and the curve falls."""
     points = [(point.number("delta", 0.0, 1.0), point.number("epsilon", 0.0)) for point in curve]
     falls = all(a[0] <= b[0] and a[1] >= b[1] * (1 - CLOSE) for a, b in pairwise(points))
-    guesses = [1.0, *(_sure(epsilon) + delta * (1 - _sure(epsilon)) for delta, epsilon in points)]
+    guesses = [1.0, *(guess(epsilon, delta) for delta, epsilon in points)]
     stated = guarantee.number("best_guess", 0.0, 1.0)
     return held(
         "guess",
@@ -197,8 +208,10 @@ def _best_guess(curve: list[Fields], guarantee: Fields) -> Check:
     )
 
 
-def _sure(epsilon: float) -> float:
-    return 1.0 if epsilon > 700 else 1 / (1 + math.exp(-epsilon))
+def guess(epsilon: float, delta: float) -> float:
+    """How often the best guess between two neighbouring data sets, equally likely, can at most be right."""
+    sure = 1.0 if epsilon > 700 else 1 / (1 + math.exp(-epsilon))
+    return sure + delta * (1 - sure)
 
 
 def _same(first: float, second: float) -> bool:

@@ -64,7 +64,7 @@ class Grid:
             math.sqrt(8 * RELATIVE_ERROR * epsilon / count),
             min(loss.width for loss, _ in losses) / _POINTS_PER_WIDTH,
         )
-        share = _DROPPED * delta / count
+        share = min(_DROPPED * delta / count, _OFF / 10)  # a large delta leaves no law short of mass
         reach = max(_reach(loss, share) for loss, _ in losses)
         half = math.ceil(reach / step) + 1
         if not 0 < step < math.inf or half > MOST_POINTS // 2:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from privopt.verification.agreement import checks_of
+from privopt.verification.agreement import checks_of, guess
 from privopt.verification.checks import Check, Outcome, held, priced
 from privopt.verification.fields import Fields, Malformed
-from privopt.verification.price import RELATIONS
+from privopt.verification.price import RELATIONS, NotChecked, price
 from privopt.verification.tree import ways_through
 
 FORMATS = {"privopt-report": (1,), "privopt-reports": (1,)}
@@ -19,6 +19,8 @@ MOST_RUNS = 1000
 _LEAST_SHARE = 0.05  # of the claimed epsilon, below which a grid tells nothing of a point of the curve
 _CLOSED_POINTS = 100  # of a closed curve, that are priced a second time, about
 _CURVE_POINTS = 5  # of a curve, that are priced a second time
+_GUESS_CLOSE = 1e-3  # probability, within which a grid's best guess is told
+_NEAR_ZERO = 1e-3  # of the claimed epsilon: the least that a guess is priced at on a grid
 NOT_LOOKED_AT = (
     "A report holds no data and no released values: that the run was as recorded, that the noise was secret, and that "
     "each query has the sensitivity it states rests on the program that ran (its contract tests, `privopt audit-map`)."
@@ -151,6 +153,23 @@ def _prices(report: Fields, event: Fields, relation: str, epsilon: float, delta:
     elif answers:
         said = f"{len(answers)} of {len(points)} points of the curve hold by the second accountant"
         yield Check("curve", Outcome.HOLDS, said)
+    if points and not closed:
+        yield _guessed(event, relation, min(points, key=lambda point: guess(*point)), epsilon)
+
+
+def _guessed(event: Fields, relation: str, point: tuple[float, float], claimed: float) -> Check:
+    """Whether the point of a curve that the best guess follows from is no better than the second accountant's there."""
+    epsilon, stated = max(point[0], _NEAR_ZERO * claimed), guess(*point)
+    try:
+        found = guess(epsilon, price(event, relation, epsilon, max(point[1], 1e-12)).delta)
+    except NotChecked as error:
+        return Check("guess", Outcome.UNCHECKED, f"the best guess was not found a second time: {error}")
+    if found <= stated + _GUESS_CLOSE:
+        return Check(
+            "guess", Outcome.HOLDS, f"the best guess, right with probability {stated:.4g}, is confirmed"
+        )
+    sentence = f"the best guess may be right with probability {found:.4g}, where the curve says {stated:.4g}"
+    return Check("guess", Outcome.UNCHECKED, sentence)
 
 
 def _joint(fields: Fields, runs: list[Fields]) -> Iterator[Verdict]:
@@ -159,18 +178,21 @@ def _joint(fields: Fields, runs: list[Fields]) -> Iterator[Verdict]:
         return
     stated = fields.fields("joint_price")
     epsilon, delta = stated.number("epsilon", 0.0), stated.number("delta", 0.0, 1.0)
-    relations = {run.fields("guarantee").text("relation") for run in runs}
+    guarantees = [run.fields("guarantee") for run in runs]
+    relations = {guarantee.text("relation") for guarantee in guarantees}
     together = Fields({"event": "Sequence", "of": [run.raw("event") for run in runs]}, "report.runs")
     if not math.isfinite(epsilon):
         checks = (held("price", True, "no finite epsilon is claimed", ""),)
     elif len(relations) > 1:
         checks = (Check("price", Outcome.FAILS, "runs under different relations have no joint price"),)
+    elif len({guarantee.text("unit") for guarantee in guarantees}) > 1:
+        checks = (Check("price", Outcome.FAILS, "runs that protect different units have no joint price"),)
     else:
         checks = (priced("price", together, relations.pop(), epsilon, delta),)
     yield Verdict(
         title="All runs together",
         checks=checks,
-        private=math.isfinite(epsilon),
+        private=math.isfinite(epsilon) and all(guarantee.truth("holds") for guarantee in guarantees),
         digest=digest_of(fields.values),
         claim=f"epsilon {epsilon:.6g} at delta {delta:.4g}",
     )
