@@ -130,7 +130,7 @@ def _put(private_room: NDArray[Any], private_drawn: NDArray[Any], mechanism: Mec
     """Put a draw into its place.
 
     Privacy:
-        Floats of scale 1 that are cut to integers would be next to no noise on a lattice, whose scale 1 is 2^30 or more.
+        Floats of scale 1 that are cut to integers would be next to no noise on a lattice, where they are 2^30 and more.
     Raises:
         TypeError: the place is for integers, and floats were drawn.
     """

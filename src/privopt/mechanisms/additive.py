@@ -44,7 +44,7 @@ class AdditiveNoise(Mechanism):
         """Noise of scale 1; zeros, without touching the stream, when the noise is off."""
         if self.noise_multiplier > 0:
             return self.standard(noise, shape)
-        return np.zeros(shape, np.int64 if noise.exact else np.float64)
+        return np.zeros(shape, np.int64) if noise.exact else np.zeros(shape)
 
     def combine(
         self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
