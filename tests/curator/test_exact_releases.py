@@ -103,6 +103,40 @@ def test_an_eager_loop_of_the_same_seed_draws_the_same_integers():
         assert np.max(np.abs(apart)) <= 1.0 + 1e-6
 
 
+class FloatGaussian(Gaussian):
+    """Somebody's mechanism, written before there were integers: it draws floats, and inherits `exact`."""
+
+    def standard(self, noise, shape):
+        return noise.normal(shape)
+
+
+@dataclass(frozen=True)
+class ByAnother:
+    mechanism: Gaussian
+
+    def __call__(self, state, release):
+        return state - release(gradient(state), self.mechanism, Poisson(0.2))
+
+
+def test_floats_are_never_cut_to_integers():
+    """They would be noise of a spacing or two in place of 2^30."""
+    curator, start = open_curator(NoiseSource()), jnp.zeros(D, jnp.float64)
+    with pytest.raises(TypeError, match="FloatGaussian calls itself exact, but draws float64 noise"):
+        curator.iterate(ByAnother(FloatGaussian(3.0)), start, STEPS)
+    assert len(curator.transcript) == 0
+    floats = open_curator(NoiseSource(exact=False))
+    floats.iterate(ByAnother(FloatGaussian(3.0)), start, STEPS)
+    release = floats.transcript[0]
+    assert np.std(release.released[1:] - release.released[:-1]) > 0.5 * release.scale.min()
+
+
+def test_a_loop_without_noise_runs():
+    for source in (NoiseSource(), NoiseSource(exact=False)):
+        curator = open_curator(source)
+        curator.iterate(ByAnother(Gaussian(0.0)), jnp.zeros(D, jnp.float64), 2)
+        assert np.all(np.isfinite(curator.transcript[0].released))
+
+
 def report_of(curator):
     result = Result(np.zeros(D), Status.FINISHED, curator.transcript)
     return PrivacyReport.of(result)

@@ -64,12 +64,13 @@ def test_noise_out_of_all_proportion_is_refused() -> None:
 
 @given(
     value=st.floats(allow_nan=False, allow_infinity=False),
-    exponent=st.integers(-950, 950),
+    exponent=st.integers(-950, 1020),
     significand=st.floats(1.0, 2.0, exclude_max=True),
     halves=st.integers(-(2**63), 2**63),
 )
 @example(value=0.0, exponent=0, significand=1.0, halves=2**44 + 1)
 @example(value=1.7e308, exponent=949, significand=1.9, halves=0)
+@example(value=1e302, exponent=992, significand=1.6, halves=7)
 def test_a_place_is_the_nearest_integer(value: float, exponent: int, significand: float, halves: int) -> None:
     """For any value, and for those half-way between two lattice points, or next to it in float64."""
     g = float(spacing_of(np.float64(significand * 2.0**exponent), 1.0))

@@ -97,7 +97,7 @@ class SecretDraws:
                 # Longer is rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
                 private_indices[k] = _widened(private_indices[k], len(private_units), private_count)
                 private_indices[k][t, : len(private_units)] = private_units
-                private_noise[k][t] = slot.mechanism.draw(self._noise, slot.shape)
+                _put(private_noise[k][t, ...], slot.mechanism.draw(self._noise, slot.shape), slot.mechanism)
         recorded = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
         return tuple(private_indices), tuple(private_noise), tuple(recorded)
 
@@ -124,6 +124,22 @@ def room_for_noise(slot: Slot, length: int, *, exact: bool) -> NDArray[Any]:
     integers = exact and slot.mechanism.exact and not slot.feed
     shape = (length, *slot.mechanism.noise_shape(slot.shape))
     return np.zeros(shape, np.int64 if integers else np.float64)
+
+
+def _put(private_room: NDArray[Any], private_drawn: NDArray[Any], mechanism: Mechanism) -> None:
+    """Put a draw into its place.
+
+    Privacy:
+        Floats of scale 1 that are cut to integers would be next to no noise on a lattice, where they are 2^30 and more.
+    Raises:
+        TypeError: the place is for integers, and floats were drawn.
+    """
+    if not np.can_cast(private_drawn.dtype, private_room.dtype, "same_kind"):
+        raise TypeError(
+            f"{type(mechanism).__name__} calls itself exact, but draws {private_drawn.dtype.name} noise: draw integers "
+            "for a lattice, or let its `exact` be False."
+        )
+    private_room[...] = private_drawn
 
 
 def run(

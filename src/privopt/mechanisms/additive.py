@@ -42,7 +42,9 @@ class AdditiveNoise(Mechanism):
 
     def draw(self, noise: Noise, shape: Shape) -> Draws:
         """Noise of scale 1; zeros, without touching the stream, when the noise is off."""
-        return self.standard(noise, shape) if self.noise_multiplier > 0 else np.zeros(shape)
+        if self.noise_multiplier > 0:
+            return self.standard(noise, shape)
+        return np.zeros(shape, np.int64) if noise.exact else np.zeros(shape)
 
     def combine(
         self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array

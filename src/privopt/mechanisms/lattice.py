@@ -13,7 +13,11 @@ most 1/2 + 2^-8 from that of v / g, see below. So k moves by at most
 
 and z D <= 2^t is all that must hold. It does for g >= z s 2^-t / (1 - w), w = z 2^-t sqrt(p) (1 + 2^-7), since then
 z D <= 2^t (1 - w) + 2^t w. The spacing is that number, rounded up to 35 significant bits: the noise is larger than z s
-by at most 2^-30 sqrt(p) of it, and 1e-10.
+by little more than w of it, and 1e-10; w is 2^-30 sqrt(p) up to z = 2^15, where t stops to grow, and z 2^-45 sqrt(p)
+beyond.
+
+One thing is not in the price: what is drawn is X up to a total variation of 1e-87 an entry (`exact_noise`), which a
+guarantee carries as that much delta, 1e-70 after more draws than anybody makes.
 
 The entries of k. Values far away are moved to 2^62 spacings, which brings no two values further apart; what is not a
 number counts as 0. Then v = q g + r with q a multiple of 2^44: the float64 product q g is exact, because q has 18
@@ -109,9 +113,10 @@ def places_of(private_value: Any, spacing: Any) -> Any:
     private_number = jnp.nan_to_num(private_value, nan=0.0, posinf=_LARGEST, neginf=-_LARGEST)
     limit = jnp.minimum(spacing * _FARTHEST, _LARGEST)
     private_held = jnp.clip(private_number, -limit, limit)
-    private_far = jnp.rint(private_held / spacing * 2.0**-_FAR) * 2.0**_FAR
-    private_near = jnp.rint((private_held - private_far * spacing) / spacing)
-    return private_far.astype(jnp.int64) + private_near.astype(jnp.int64)
+    # As an integer: XLA would else reorder the product to 2^44 spacings first, which may be infinite.
+    private_far = jnp.rint(private_held / spacing * 2.0**-_FAR).astype(jnp.int64) << _FAR
+    private_near = jnp.rint((private_held - private_far.astype(jnp.float64) * spacing) / spacing)
+    return private_far + private_near.astype(jnp.int64)
 
 
 @compiled
