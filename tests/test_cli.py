@@ -734,7 +734,7 @@ def test_a_fit_that_stops_halfway_says_what_was_spent(
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
     assert outcome.exit_code == (130 if failure is KeyboardInterrupt else 1)
     text = flat(outcome.output)
-    assert "Stopped after 3 of 16 releases. Fitting had begun: count its whole price as spent" in text
+    assert "Stopped after 3 of 18 releases. Fitting had begun: count its whole price as spent" in text
     assert "on these data, epsilon 2 at delta 1e-5" in text
     assert "a private cell" not in text
     assert not (tmp_path / "model").exists()
@@ -930,6 +930,7 @@ def test_a_fit_tells_its_observer_what_it_prepares_whatever_the_rows() -> None:
         "rows",
         "second moment of the rows",
         "change of coordinates",
+        "scale and shift of the predictions",
     ]
     assert sum(count for _, count in heard[0]) == model.plan_.releases
 

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import numpy as np
+
 from privopt.attacks.watched import Watched
 
 
@@ -28,8 +30,8 @@ class OneDraw:
     def __getattr__(self, name):
         return getattr(self._noise, name)
 
-    def normal(self, shape):
-        return self._drawn.setdefault(shape, self._noise.normal(shape))
+    def rounded_normal(self, shape, exponent):
+        return self._drawn.setdefault(shape, self._noise.rounded_normal(shape, exponent))
 
 
 class NoiseReused(Watched):
@@ -43,9 +45,9 @@ class NoiseReused(Watched):
 class Slow(OneDraw):
     """Noise that forgets its past too slowly."""
 
-    def normal(self, shape):
-        before = self._drawn.get(shape, 0.0)
-        self._drawn[shape] = 0.6 * before + 0.8 * self._noise.normal(shape)
+    def rounded_normal(self, shape, exponent):
+        before, drawn = self._drawn.get(shape, 0), self._noise.rounded_normal(shape, exponent)
+        self._drawn[shape] = np.rint(0.6 * before + 0.8 * drawn).astype(np.int64)
         return self._drawn[shape]
 
 

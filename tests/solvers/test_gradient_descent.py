@@ -448,14 +448,14 @@ def test_corrected_is_part_an_average_and_part_a_newton_step_from_the_mean_of_th
     units = Units.from_arrays(features, np.sign(features @ [1.0, -2.0, 0.5, 0.6]), row_bound=1.0)
     problem = Problem(losses.logistic, Ridge(0.1, weights=(1.0, 1.0, 1.0, 0.0)))
     budget, start = Budget(1.0, 1e-6), np.linspace(-1, 1, 4)
-    solver = Whitening(inner=GradientDescent(returns="corrected", steps=12))
+    solver = Whitening(inner=GradientDescent(returns="corrected", steps=12), rescaling_share=0.0)
     solver = solver.configure(Instance(problem, units.public, budget))
     result = minimize(problem, units, budget=budget, solver=solver, start=start, random_state=0)
     np.testing.assert_allclose(
         result.params, with_newton_step(solver, result, units.public, start), atol=1e-8
     )
     assert result.transcript.releases == 13
-    none = Whitening(inner=GradientDescent(returns="corrected", steps=0))
+    none = Whitening(inner=GradientDescent(returns="corrected", steps=0), rescaling_share=0.0)
     still = minimize(problem, units, budget=budget, solver=none, start=start, random_state=0)
     np.testing.assert_allclose(still.params, start, atol=1e-9)
 

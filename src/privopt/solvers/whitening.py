@@ -78,7 +78,7 @@ class Whitening(Solver):
     level_share: float | None = optional(at_least=0, below=1)
     rescaling_share: float | None = optional(at_least=0, below=1)
     rule: WhiteningRule | UserWhiteningRule | CountsRule | None = field(default=None, repr=False)
-    rescaling_clip: float | None = field(default=None, repr=False)
+    rescaling_clip: float | None = field(default=None)
 
     def check(self) -> None:
         """Only steps that are all alike can be cut in two."""

@@ -141,8 +141,8 @@ class _Trial:
         """Two releases from one source, and two entries of one release, share no noise."""
         noise, many = NoiseSource(self.seed), self.value(size=64)
         first, second = (self.release(noise, many) for _ in range(2))
-        standard = self.mechanism.draw(noise, self.mechanism.noise_shape(many.shape))
-        other = self.mechanism.draw(noise, self.mechanism.noise_shape(many.shape))
+        shape = self.mechanism.noise_shape(many.shape)
+        standard, other = (np.asarray(self.mechanism.draw(noise, shape), np.float64) for _ in range(2))
         if not self.selects:
             shared = reused([first, second])
             if shared is not None:

@@ -169,7 +169,11 @@ def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
         return
     n = public.whole("n", 1, 10**15)
     factor = 2.0 if public.text("relation") == REPLACE else 1.0
-    clips = {value for name, value in settings.values.items() if name.split(".")[-1] == "clip"}
+    clips = {
+        value
+        for name, value in settings.values.items()
+        if name.split(".")[-1] in ("clip", "rescaling_clip") and value != "None"
+    }
     for group in groups:
         found, name = group.pair("sensitivity"), group.text("name")
         if found is None or group.fields("sampling").raw("kind") != "every":
@@ -177,9 +181,10 @@ def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
         if name == "SecondMoment":
             least = math.sqrt(factor) * public.number("row_bound", 0.0) ** 2 / n
             formula, argued = "the declared row bound squared over n", False
-        elif name == "ClippedGradient" and len(clips) == 1 and _is_number(clip := next(iter(clips))):
-            least, argued = factor * float(clip) / n, True
-            formula = f"{'twice ' if factor == 2 else ''}the clip over n"
+        elif name == "ClippedGradient" and clips and all(_is_number(clip) for clip in clips):
+            least, argued = factor * min(float(clip) for clip in clips) / n, True
+            smaller = "the clip" if len(clips) == 1 else "the smaller clip"
+            formula = f"{'twice ' if factor == 2 else ''}{smaller} over n"
         else:
             continue
         if found[0] >= least * (1 - 1e-6):
