@@ -18,6 +18,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.additive import Gaussian, Laplace
+from privopt.mechanisms.lattice import noise_exponent
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
@@ -82,7 +83,9 @@ def test_the_tails_of_released_noise_weigh_what_delta_counts_on(how):
         spread = math.sqrt(stats.norm.sf((threshold - 1) / multiplier) / flat.size)
         assert abs(exceeded - gaussian_delta(mu, gaussian_epsilon(mu, delta))) < 8 * spread
     assert np.max(np.abs(flat)) > 5.0 * multiplier  # 8 million draws: float32 samplers stop near 5.4
-    assert len(np.unique(flat)) == flat.size
+    # On the lattice two of m draws meet by chance alone: a standard deviation is 2^t spacings, t = 32 for 3.
+    expected = flat.size**2 / (4.0 * math.sqrt(math.pi) * 2.0 ** noise_exponent(multiplier))
+    assert abs(flat.size - len(np.unique(flat)) - expected) < 6.0 * math.sqrt(expected)
     for column in (0, 1, 10_000, -2, -1):
         assert stats.kstest(noise[:, column] / multiplier, "norm").pvalue > LEVEL
     means, spreads = noise.mean(axis=0) / multiplier, noise.var(axis=0) / multiplier**2
