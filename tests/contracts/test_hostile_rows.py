@@ -13,7 +13,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import EveryUnit
 from privopt.ledger.unlimited import Unlimited
 from privopt.precision import double_precision
-from privopt.queries.base import FunctionOfMean, MeanQuery, StatisticOfHeld
+from privopt.queries.base import FunctionOfMean, MeanQuery, PassQuery, StatisticOfHeld
 from privopt.testing import check_query
 from privopt.testing.hostile_rows import UNITS, hostile_pair, settings
 from privopt.testing.queries import SLACK, quietly
@@ -68,6 +68,8 @@ def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
 @pytest.mark.parametrize("name", EVERY_QUERY)
 def test_no_query_moves_further_than_it_states_on_many_hostile_rows(name, relation):
     query = EVERY_QUERY[name]
+    if isinstance(query, PassQuery) and relation == "add-or-remove-one":
+        pytest.skip("a pass is cut by the number of records, which replace-one makes public")
     layouts = ["dense", "csr", "dense users", "csr users"]
     check_query(query, **asked_of(query), relations=[relation], layouts=layouts, pairs=50)
 
