@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from benchmarks.panel_cells import Cell
 from benchmarks.panel_halfway import halfway
+from benchmarks.panel_rules import outward
 from privopt.planning.rescaling import SHARE, STEPS, Estimate, clip_for, two_columns
 from privopt.planning.whitening import SHARE as MOMENT_SHARE
 from privopt.planning.whitening import WhiteningRule
@@ -29,22 +30,13 @@ def calibrated(cell: Cell, *, share: float = SHARE) -> Floats:
     clip = clip_for(cell.instance, share)
     deviation = float(cell.noise_of_one(clip, share)[0]) * math.sqrt(STEPS)
     drawn = deviation * cell.generator("calibration").standard_normal((STEPS, cell.seeds, 2))
-    ones = np.asarray(cell.arrays.targets == 1, float)
-    found = np.zeros_like(params)
-    for s, moment in enumerate(cell.moment(MOMENT_SHARE)):
-        columns = two_columns(rule.rows(moment), params[s])
-        rows = np.asarray(cell.rows @ np.asarray(columns.basis, np.float32), np.float64)
-        estimate = Estimate.before(columns.start)
-        for t in range(STEPS):
-            gradient = _clipped_gradient(rows, ones, estimate.theta, clip)
-            estimate = estimate.after(gradient + drawn[t, s], deviation)
-        found[s] = columns.basis @ estimate.theta
-    return found
-
-
-def _clipped_gradient(rows: Floats, ones: Floats, theta: Floats, clip: float) -> Floats:
-    """Of the mean logistic loss by (shift, scale), shortened without regard to the target, exact: add noise."""
-    share_of_ones = 0.5 * (1.0 + np.tanh(0.5 * (rows @ theta)))
-    steepest = np.maximum(share_of_ones, 1.0 - share_of_ones) * np.linalg.norm(rows, axis=1)
-    slopes = (share_of_ones - ones) * np.minimum(1.0, clip / np.maximum(steepest, 1e-12))
-    return rows.T @ slopes / len(rows)
+    columns = [
+        two_columns(rule.rows(moment), w) for moment, w in zip(cell.moment(MOMENT_SHARE), params, strict=True)
+    ]
+    mapped = cell.onto(np.stack([one.basis for one in columns]))
+    estimates = [Estimate.before(one.start) for one in columns]
+    for noise in drawn:
+        points = np.stack([one.theta for one in estimates])
+        released = cell.gradients(mapped, points, clip, balanced=True) + noise
+        estimates = [one.after(seen, deviation) for one, seen in zip(estimates, released, strict=True)]
+    return outward(mapped, np.stack([one.theta for one in estimates]))

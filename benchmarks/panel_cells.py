@@ -46,7 +46,7 @@ class Mapped:
     """Coordinates w = B v, one a seed.
 
     Attributes:
-        matrix: B, (seeds, p, p).
+        matrix: B, (seeds, p, k); k is p but for a few numbers of a result.
         norms: lengths of the mapped rows, float32, (n, seeds).
         longest: a bound on them, one a seed: (seeds,).
     """
@@ -204,14 +204,15 @@ class Cell:
     def mapped(self, key: Any, matrix: Callable[[], Floats]) -> Mapped:
         """Coordinates, made once for each key, from symmetric matrices."""
         if key not in self._maps:
-            found = matrix()
-            largest = np.linalg.eigvalsh(found)[:, -1]
-            stretch = largest * self.instance.public.row_bound * (1.0 + 1e-6)
-            norms = [_norms(self.rows, jnp.asarray(one, jnp.float32)) for one in found]
-            self._maps[key] = Mapped(
-                matrix=found, norms=jnp.stack(norms, axis=1), longest=2.0 ** np.ceil(np.log2(stretch))
-            )
+            self._maps[key] = self.onto(matrix())
         return self._maps[key]
+
+    def onto(self, matrix: Floats) -> Mapped:
+        """Coordinates w = B v from matrices B, (seeds, d, k)."""
+        largest = np.linalg.norm(matrix, ord=2, axis=(1, 2))
+        stretch = largest * self.instance.public.row_bound * (1.0 + 1e-6)
+        norms = [_norms(self.rows, jnp.asarray(one, jnp.float32)) for one in matrix]
+        return Mapped(matrix=matrix, norms=jnp.stack(norms, axis=1), longest=2.0 ** np.ceil(np.log2(stretch)))
 
     def gradients(
         self, mapped: Mapped | None, points: Floats, clip: Floats | float, *, balanced: bool = False
@@ -220,12 +221,12 @@ class Cell:
 
         Args:
             mapped: the coordinates; None for the rows as they are.
-            points: in those coordinates.
+            points: in those coordinates, whose number may be another than d.
             clip: C, one number or one a seed.
             balanced: as in `ClippedGradient`.
         """
         seeds, outputs = len(points), self.outputs
-        at = points.reshape(seeds, self.d, outputs)
+        at = points.reshape(seeds, -1, outputs)
         outward = at if mapped is None else np.einsum("sij,sjk->sik", mapped.matrix, at)
         columns = jnp.asarray(outward.transpose(1, 0, 2).reshape(self.d, -1), jnp.float32)
         norms = self._lengths if mapped is None else mapped.norms

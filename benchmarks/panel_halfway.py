@@ -56,9 +56,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.panel_cells import Cell
-from benchmarks.panel_posterior import logistic_density
 from benchmarks.panel_rules import outward, whitened
 from privopt.planning.averaging import mixing_ratios
+from privopt.planning.logistic_curvature import logistic_curvature
 from privopt.planning.whitening import SHARE, WhiteningRule
 
 Floats = NDArray[np.float64]
@@ -121,7 +121,7 @@ def halfway(
     along = np.einsum("sij,si->sj", axes, point - start)
     pull = bend * along - np.einsum("sij,si->sj", axes, gradient)
     end = start + np.einsum("sij,sj->si", axes, pull / (bend + noise))
-    weight = newton * logistic_density(mean_prediction(cell, share, outward(mapped, point)))
+    weight = newton * logistic_curvature(mean_prediction(cell, share, outward(mapped, point)))
     return outward(mapped, average + weight * (end - average))
 
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.panel_cells import Cell, Mapped
 from benchmarks.panel_rules import outward, whitened
+from privopt.planning.logistic_curvature import logistic_curvature
 from privopt.planning.whitening import SHARE, WhiteningRule
 
 Floats = NDArray[np.float64]
@@ -100,11 +101,6 @@ def gains(energies: Floats, noise: float | Floats, b: Floats) -> Floats:
     return np.maximum(found, LEAST_GAIN)
 
 
-def logistic_density(m: Floats) -> Floats:
-    """sigma'(m)."""
-    return 0.25 / np.cosh(0.5 * np.clip(m, -50.0, 50.0)) ** 2
-
-
 def posterior(cell: Cell, *, steps: int = STEPS, share: float = SHARE) -> Floats:
     """The candidate as specified, (seeds, d)."""
     if cell.outputs > 1:
@@ -132,7 +128,7 @@ def posterior(cell: Cell, *, steps: int = STEPS, share: float = SHARE) -> Floats
         m = np.sum(space.constant * u, axis=1, keepdims=True)
         spread = np.maximum(np.sum(d * u * u, axis=1, keepdims=True) - m * m, 0.0)
         k = 1.0 / np.sqrt(1.0 + math.pi / 8.0 * spread)
-        c0 = np.maximum(k * logistic_density(k * m), LEAST_CURVATURE)
+        c0 = np.maximum(k * logistic_curvature(k * m), LEAST_CURVATURE)
         cool = (1.0 + heat * 0.25 / c0 * (t + 1) / 4.0) ** -COOLING_POWER
         eta = STEP_FACTOR * cool / (c0 + ridge * np.max(1.0 / scale, axis=1, keepdims=True) + rho)
         before, v = v, u - eta * (y + rho * (u - z))

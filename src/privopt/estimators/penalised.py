@@ -19,8 +19,9 @@ class PenalisedModel(PrivateLinearModel, abc.ABC):
         penalty: what keeps the weights of scaled features small: "l2" (`alpha / 2 ||w||^2`), "l1" (`alpha ||w||_1`),
             "elasticnet" (`alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) / 2 ||w||^2`), "group" (`alpha sqrt|g| ||w_g||`
             for each group g) or None. The intercept is free.
-        alpha: strength of the penalty. Default: 1 / n with "l2"; with the others the noise level of a gradient, see
-            `default_strength`. "private" chooses one of `alphas` by a charged search, see `PrivateSearchCV`.
+        alpha: strength of the penalty. Default: at most 1 / n with "l2", see `default_ridge`; with the others the noise
+            level of a gradient, see `default_strength`. "private" chooses one of `alphas` by a charged search, see
+            `PrivateSearchCV`.
         alphas: the strengths to choose from; default: 1, 10, 100 and 1000 times the default for "l2", 0.3, 1, 3 and 10
             times for the others.
         l1_ratio: share of the l1 term in an elastic net.

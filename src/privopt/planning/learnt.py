@@ -33,6 +33,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import ArrayLike, NDArray
 
+from privopt.planning.logistic_curvature import logistic_curvature
 from privopt.planning.whitening import WhiteningRule, only_free_column
 from privopt.problems.losses import Logistic
 from privopt.problems.problem import Problem
@@ -162,7 +163,7 @@ def _curvature_at_mean(
     """sigma' at the mean prediction, from the moment of the features with the constant; all in the eigenbasis."""
     constant = float(np.sum(moment * shift**2))
     mean = float(np.sum(moment * shift * params)) / math.sqrt(max(constant, 1e-3))
-    return max(0.25 / math.cosh(0.5 * min(abs(mean), 50.0)) ** 2, LEAST_CURVED)
+    return max(float(logistic_curvature(mean)), LEAST_CURVED)
 
 
 def _posterior(

@@ -10,17 +10,15 @@ Source:
     Ours.
 """
 
-import math
-
 import numpy as np
 from jaxtyping import Array, Float
 from numpy.typing import NDArray
 
 from privopt.planning.coordinates import RowSpectrum
+from privopt.planning.logistic_curvature import logistic_curvature
 
 LEAST_SIGNAL = 0.05  # of h / (h + f)
 SHARE = 0.5  # of the Newton step in the result, where the loss is as curved as it can be
-LARGEST_PREDICTION = 50.0
 
 
 def newton_share(rows: RowSpectrum, point: Float[Array, " d"] | NDArray[np.float64], *, fades: bool) -> float:
@@ -28,7 +26,7 @@ def newton_share(rows: RowSpectrum, point: Float[Array, " d"] | NDArray[np.float
     if not fades:
         return SHARE
     mean = float(rows.mean_prediction(rows.constant) @ (rows.axes.T @ np.asarray(point)))
-    return SHARE / math.cosh(0.5 * min(abs(mean), LARGEST_PREDICTION)) ** 2
+    return 4.0 * SHARE * float(logistic_curvature(mean))
 
 
 def newton_end(

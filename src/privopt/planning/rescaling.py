@@ -38,6 +38,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
+from privopt.planning.logistic_curvature import logistic_curvature
 from privopt.planning.whitening import only_free_column
 from privopt.problems.losses import Logistic
 from privopt.problems.problem import Problem
@@ -111,7 +112,7 @@ def two_columns(rows: RowSpectrum, params: ArrayLike) -> TwoColumns:
 def curvature(theta: ArrayLike) -> NDArray[np.float64]:
     """H at (shift, scale), (2, 2)."""
     shift, scale = np.asarray(theta, np.float64)
-    weights = 0.25 / np.cosh(np.clip(0.5 * (shift + scale * NORMAL), -300.0, 300.0)) ** 2 * WEIGHTS
+    weights = logistic_curvature(shift + scale * NORMAL) * WEIGHTS
     first, second, third = (float(np.sum(weights * NORMAL**k)) for k in range(3))
     return np.asarray([[first, second], [second, third]])
 
