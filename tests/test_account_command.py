@@ -205,3 +205,17 @@ def test_a_fit_that_fails_after_it_was_paid_says_so(monkeypatch: pytest.MonkeyPa
 
 def _broken(*arguments: Any) -> None:
     raise AccountError("the counter cannot be written: no space left on device.")
+
+
+def test_a_folder_elsewhere_counts_the_payments(folder: Path) -> None:
+    (folder / "other").mkdir()
+    assert "other" in account(*CREATE, "--counter", "other")
+    pay(Account(path="budget.sqlite"))
+    assert len(list((folder / "other").rglob("*.json"))) == 2
+    assert "counted in" in account("show", "budget.sqlite")
+    (folder / "other").rename(folder / "gone")
+    assert "cannot be reached" in account("show", "budget.sqlite", code=2)
+    assert "cannot be written" in account(
+        "create", "second.sqlite", *CREATE[2:], "--counter", "other", code=2
+    )
+    assert not (folder / "second.sqlite").exists()

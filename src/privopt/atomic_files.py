@@ -1,19 +1,40 @@
 """Write a file so that a reader sees the old content or the new one, never half of it."""
 
 import os
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write beside `path` and rename over it, both for good; on failure nothing is left behind."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with _written_beside(path, content) as beside:
+        beside.replace(path)
+        keep_names(path.parent)
+
+
+def add_file(path: Path, content: bytes) -> None:
+    """Write a file that is not there yet, for good; of several writers, on several machines, one succeeds.
+
+    Raises:
+        FileExistsError: it is there.
+        OSError: the file system has no links, or has no room.
+    """
+    with _written_beside(path, content) as beside:
+        os.link(beside, path)
+        keep_names(path.parent)
+
+
+@contextmanager
+def _written_beside(path: Path, content: bytes) -> Generator[Path]:
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}.part")
     try:
-        with beside.open("wb") as file:
+        with beside.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
-        keep_names(path.parent)
+        yield beside
     finally:
         beside.unlink(missing_ok=True)
 

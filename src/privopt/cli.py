@@ -231,12 +231,21 @@ def account_create(
     composition: Annotated[
         CompositionName, typer.Option("--composition", help="How fits add up; basic pays for sampling too.")
     ] = CompositionName.ZCDP,
+    counter: Annotated[
+        Path | None,
+        typer.Option(
+            "--counter",
+            metavar="FOLDER",
+            help="On another disk or machine: payments are counted there too.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Open an account, once, by whoever answers for the data."""
     from privopt.commands import accounts
 
     unit_name = None if unit is None else unit.value
-    accounts.create(file, data_set, epsilon, delta, relation.value, unit_name, composition.value)
+    accounts.create(file, data_set, epsilon, delta, relation.value, unit_name, composition.value, counter)
 
 
 @account.command("show")

@@ -14,7 +14,7 @@ from privopt.errors import AccountError, BudgetExceeded, NotPriceable
 from privopt.ledger import account_file, payments
 from privopt.ledger.account import Account
 from privopt.ledger.accounting import zcdp_rho
-from privopt.ledger.counters import CounterBeside, Mark
+from privopt.ledger.counters import CounterBeside, CounterFolder, Mark
 from privopt.ledger.events import (
     DeltaEvent,
     GaussianEvent,
@@ -299,6 +299,66 @@ def test_a_counter_elsewhere_notices_what_the_one_beside_cannot(path: Path) -> N
         pay(Account(path=path))
 
 
+def _copy_both(path: Path, target: Path) -> Path:
+    """The account's file and the counter beside it, in another folder."""
+    target.mkdir(exist_ok=True)
+    for file in (path, CounterBeside.of(path).path):
+        shutil.copy(file, target)
+    return target / path.name
+
+
+def test_a_folder_elsewhere_counts_too_and_is_found_again(path: Path) -> None:
+    folder = path.parent / "other disk"
+    folder.mkdir()
+    pay(opened(path, counter=CounterFolder(folder)))
+    backup = _copy_both(path, path.parent / "backup")
+    pay(pickle.loads(pickle.dumps(Account(path=path))))
+    assert sorted(file.name for file in folder.rglob("*.*")) == [f"{n:08d}.json" for n in range(3)]
+    _copy_both(backup, path.parent)
+    with pytest.raises(AccountError, match=r"holds 1 payments, but the counter in .* has seen 2"):
+        pay(Account(path=path))
+    moved = folder.rename(path.parent / "elsewhere")
+    with pytest.raises(AccountError, match=r"other disk' cannot be reached .* not used without it"):
+        pay(Account(path=path))
+    with pytest.raises(AccountError, match=r"holds 1 payments, but the counter in .* has seen 2"):
+        pay(Account(path=path, counter=CounterFolder(moved)))
+
+
+def test_of_two_copies_that_pay_at_once_a_folder_lets_one(path: Path) -> None:
+    """Both see the same counter, both enter a payment: only one of them may read data."""
+    folder = path.parent / "other disk"
+    folder.mkdir()
+    account = opened(path, counter=CounterFolder(folder))
+    copy = Account(path=_copy_both(path, path.parent / "copy"))
+    assert copy.file is not None
+    check = copy.file._checked
+
+    def while_the_other_pays(connection: sqlite3.Connection) -> Any:
+        payments = check(connection)
+        pay(account, "of the first")
+        return payments
+
+    copy.file._checked = while_the_other_pays  # type: ignore[method-assign]
+    with pytest.raises(AccountError, match=r"is not the one that the counter in .* has seen"):
+        pay(copy, "of the second")
+    mark = CounterFolder(folder).read(account.file.terms.account)  # type: ignore[union-attr]
+    assert mark is not None
+    other = Mark(mark.account, mark.payments, "0" * 64)
+    CounterFolder(folder).advance(mark)  # the same again is nothing new
+    with pytest.raises(AccountError, match="payment 1 of this account was made by another copy"):
+        CounterFolder(folder).advance(other)
+    assert CounterFolder(folder).read(mark.account) == mark
+
+
+def test_a_folder_that_cannot_be_written_stops_the_run(path: Path) -> None:
+    with pytest.raises(AccountError, match="cannot be written"):
+        opened(path, counter=CounterFolder(path.parent / "nowhere"))
+    assert not path.exists()
+    assert not CounterBeside.of(path).path.exists()
+    with pytest.raises(AccountError, match="not one that privopt gave"):
+        CounterFolder(path.parent).read("../..")
+
+
 def test_a_payment_that_a_counter_missed_counts_and_nothing_is_read_for_it(path: Path) -> None:
     remote = Remote()
     account = opened(path, counter=remote)
@@ -416,11 +476,11 @@ def test_a_payment_of_another_while_an_account_is_read_is_no_older_copy(
     assert file is not None
     payer = threading.Thread(target=pay, args=(Account(path=path), "meanwhile"))
 
-    def check_later(*arguments: Any) -> None:
+    def check_later(*arguments: Any) -> Mark:
         if threading.current_thread() is reader and payer.ident is None:
             payer.start()
             payer.join(0.3)
-        check(*arguments)
+        return check(*arguments)
 
     monkeypatch.setattr(account_file, "check_counter", check_later)
     assert len(file.ledger().entries) == 1

@@ -14,7 +14,7 @@ from privopt.commands.mistakes import Mistake, public_arguments
 from privopt.json_values import json_value
 from privopt.ledger.account import Account
 from privopt.ledger.account_file import AccountFile
-from privopt.ledger.counters import CounterBeside
+from privopt.ledger.counters import CounterBeside, CounterFolder
 from privopt.ledger.default_account import ACCOUNT, Policy
 from privopt.ledger.ledger import SEEDED
 from privopt.ledger.statement import Line, Statement
@@ -35,16 +35,30 @@ MEANING = {
 
 
 def create(
-    path: Path, data_set: str, epsilon: float, delta: float, relation: str, unit: Any, composition: Any
+    path: Path,
+    data_set: str,
+    epsilon: float,
+    delta: float,
+    relation: str,
+    unit: Any,
+    composition: Any,
+    counter: Path | None,
 ) -> None:
-    """Open an account and print it.
+    """Open an account and print it; `counter` is a folder that counts its payments too.
 
     Raises:
         Mistake, AccountError: it cannot be.
     """
     with public_arguments():
         account = Account.create(
-            path, epsilon, delta, data_set=data_set, relation=relation, unit=unit, composition=composition
+            path,
+            epsilon,
+            delta,
+            data_set=data_set,
+            relation=relation,
+            unit=unit,
+            composition=composition,
+            counter=None if counter is None else CounterFolder(counter.resolve()),
         )
     assert account.file is not None
     terminal = screen.console()
@@ -168,6 +182,7 @@ def _terms(statement: Statement) -> list[tuple[str, str]]:
             if terms.bad_event_delta
             else ()
         ),
+        *((("counted in", terms.counter_folder),) if terms.counter_folder else ()),
         ("opened", _short(terms.opened)),
     ]
 

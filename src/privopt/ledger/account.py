@@ -45,7 +45,8 @@ class Account:
         bad_event_delta: part of delta set aside for bad events and rounding of the fits; default: none.
         path: of the account's file.
         data_set: the owner's name of the data, to be compared with the file's.
-        counter: where the payments are counted besides, for a file that was created with such a counter.
+        counter: where the payments are counted besides, for a file that was created with such a counter; a folder is
+            found again, and is given where it has moved.
     Raises:
         AccountError: there is no account in the file, or it is of other data or other terms.
 
@@ -125,7 +126,8 @@ class Account:
             bad_event_delta: part of delta set aside for bad events and rounding of the fits; default: a tenth of it,
                 none under "basic".
             unit: "record" or "user", what every fit must protect; default: whatever the first one does.
-            counter: counts the payments somewhere else too, see `Counter`; the account is not used without it.
+            counter: counts the payments somewhere else too, a `CounterFolder` or any `Counter`; the account is not used
+                without it.
         Raises:
             AccountError: the file is there already, or cannot be written.
             ValueError: an argument is out of its range.

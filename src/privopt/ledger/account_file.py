@@ -24,7 +24,7 @@ from pathlib import Path
 from privopt.atomic_files import keep_names
 from privopt.errors import AccountError, ArgumentError
 from privopt.ledger.amounts import Budget
-from privopt.ledger.counters import Counter, CounterBeside, Mark, check_counter
+from privopt.ledger.counters import Counter, CounterBeside, CounterFolder, Mark, check_counter
 from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.filters import Composition
 from privopt.ledger.ledger import Ledger
@@ -58,7 +58,8 @@ class AccountFile:
 
     Args:
         path: of the file, which must exist; see `create`.
-        counter: what besides the counter beside the file keeps count, where the account was created with one.
+        counter: what besides the counter beside the file keeps count, where the account was created with one; a folder
+            is known to the file.
     Raises:
         AccountError: there is no account.
     """
@@ -77,6 +78,8 @@ class AccountFile:
             )
         with self._connected() as connection:
             self.terms = Terms.from_json(self._terms(connection))
+        if counter is None and self.terms.counter_folder is not None:
+            self.counter = CounterFolder(Path(self.terms.counter_folder))
 
     @classmethod
     def create(
@@ -106,6 +109,7 @@ class AccountFile:
             bad_event_delta=bad_event_delta,
             unit=unit,
             counted_elsewhere=counter is not None,
+            counter_folder=str(counter.folder) if isinstance(counter, CounterFolder) else None,
             opened=now(),
         )
         start, beside = Mark(terms.account, 0, terms.hash), CounterBeside.of(path)
@@ -205,10 +209,11 @@ class AccountFile:
     def _count(self, connection: sqlite3.Connection) -> None:
         """Move the counters to where the file stands, one process at a time, so that they never go back."""
         with _transaction(connection):
-            payments = self._payments(connection)
-            mark = Mark(self.terms.account, len(payments), self._hashes(payments)[-1])
+            hashes = self._hashes(self._payments(connection))
             for counter in self._counters:
-                counter.advance(mark)
+                mark = check_counter(counter, self.path, self.terms.account, hashes)
+                for number in range(mark.payments + 1, len(hashes)):
+                    counter.advance(Mark(self.terms.account, number, hashes[number]))
 
     # Reading ---------------------------------------------------------------------------------------------------------
 

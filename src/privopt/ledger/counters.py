@@ -6,11 +6,12 @@ hash for the same payment, speaks of another file than this one: a copy, or one 
 """
 
 import json
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
-from privopt.atomic_files import replace_file
+from privopt.atomic_files import add_file, replace_file
 from privopt.errors import AccountError
 
 
@@ -36,7 +37,8 @@ class Mark:
 class Counter(Protocol):
     """Keeps the latest mark of an account somewhere else: on another machine, in a data base, under another user.
 
-    It should refuse to go back. `Account(path=..., counter=...)` takes one; it is pickled with the account.
+    The marks of an account come one after another, and two copies of its file may both bring the next one: the second
+    must be refused. `Account(path=..., counter=...)` takes a counter; it is pickled with the account.
     """
 
     def read(self, account: str) -> Mark | None:
@@ -44,7 +46,7 @@ class Counter(Protocol):
         ...
 
     def advance(self, mark: Mark) -> None:
-        """Keep a mark for good before returning; an exception stops the run that is being paid for."""
+        """Keep the next mark for good before returning; an exception stops the run that is being paid for."""
         ...
 
 
@@ -66,12 +68,7 @@ class CounterBeside:
             AccountError: it cannot be read.
         """
         del account
-        try:
-            return Mark(**json.loads(self.path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            raise AccountError(f"the counter {str(self.path)!r} cannot be read: {error}.") from error
+        return _mark_in(self.path)
 
     def advance(self, mark: Mark) -> None:
         """Replace the file.
@@ -80,15 +77,101 @@ class CounterBeside:
             AccountError: it cannot be written.
         """
         try:
-            replace_file(self.path, json.dumps(asdict(mark)).encode("utf-8"))
+            replace_file(self.path, _text(mark))
+        except OSError as error:
+            raise _unwritten(self.path, error) from error
+
+
+@dataclass(frozen=True)
+class CounterFolder:
+    """A folder on another disk or machine, with one file a payment: what is there is never changed or removed.
+
+    An account that was created with one finds it again by its path. A file is made by a link, which only one of several
+    copies of the account can have under its number; so not even copies that pay at the same moment go on side by side.
+
+    Args:
+        folder: which exists, is kept apart from the account's file, and is not restored with it. Several accounts may
+            share it.
+    """
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "folder", Path(self.folder).resolve())
+
+    def read(self, account: str) -> Mark | None:
+        """The mark of the largest number.
+
+        Raises:
+            AccountError: the folder cannot be reached, or what is in it cannot be read.
+        """
+        try:
+            if not self.folder.is_dir():
+                raise FileNotFoundError("no such folder")
+            ours = self._of(account)
+            names = [file.name for file in ours.iterdir()] if ours.is_dir() else []
         except OSError as error:
             raise AccountError(
-                f"the counter {str(self.path)!r} cannot be written: {error.strerror or error}. The payment may stand "
-                "in the account, but nothing was read for it."
+                f"the counter's folder {str(self.folder)!r} cannot be reached ({error.strerror or error}), and the "
+                "account is not used without it."
             ) from error
+        marks = [name for name in names if _MARK_FILE.fullmatch(name)]
+        return _mark_in(ours / max(marks)) if marks else None
+
+    def advance(self, mark: Mark) -> None:
+        """Add a file.
+
+        Raises:
+            AccountError: it cannot be written, or another copy of the account has made that payment.
+        """
+        path = self._of(mark.account) / f"{mark.payments:08d}.json"
+        try:
+            path.parent.mkdir(exist_ok=True)
+            add_file(path, _text(mark))
+        except FileExistsError:
+            if _mark_in(path) != mark:
+                raise AccountError(
+                    f"payment {mark.payments} of this account was made by another copy of its file, which the counter "
+                    f"in {str(self.folder)!r} has seen. Bring back that file; nothing was read for this payment."
+                ) from None
+        except OSError as error:
+            raise _unwritten(path, error) from error
+
+    def _of(self, account: str) -> Path:
+        if not _NAME.fullmatch(account):
+            raise AccountError("the account's name is not one that privopt gave it.")
+        return self.folder / account
 
 
-def check_counter(counter: Counter, file: Path, account: str, hashes: list[str]) -> None:
+_NAME, _MARK_FILE = re.compile("[0-9a-f]{32}"), re.compile(r"[0-9]{8}\.json")
+
+
+def _mark_in(path: Path) -> Mark | None:
+    """What a file says; None where there is none.
+
+    Raises:
+        AccountError: it cannot be read.
+    """
+    try:
+        return Mark(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, TypeError) as error:
+        raise AccountError(f"the counter {str(path)!r} cannot be read: {error}.") from error
+
+
+def _text(mark: Mark) -> bytes:
+    return json.dumps(asdict(mark)).encode("utf-8")
+
+
+def _unwritten(path: Path, error: OSError) -> AccountError:
+    return AccountError(
+        f"the counter {str(path)!r} cannot be written: {error.strerror or error}. The payment may stand in the "
+        "account, but nothing was read for it."
+    )
+
+
+def check_counter(counter: Counter, file: Path, account: str, hashes: list[str]) -> Mark:
     """Refuse a file that a counter has moved on from.
 
     Args:
@@ -96,6 +179,8 @@ def check_counter(counter: Counter, file: Path, account: str, hashes: list[str])
         file: the account's.
         account: its random name.
         hashes: of the terms and of every payment in the file.
+    Returns:
+        Where the counter stands.
     Raises:
         AccountError: the counter is missing, is ahead, or speaks of other payments.
     """
@@ -118,9 +203,12 @@ def check_counter(counter: Counter, file: Path, account: str, hashes: list[str])
             f"payment {mark.payments} in the account {str(file)!r} is not the one that {where} has seen: this is a "
             "copy that went its own way. Bring back the file that the counter belongs to."
         )
+    return mark
 
 
 def _place(counter: Counter) -> str:
     if isinstance(counter, CounterBeside):
         return f"the counter {counter.path.name!r}"
+    if isinstance(counter, CounterFolder):
+        return f"the counter in {str(counter.folder)!r}"
     return f"the counter elsewhere ({type(counter).__name__})"

@@ -41,6 +41,7 @@ class Terms:
         unit: "record" or "user" where the owner fixed it; else the first fit does.
         counted_elsewhere: whether a counter besides the one beside the file must agree.
         opened: when it was opened.
+        counter_folder: where that counter is, if it is a folder.
     """
 
     account: str
@@ -52,10 +53,14 @@ class Terms:
     unit: str | None
     counted_elsewhere: bool
     opened: str
+    counter_folder: str | None = None
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps({**asdict(self), "relation": self.relation.value}, sort_keys=True)
+        values = {**asdict(self), "relation": self.relation.value}
+        if self.counter_folder is None:  # as in files that were written before there were such folders
+            del values["counter_folder"]
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Terms":
