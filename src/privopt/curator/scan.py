@@ -117,11 +117,8 @@ class SecretDraws:
 
 
 def room_for_noise(slot: Slot, length: int, *, exact: bool) -> NDArray[Any]:
-    """Zeros for the noise of a call at so many steps: integers where an exact source adds it on a lattice.
-
-    The row of a stream's correlated noise is float64, though the mechanism of one item by itself is exact.
-    """
-    integers = exact and slot.mechanism.exact and not slot.feed
+    """Zeros for the noise of a call at so many steps: integers where an exact source adds it on a lattice."""
+    integers = exact and slot.mechanism.exact
     shape = (length, *slot.mechanism.noise_shape(slot.shape))
     return np.zeros(shape, np.int64 if integers else np.float64)
 

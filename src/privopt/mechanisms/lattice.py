@@ -54,17 +54,19 @@ def noise_exponent(noise_multiplier: float) -> int:
     return min(max(exponent + SPACINGS, COARSEST), FINEST)
 
 
-def spacing_ratio(noise_multiplier: float, entries: int, norm: str) -> float:
+def spacing_ratio(noise_multiplier: float, entries: int, norm: str, exponent: int | None = None) -> float:
     """g / s before it is rounded up: the spacing over the sensitivity.
 
     Args:
         noise_multiplier: z, positive.
         entries: p, of the value.
         norm: of the sensitivity.
+        exponent: t; default `noise_exponent`.
     Raises:
         ValueError: the noise is so large that no lattice of 64-bit integers holds it.
     """
-    a_unit = noise_multiplier * 2.0 ** -noise_exponent(noise_multiplier)
+    drawn_at = noise_exponent(noise_multiplier) if exponent is None else exponent
+    a_unit = noise_multiplier * 2.0**-drawn_at
     grown = a_unit * (entries if norm == "l1" else math.sqrt(entries)) * (1 + 2.0**-7)
     if grown > 0.5:
         raise ValueError(
