@@ -45,6 +45,14 @@ class Mechanism(abc.ABC):
         """See the class; False unless a mechanism says otherwise."""
         return False
 
+    def require_room(self, entries: int) -> None:
+        """Refuse a value of so many numbers whose noise is beyond the integers of exact noise. Needs no data.
+
+        Raises:
+            ValueError: it is.
+        """
+        del entries
+
     @abc.abstractmethod
     def event(self) -> Event:
         """What one release costs, whatever the value and its sensitivity."""
@@ -147,6 +155,10 @@ class StreamMechanism(abc.ABC):
     exact: ClassVar[bool] = False
     requests: ClassVar[Mapping[str, Request]] = MappingProxyType({})
     norm: ClassVar[str] = "l2"
+
+    def require_room(self, entries: int) -> None:
+        """See `Mechanism.require_room`; the entries are those of an item."""
+        del entries
 
     def request(self, name: str) -> Request:
         """The declared request of this name.

@@ -44,6 +44,11 @@ class PassNoise(Mechanism):
         """Noise at the end is; noise at the steps is in the middle of float64 arithmetic."""
         return not self.inside
 
+    def require_room(self, entries: int) -> None:
+        """See `Mechanism.require_room`."""
+        if not self.inside:
+            Gaussian(self.noise_multiplier).require_room(entries)
+
     def event(self) -> Event:
         """One Gaussian release."""
         return GaussianEvent(self.noise_multiplier) if self.noise_multiplier > 0 else NonPrivateEvent()

@@ -27,7 +27,7 @@ from privopt.mechanisms.base import (
     traced_release,
 )
 from privopt.mechanisms.correlated_noise import PrefixScales, SolvedRows
-from privopt.mechanisms.lattice import noise_exponent
+from privopt.mechanisms.lattice import noise_exponent, spacing_ratio
 from privopt.mechanisms.noise import Draws, Noise, Shape
 from privopt.mechanisms.participation import ONCE, Participation
 from privopt.mechanisms.strategies import Banded, Strategy, divided
@@ -184,6 +184,19 @@ class PrefixSum(StreamMechanism):
         """What the participation says of how many items a unit is in and of how far the last two are apart."""
         apart = entry.gap is None or entry.gap >= self.participation.separation
         return apart and entry.most <= self.participation.most
+
+    def require_room(self, entries: int) -> None:
+        """See `Mechanism.require_room`."""
+        if self.noise_multiplier > 0:
+            by = self.of_item()
+            try:
+                spacing_ratio(by.noise_multiplier, entries, self.norm, by.exponent)
+            except ValueError:
+                raise ValueError(
+                    f"correlated noise of {self.noise_multiplier:.3g} times the sensitivity on items of {entries} "
+                    "numbers is beyond the integers that it is drawn as: nothing of the items would be left in it. "
+                    "Take a smaller noise multiplier."
+                ) from None
 
     def of_item(self) -> ItemNoise:
         """What a row of the correlated noise is added to an item by."""
