@@ -1,5 +1,6 @@
 """Exact noise through the door: single releases, compiled loops, replays, and what transcript and report say of it."""
 
+import threading
 from dataclasses import dataclass
 
 import jax.numpy as jnp
@@ -130,6 +131,39 @@ def test_floats_are_never_cut_to_integers():
     assert np.std(release.released[1:] - release.released[:-1]) > 0.5 * release.scale.min()
 
 
+class FloatSums(PrefixSum):
+    """Somebody's stream that draws floats."""
+
+    def add(self, state, noise, private_item, sensitivity, *, item_index=None):
+        return super().add(state, noise, private_item, sensitivity) + 0.0 * noise.uniform((D,))
+
+
+def test_noise_is_called_what_it_is_made_of_and_not_what_its_class_says():
+    at, everybody = jnp.zeros(D, jnp.float64), EveryUnit()
+    curator = open_curator(NoiseSource())
+    for mechanism in (Gaussian(3.0), FloatGaussian(3.0), Gaussian(3.0)):
+        curator.release(gradient(at), mechanism)
+    curator.iterate(lambda state, release: release(gradient(state), FloatGaussian(2.0), everybody), at, 2)
+    sums = curator.stream("sums", FloatSums(strategy=independent(2), noise_multiplier=3.0), (D,))
+    sums.ask("add", gradient(at))
+    assert [line.exact for line in curator.transcript] == [True, False, True, False, True, False]
+    assert arithmetic(report_of(curator)).startswith("exact, integers, but not for: ")
+
+
+def test_another_threads_floats_mark_no_release_of_this_one():
+    source = NoiseSource()
+    curator = open_curator(source)
+    thread = threading.Thread(target=lambda: source.normal((3,)))
+    thread.start()
+    thread.join()
+    curator.release(gradient(jnp.zeros(D, jnp.float64)), Gaussian(3.0))
+    assert curator.transcript[0].exact
+    assert not source.drew_floats()
+    source.laplace((2,))
+    assert source.drew_floats()
+    assert not source.drew_floats()
+
+
 def test_a_loop_without_noise_runs():
     for source in (NoiseSource(), NoiseSource(exact=False)):
         curator = open_curator(source)
@@ -137,7 +171,7 @@ def test_a_loop_without_noise_runs():
         assert np.all(np.isfinite(curator.transcript[0].released))
 
 
-class FloatSums(PrefixSum):
+class OwnSums(PrefixSum):
     """A stream that does not claim to be exact."""
 
     exact = False
@@ -158,7 +192,7 @@ def test_the_report_says_which_noise_is_exact():
     assert arithmetic(PrivacyReport.from_dict(report.to_dict())) == "exact, integers"
     curator.stream("sums", PrefixSum(strategy=independent(2), noise_multiplier=3.0), (D,))
     assert arithmetic(report_of(curator)) == "exact, integers"
-    curator.stream("floats", FloatSums(strategy=independent(2), noise_multiplier=3.0), (D,))
+    curator.stream("floats", OwnSums(strategy=independent(2), noise_multiplier=3.0), (D,))
     assert arithmetic(report_of(curator)).startswith("exact, integers, but not for: Floats")
 
 

@@ -424,9 +424,13 @@ class Curator(StreamKeeper):
                 released=released,
                 lineage=self.lineage,
                 under=self.under,
-                exact=self.transcript.exact_noise and mechanism.exact,
+                exact=self._is_exact(mechanism),
             )
         )
+
+    def _is_exact(self, mechanism: Any) -> bool:
+        """Whether the noise of this mechanism's releases is exact here."""
+        return self.transcript.exact_noise and bool(mechanism.exact)
 
     def _observe(self, name: str, count: int) -> None:
         if self._observer is not None:

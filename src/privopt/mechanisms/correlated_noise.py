@@ -43,15 +43,19 @@ class SolvedRows:
             OverflowError: float64 may not hold a sum, which depends on the noise alone.
         """
         diagonal, weights = self._turn()
-        if not np.abs(weights) @ self._largest + _largest_of(independent_row) < WHOLE:
+        if not np.abs(weights) @ self._largest + _largest_of(independent_row) < WHOLE - abs(diagonal):
             raise OverflowError("correlated noise grew beyond the integers that float64 holds.")
-        divisor = int(diagonal)
-        left = independent_row - (weights @ self._earlier).astype(np.int64)
-        row = (left + divisor // 2) // divisor
+        row = weights @ self._earlier
+        np.subtract(independent_row, row, out=row)
+        row += diagonal // 2
+        # The quotient is an integer, or at least 1 / c_tt from any, and rounded by half of that at most, below 2^52:
+        # its floor is that of the exact quotient.
+        row /= diagonal
+        np.floor(row, out=row)
         if len(self._largest):
             self._largest[self.count % len(self._largest)] = _largest_of(row)
         self._enter(row)
-        return row
+        return row.astype(np.int64)
 
     def _turn(self) -> tuple[float, NDArray[np.float64]]:
         """C_tt, and the weights of the rows that are kept."""
@@ -61,7 +65,7 @@ class SolvedRows:
         weights[places] = coefficients[1:]
         return float(coefficients[0]), weights
 
-    def _enter(self, row: NDArray[np.float64] | NDArray[np.int64]) -> None:
+    def _enter(self, row: NDArray[np.float64]) -> None:
         if len(self._earlier):
             self._earlier[self.count % len(self._earlier)] = row
         self.count += 1
@@ -104,7 +108,7 @@ def largest_noise(strategy: Strategy) -> float:
         return float(np.sqrt(squares))
 
 
-def _largest_of(row: NDArray[np.int64]) -> float:
+def _largest_of(row: NDArray[np.float64] | NDArray[np.int64]) -> float:
     return max(float(row.max(initial=0)), -float(row.min(initial=0)))
 
 

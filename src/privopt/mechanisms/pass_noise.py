@@ -71,7 +71,7 @@ class PassNoise(Mechanism):
     def release(self, noise: Noise, private_value: Any, sensitivity: SupportsFloat) -> NDArray[np.float64]:
         """Draw the order, and release the end; `private_value(order, draw)` computes it."""
         scale = checked_sensitivity(sensitivity, noisy=self.noise_multiplier > 0)
-        order = np.argsort(noise.uniform((self.places,)), kind="stable").astype(np.int64)
+        order = noise.order(self.places)
         stddev = self.noise_multiplier * scale if self.noise_multiplier > 0 else 0.0
 
         def at_steps(count: int) -> NDArray[np.float64]:

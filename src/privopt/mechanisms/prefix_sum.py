@@ -140,6 +140,7 @@ class PrefixSum(StreamMechanism):
     noise_multiplier: float
     participation: Participation = ONCE
     _whole: WholeStrategy = field(init=False)
+    _of_item: ItemNoise = field(init=False)
 
     def __post_init__(self) -> None:
         check_multiplier(self.noise_multiplier)
@@ -160,7 +161,12 @@ class PrefixSum(StreamMechanism):
             raise ValueError(
                 f"the strategy's {what}, got {sensitivity:.6g}: divide it by that, see `unit_sensitivity`."
             )
+        multiplier = self.noise_multiplier * whole.sensitivity
+        of_item = ItemNoise(
+            noise_multiplier=multiplier, exponent=min(noise_exponent(multiplier), whole.finest)
+        )
         object.__setattr__(self, "_whole", whole)
+        object.__setattr__(self, "_of_item", of_item)
         object.__setattr__(self, "strategy", _frozen(divided(whole.matrix, whole.sensitivity)))
 
     def __repr__(self) -> str:
@@ -200,10 +206,7 @@ class PrefixSum(StreamMechanism):
 
     def of_item(self) -> ItemNoise:
         """What a row of the correlated noise is added to an item by."""
-        multiplier = self.noise_multiplier * self._whole.sensitivity
-        return ItemNoise(
-            noise_multiplier=multiplier, exponent=min(noise_exponent(multiplier), self._whole.finest)
-        )
+        return self._of_item
 
     def scales(self) -> PrefixScales:
         """The standard deviation of the noise on every prefix, from the sensitivities of the items as they come."""
