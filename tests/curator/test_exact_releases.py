@@ -10,6 +10,7 @@ import pytest
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
+from privopt.ledger.amounts import Budget
 from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.additive import Gaussian, Laplace
@@ -20,11 +21,16 @@ from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import independent
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.report.explain import arithmetic
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
+from privopt.solve import minimize
+from privopt.solve_games import minimax
 from privopt.status import Status
 
 N, D, STEPS = 300, 5, 40
@@ -209,3 +215,21 @@ def test_floating_point_is_marked_wherever_it_is_used():
 def test_noise_at_the_steps_of_a_pass_is_not_called_exact():
     assert PassNoise(noise_multiplier=1.0, places=3, size=2, inside=False).exact
     assert not PassNoise(noise_multiplier=1.0, places=3, size=2, inside=True).exact
+
+
+@pytest.mark.parametrize("solver", ["snowball-sgd", "objective-perturbation"])
+def test_a_report_says_where_noise_is_in_the_middle_of_floats(solver):
+    rows = FEATURES / np.linalg.norm(FEATURES, axis=1, keepdims=True)
+    units = Units.from_arrays(rows, np.sign(rows[:, 0]), row_bound=1.0)
+    found = minimize(Problem(losses.logistic, Ridge(0.1)), units, budget=Budget(1.0, 1e-6), solver=solver)
+    assert arithmetic(PrivacyReport.of(found)) == "64-bit floating point"
+
+
+def test_a_game_takes_its_noise_by_name():
+    units = Units.from_arrays(np.abs(FEATURES[:, :4]), np.zeros(N), row_bound=4.0)
+    game = BilinearGame(rows=2, columns=2)
+    with pytest.raises(ValueError, match="noise must be 'exact' or"):
+        minimax(game, units, budget=Budget(1.0, 1e-6), noise="fine")
+    for noise in ("exact", "float"):
+        found = minimax(game, units, budget=Budget(1.0, 1e-6), solver="noisy-matrix", noise=noise)
+        assert any(line.exact for line in found.transcript) == (noise == "exact")

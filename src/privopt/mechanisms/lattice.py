@@ -25,10 +25,10 @@ significant bits and g has 35, and so is r, by Sterbenz' lemma, up to 2^-9 g whe
 What is left, r / g, is below 2^44 and known to 2^-9. So |k - v / g| <= 1/2 + 2^-8, however large v is. A compiler that
 fuses products into sums changes nothing of this, since the product is exact.
 
-How fine. A sensitivity is 2^30 to 2^31 spacings wherever t may follow z. Finer would buy nothing: w is 1e-6 of the noise
-for a million entries. And it would take from the other end: k goes to 2^62, so answers are cut off 2^31 sensitivities
-from 0, which a mean of 2e9 units reaches; with 2^40 spacings that would be a count of two million. Coarser would show,
-by 2^-b sqrt(p), in models of 10^8 parameters and more.
+How fine. A sensitivity is 2^30 to 2^31 spacings wherever t may follow z. Finer would buy nothing: w is 1e-6 of the
+noise for a million entries. And it would take from the other end: k goes to 2^62, so answers are cut off 2^31
+sensitivities from 0, which a sum over 2e9 units reaches; with 2^40 spacings one over four million would. Coarser would
+show, by 2^-b sqrt(p), in models of 10^8 parameters and more.
 
 No sum overflows: |k| <= 2^62, and |J| < 2^50 for normals (20 deviations), 2^62 for Laplace noise except with
 probability e^-130000. The release is a function of the integer k + J, whatever its last multiplication rounds.
@@ -44,7 +44,9 @@ from numpy.typing import NDArray
 
 from privopt.mechanisms.exact_noise import COARSEST, FINEST, compiled
 
-SPACINGS = 30  # a sensitivity is 2^30 to 2^31 spacings, unless the noise is out of all proportion to it; see above
+SPACINGS = (
+    30  # a sensitivity is 2^30 to 2^31 spacings, unless the noise is out of all proportion to it; see above
+)
 _DROPPED_BITS = 52 - 34  # of a spacing's significand, which keeps 35 bits with the leading one
 _FAR = 44
 _FARTHEST = 2.0**62  # spacings
