@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from privopt.curator.feeds import Feed
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
@@ -18,7 +19,7 @@ from privopt.mechanisms.lattice import spacing_of, spacing_ratio
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.pass_noise import PassNoise
 from privopt.mechanisms.prefix_sum import PrefixSum
-from privopt.mechanisms.strategies import independent
+from privopt.mechanisms.strategies import banded, independent
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -142,6 +143,45 @@ class FloatSums(PrefixSum):
 
     def add(self, state, noise, private_item, sensitivity, *, item_index=None):
         return super().add(state, noise, private_item, sensitivity) + 0.0 * noise.uniform((D,))
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Every step enters an item."""
+
+    def __call__(self, state, release):
+        return state - release(gradient(state), into="sums")
+
+
+class FloatRows(PrefixSum):
+    """Somebody's stream, written before there were integers."""
+
+    def draw_next(self, state, noise):
+        return np.asarray(super().draw_next(state, noise), np.float64) * 2.0**-30
+
+
+@pytest.mark.parametrize("kind", [PrefixSum, FloatRows])
+def test_a_fed_loop_is_exact_and_cuts_no_row_of_floats(kind):
+    curator, start = open_curator(NoiseSource()), jnp.zeros(D, jnp.float64)
+    stream = curator.stream("sums", kind(strategy=banded(4, 2), noise_multiplier=3.0), (D,))
+    feeds = {"sums": Feed(stream, curator.blocks(4))}
+    if kind is FloatRows:
+        with pytest.raises(TypeError, match="FloatRows calls itself exact, but draws float64 noise"):
+            curator.iterate(Fed(), start, 4, feeds=feeds)
+        return
+    end = curator.iterate(Fed(), start, 4, feeds=feeds)
+    sums, by = curator.transcript[-1], stream.mechanism.of_item()
+    assert all(line.exact for line in curator.transcript)
+    ratio = spacing_ratio(by.noise_multiplier, D, "l2", by.exponent)
+    before = np.zeros(D)
+    for value, moved in zip(sums.released, sums.sensitivity, strict=True):
+        g = float(spacing_of(np.float64(moved), ratio))
+        assert np.array_equal(before + np.rint((value - before) / g) * g, value)
+        before = value
+    replay = Replay(curator.transcript, curator.public)
+    stream = replay.stream("sums", stream.mechanism, (D,))
+    again = replay.iterate(Fed(), start, 4, feeds={"sums": Feed(stream, replay.blocks(4))})
+    assert np.array_equal(again, end)
 
 
 def test_noise_is_called_what_it_is_made_of_and_not_what_its_class_says():
