@@ -10,15 +10,15 @@ Privacy: put x_j = y_j - k_j into the first, and note that k + floor(v) = floor(
 
     y_t = floor((r_t - sum_{j < t} c_tj y_j + h_t) / c_tt),    r_t = sum_{j <= t} c_tj k_j + J_t.
 
-So y_1, ..., y_t are a function of r_1, ..., r_t, and since the sum in r_t is a vector of integers, r_t =
-round(sum_{j <= t} c_tj k_j + 2^e N_t): row t of the Gaussian mechanism on c k over the real numbers, rounded. The whole
-stream is post-processing of that mechanism. What moves c k: an item that a unit is not in has the same place on both
-sides, since its spacing is the same and so is the item, to the last bit (it is computed from its block alone, in an
-order that nobody else decides, see `curator.loops.compiles`); one that it is in moves by at most D, whatever its
-sensitivity is, because its spacing follows its sensitivity (`lattice`, where D includes the rounding of all entries). So
-c k moves by at most D times the sensitivity of c under the participation, which is computed from these integers, and z
-times that is at most 2^e. Items and sensitivities may be chosen from what was published: given that, row t of c k moves
-by a function of the past, and along every path the squares add up to at most the square of that bound.
+So y_1, ..., y_t are a function of r_1, ..., r_t, and since the sum in r_t is a vector of integers, r_t = round(sum_{j
+<= t} c_tj k_j + 2^e N_t): row t of the Gaussian mechanism on c k over the real numbers, rounded. The whole stream is
+post-processing of that mechanism. What moves c k: an item that a unit is not in has the same place on both sides,
+since its spacing is the same and so is the item, to the last bit (it is computed from its block alone, in an order
+that nobody else decides, see `curator.loops.compiles`); one that it is in moves by at most D, whatever its
+sensitivity is, because its spacing follows its sensitivity (`lattice`, where D includes the rounding of all entries).
+So c k moves by at most D times the sensitivity of c under the participation, which is computed from these integers,
+and z times that is at most 2^e. Items and sensitivities may be chosen from what was published: given that, row t of c
+k moves by a function of the past, and along every path the squares add up to at most the square of that bound.
 
 Exact sums. The rows x are kept in float64, and added up by its products of matrices. All numbers in them are integers,
 and where the sum of |c_tj| max |x_j| over j and of |J_t| is below 2^52 so is every partial sum, and none is rounded, in
