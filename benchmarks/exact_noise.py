@@ -1,4 +1,4 @@
-"""What exact noise costs beside floating point: one release, default fits, and sampled descent, by turns.
+"""What exact noise costs beside floating point: one release, default fits, sampled descent, correlated noise, by turns.
 
 `python -m benchmarks.exact_noise [REPEATS]` prints, for each, the time with exact noise over that with float64 noise:
 the ratio of the least times, and the median of the ratios. Processor time of the process; data are made up.
@@ -15,10 +15,13 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseName, NoiseSource
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import banded
 from privopt.problems import losses
 from privopt.solve import minimize
 
 ROWS, COLUMNS = 20_000, 54
+ITEMS, BANDS, ITEM_SIZE = 200, 20, 5_000
 BUDGET = Budget(1.0, 1e-6)
 
 
@@ -51,11 +54,21 @@ def main(arguments: Sequence[str]) -> None:
     def draws(noise: NoiseName) -> object:
         return Gaussian(3.0).release(NoiseSource.named(noise), value, 1.0)
 
+    def stream(noise: NoiseName) -> object:
+        mechanism, source = (
+            PrefixSum(strategy=banded(ITEMS, BANDS), noise_multiplier=3.0),
+            NoiseSource.named(noise),
+        )
+        state = mechanism.open(source, (ITEM_SIZE,))
+        return [mechanism.add(state, source, value[:ITEM_SIZE], 1.0) for _ in range(ITEMS)]
+
     def fit(solver: str) -> Callable[[NoiseName], object]:
         return lambda noise: minimize(losses.logistic, units, budget=BUDGET, solver=solver, noise=noise)
 
     print(f"one release of {value.size:,} numbers:", compared(draws, 20 * repeats))
-    for solver in ("auto", "gradient-descent", "stochastic-gradient-descent"):
+    print(f"a stream of {ITEMS} items of {ITEM_SIZE:,} numbers, {BANDS} bands:", compared(stream, repeats))
+    solvers = ("auto", "gradient-descent", "stochastic-gradient-descent", "correlated-noise-descent")
+    for solver in solvers:
         print(f"{solver}, {ROWS:,} x {COLUMNS}:", compared(fit(solver), repeats))
 
 

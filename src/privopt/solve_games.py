@@ -11,7 +11,7 @@ from privopt.games.base import GameSolver
 from privopt.games.registry import GAME_SOLVERS, choose_game
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
-from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.noise import NoiseName, NoiseSource
 from privopt.planning.task import Task
 from privopt.plans import Plans, all_plans
 from privopt.precision import double_precision
@@ -32,6 +32,7 @@ def minimax(
     random_state: int | None = None,
     observer: Observer | None = None,
     engine: EngineName = "fast",
+    noise: NoiseName = "exact",
 ) -> Result:
     """Find a saddle point of a mean payoff over private units: min over x, max over y.
 
@@ -44,6 +45,7 @@ def minimax(
         random_state: a seed: reproducible, and *not private*.
         observer: called with (name, count) after releases and (what, 0) before a long stage.
         engine: "fast", or "reference": every query by one plain path without compiled kernels, for checks and audits.
+        noise: "exact", or "float": all noise in 64-bit floating point, for comparisons only; the report marks it.
     Returns:
         `params` is (x, y); with status, transcript, findings (which vertices are mixed) and the plan.
     Raises:
@@ -51,6 +53,7 @@ def minimax(
         BudgetExceeded: the account cannot pay; no data has been read.
     """
     check_arguments(units, budget, account, observer)
+    source = NoiseSource.named(noise, random_state)
     with double_precision():
         public = units.public
         check_game(game, public)
@@ -64,7 +67,7 @@ def minimax(
             announced.event,
             budget,
             public,
-            noise=NoiseSource(random_state),
+            noise=source,
             account=account,
             observer=observer,
             seeded=units.seeded,

@@ -1,14 +1,17 @@
 """Exact noise through the door: single releases, compiled loops, replays, and what transcript and report say of it."""
 
+import threading
 from dataclasses import dataclass
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from privopt.curator.feeds import Feed
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
+from privopt.ledger.amounts import Budget
 from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.additive import Gaussian, Laplace
@@ -16,14 +19,19 @@ from privopt.mechanisms.lattice import spacing_of, spacing_ratio
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.pass_noise import PassNoise
 from privopt.mechanisms.prefix_sum import PrefixSum
-from privopt.mechanisms.strategies import independent
+from privopt.mechanisms.strategies import banded, independent
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.report.explain import arithmetic
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
+from privopt.solve import minimize
+from privopt.solve_games import minimax
 from privopt.status import Status
 
 N, D, STEPS = 300, 5, 40
@@ -130,11 +138,89 @@ def test_floats_are_never_cut_to_integers():
     assert np.std(release.released[1:] - release.released[:-1]) > 0.5 * release.scale.min()
 
 
+class FloatSums(PrefixSum):
+    """Somebody's stream that draws floats."""
+
+    def add(self, state, noise, private_item, sensitivity, *, item_index=None):
+        return super().add(state, noise, private_item, sensitivity) + 0.0 * noise.uniform((D,))
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Every step enters an item."""
+
+    def __call__(self, state, release):
+        return state - release(gradient(state), into="sums")
+
+
+class FloatRows(PrefixSum):
+    """Somebody's stream, written before there were integers."""
+
+    def draw_next(self, state, noise):
+        return np.asarray(super().draw_next(state, noise), np.float64) * 2.0**-30
+
+
+@pytest.mark.parametrize("kind", [PrefixSum, FloatRows])
+def test_a_fed_loop_is_exact_and_cuts_no_row_of_floats(kind):
+    curator, start = open_curator(NoiseSource()), jnp.zeros(D, jnp.float64)
+    stream = curator.stream("sums", kind(strategy=banded(4, 2), noise_multiplier=3.0), (D,))
+    feeds = {"sums": Feed(stream, curator.blocks(4))}
+    if kind is FloatRows:
+        with pytest.raises(TypeError, match="FloatRows calls itself exact, but draws float64 noise"):
+            curator.iterate(Fed(), start, 4, feeds=feeds)
+        return
+    end = curator.iterate(Fed(), start, 4, feeds=feeds)
+    sums, by = curator.transcript[-1], stream.mechanism.of_item()
+    assert all(line.exact for line in curator.transcript)
+    ratio = spacing_ratio(by.noise_multiplier, D, "l2", by.exponent)
+    before = np.zeros(D)
+    for value, moved in zip(sums.released, sums.sensitivity, strict=True):
+        g = float(spacing_of(np.float64(moved), ratio))
+        assert np.array_equal(before + np.rint((value - before) / g) * g, value)
+        before = value
+    replay = Replay(curator.transcript, curator.public)
+    stream = replay.stream("sums", stream.mechanism, (D,))
+    again = replay.iterate(Fed(), start, 4, feeds={"sums": Feed(stream, replay.blocks(4))})
+    assert np.array_equal(again, end)
+
+
+def test_noise_is_called_what_it_is_made_of_and_not_what_its_class_says():
+    at, everybody = jnp.zeros(D, jnp.float64), EveryUnit()
+    curator = open_curator(NoiseSource())
+    for mechanism in (Gaussian(3.0), FloatGaussian(3.0), Gaussian(3.0)):
+        curator.release(gradient(at), mechanism)
+    curator.iterate(lambda state, release: release(gradient(state), FloatGaussian(2.0), everybody), at, 2)
+    sums = curator.stream("sums", FloatSums(strategy=independent(2), noise_multiplier=3.0), (D,))
+    sums.ask("add", gradient(at))
+    assert [line.exact for line in curator.transcript] == [True, False, True, False, True, False]
+    assert arithmetic(report_of(curator)).startswith("exact, integers, but not for: ")
+
+
+def test_another_threads_floats_mark_no_release_of_this_one():
+    source = NoiseSource()
+    curator = open_curator(source)
+    thread = threading.Thread(target=lambda: source.normal((3,)))
+    thread.start()
+    thread.join()
+    curator.release(gradient(jnp.zeros(D, jnp.float64)), Gaussian(3.0))
+    assert curator.transcript[0].exact
+    assert not source.drew_floats()
+    source.laplace((2,))
+    assert source.drew_floats()
+    assert not source.drew_floats()
+
+
 def test_a_loop_without_noise_runs():
     for source in (NoiseSource(), NoiseSource(exact=False)):
         curator = open_curator(source)
         curator.iterate(ByAnother(Gaussian(0.0)), jnp.zeros(D, jnp.float64), 2)
         assert np.all(np.isfinite(curator.transcript[0].released))
+
+
+class OwnSums(PrefixSum):
+    """A stream that does not claim to be exact."""
+
+    exact = False
 
 
 def report_of(curator):
@@ -151,7 +237,9 @@ def test_the_report_says_which_noise_is_exact():
     assert report.to_dict()["guarantee"]["noise"].startswith("exact, integers; operating-system entropy")
     assert arithmetic(PrivacyReport.from_dict(report.to_dict())) == "exact, integers"
     curator.stream("sums", PrefixSum(strategy=independent(2), noise_multiplier=3.0), (D,))
-    assert arithmetic(report_of(curator)).startswith("exact, integers, but not for: Sums")
+    assert arithmetic(report_of(curator)) == "exact, integers"
+    curator.stream("floats", OwnSums(strategy=independent(2), noise_multiplier=3.0), (D,))
+    assert arithmetic(report_of(curator)).startswith("exact, integers, but not for: Floats")
 
 
 def test_floating_point_is_marked_wherever_it_is_used():
@@ -167,3 +255,21 @@ def test_floating_point_is_marked_wherever_it_is_used():
 def test_noise_at_the_steps_of_a_pass_is_not_called_exact():
     assert PassNoise(noise_multiplier=1.0, places=3, size=2, inside=False).exact
     assert not PassNoise(noise_multiplier=1.0, places=3, size=2, inside=True).exact
+
+
+@pytest.mark.parametrize("solver", ["snowball-sgd", "objective-perturbation"])
+def test_a_report_says_where_noise_is_in_the_middle_of_floats(solver):
+    rows = FEATURES / np.linalg.norm(FEATURES, axis=1, keepdims=True)
+    units = Units.from_arrays(rows, np.sign(rows[:, 0]), row_bound=1.0)
+    found = minimize(Problem(losses.logistic, Ridge(0.1)), units, budget=Budget(1.0, 1e-6), solver=solver)
+    assert arithmetic(PrivacyReport.of(found)) == "64-bit floating point"
+
+
+def test_a_game_takes_its_noise_by_name():
+    units = Units.from_arrays(np.abs(FEATURES[:, :4]), np.zeros(N), row_bound=4.0)
+    game = BilinearGame(rows=2, columns=2)
+    with pytest.raises(ValueError, match="noise must be 'exact' or"):
+        minimax(game, units, budget=Budget(1.0, 1e-6), noise="fine")
+    for noise in ("exact", "float"):
+        found = minimax(game, units, budget=Budget(1.0, 1e-6), solver="noisy-matrix", noise=noise)
+        assert any(line.exact for line in found.transcript) == (noise == "exact")

@@ -1,3 +1,4 @@
+import decimal
 import math
 import threading
 from typing import Any
@@ -247,3 +248,18 @@ def test_every_stage_agrees_on_many_draws(law: str) -> None:
     fast, exact = seeded(17), seeded(17, doubt=2**24)
     assert np.array_equal(drawn(law, fast, 5_000_000, FINEST), drawn(law, exact, 5_000_000, FINEST))
     assert exact.settled > 20_000
+
+
+def test_the_programs_own_decimal_arithmetic_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every field of a context that is not given is that of the default one, which anybody may set."""
+    plain = [drawn(law, seeded(7, doubt=2**31), 300, FINEST) for law in LAWS]
+    default = decimal.DefaultContext
+    monkeypatch.setattr(default, "rounding", decimal.ROUND_UP)
+    monkeypatch.setattr(default, "Emin", -3)
+    monkeypatch.setattr(default, "Emax", 3)
+    monkeypatch.setitem(default.traps, decimal.Inexact, True)
+    for name in ("_normal_table", "_laplace_table"):
+        table = getattr(exact_noise, name)
+        assert np.array_equal(table.__wrapped__().first, table().first)
+    again = [drawn(law, seeded(7, doubt=2**31), 300, FINEST) for law in LAWS]
+    assert np.array_equal(plain, again)

@@ -227,8 +227,11 @@ def test_a_gaussian_test_is_not_passed_more_often_than_it_says(multiplier: float
     assert test.threshold(least, sensitivity) == pytest.approx(plain, rel=1e-7)
 
 
-def test_auto_takes_no_noise_that_is_not_on_a_lattice_inside_an_objective() -> None:
-    """`objective-perturbation` stands in the list of solvers, and nowhere in what chooses among them."""
+@pytest.mark.parametrize(
+    ("kind", "name"), [("ObjectivePerturbation", "objective-perturbation"), ("SnowballSGD", "snowball-sgd")]
+)
+def test_auto_takes_no_noise_that_is_not_on_a_lattice(kind: str, name: str) -> None:
+    """Inside an objective, or at the steps of a pass: they stand in the list of solvers, and not where it chooses."""
     source = inspect.getsource(registry)
-    assert source.count("ObjectivePerturbation") == 2  # the import and the list
-    assert '"objective-perturbation"' in source
+    assert source.count(kind) == 2  # the import and the list
+    assert f'"{name}"' in source

@@ -24,8 +24,24 @@ def test_the_ciphers_are_the_published_ones() -> None:
     aes = AESCounter(key=int.from_bytes(bytes(range(16)), "little"), counter=int.from_bytes(plain, "little"))
     block = np.asarray(aes.random_raw(2)).astype("<u8").tobytes()
     assert block.hex() == "69c4e0d86a7b0430d8cdb78070b4c55a"  # FIPS 197, appendix C.1
-    chacha = np.asarray(ChaCha(key=0, counter=0, rounds=20).random_raw(2)).astype("<u8").tobytes()
-    assert chacha.hex() == "76b8e0ada0f13d90405d6ae55386bd28"  # RFC 8439, appendix A.1, vector 1
+    key, counter = "2b7e151628aed2a6abf7158809cf4f3c", "f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff"
+    aes = AESCounter(key=_number(key), counter=_number(counter))
+    block = np.asarray(aes.random_raw(2)).astype("<u8").tobytes()
+    assert block.hex() == "ec8cdf7398607cb0f2d21675ea9ea1e4"  # NIST SP 800-38A, F.5.1, block 1
+    chacha = np.asarray(ChaCha(key=0, counter=0, rounds=20).random_raw(16)).astype("<u8").tobytes().hex()
+    assert chacha[:128] == (  # RFC 8439, appendix A.1, vector 1
+        "76b8e0ada0f13d90405d6ae55386bd28bdd219b8a08ded1aa836efcc8b770dc7"
+        "da41597c5157488d7724e03fb8d84a376a43b8f41518a11cc387b669b2ee6586"
+    )
+    assert chacha[128:] == (  # vector 2: the block after it
+        "9f07e7be5551387a98ba977c732d080dcb0f29a048e3656912c6533e32ee7aed"
+        "29b721769ce64e43d57133b074d839d531ed1f28510afb45ace10a1f4b794d6f"
+    )
+
+
+def _number(digits: str) -> int:
+    """The number whose bytes, the lowest first, are these."""
+    return int.from_bytes(bytes.fromhex(digits), "little")
 
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)

@@ -41,16 +41,19 @@ every_strategy = pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=ST
 
 
 class GivenNoise(NoiseSource):
-    """Hands out the rows of this array in place of standard normals."""
+    """Hands out the rows of this array in place of standard normals, or rounded as they are."""
 
-    def __init__(self, draws: NDArray[np.float64]) -> None:
-        super().__init__(seed=0)
+    def __init__(self, draws: NDArray[np.float64], *, exact: bool = True) -> None:
+        super().__init__(seed=0, exact=exact)
         self.rows = iter(draws)
 
     def normal(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
         row = next(self.rows)
         assert shape == row.shape
         return row
+
+    def rounded_normal(self, shape: tuple[int, ...], exponent: int) -> NDArray[np.int64]:
+        return np.rint(np.ldexp(self.normal(shape), exponent)).astype(np.int64)
 
 
 def released_prefixes(
@@ -62,11 +65,14 @@ def released_prefixes(
 
 
 @every_strategy
-def test_a_unit_in_one_item_is_hidden_as_by_one_gaussian_release(strategy: Strategy) -> None:
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_unit_in_one_item_is_hidden_as_by_one_gaussian_release(strategy: Strategy, exact: bool) -> None:
     """The distance of two neighbours' releases, in the metric of the noise that is really added, is at most mu."""
     multiplier, sensitivities = 2.5, np.array([0.02, 0.5, 0.5, 0.1, 1.0, 0.3, 2.0])
     mechanism = PrefixSum(strategy=strategy, noise_multiplier=multiplier)
-    noise_map = released_prefixes(mechanism, GivenNoise(np.eye(7)), np.zeros((7, 7)), sensitivities)
+    noise_map = released_prefixes(
+        mechanism, GivenNoise(np.eye(7), exact=exact), np.zeros((7, 7)), sensitivities
+    )
     covariance = noise_map @ noise_map.T
     assert np.linalg.matrix_rank(noise_map) == 7  # equal or missing rows would release an item exactly
     for j in range(7):
@@ -74,7 +80,7 @@ def test_a_unit_in_one_item_is_hidden_as_by_one_gaussian_release(strategy: Strat
         distance = math.sqrt(moved @ np.linalg.solve(covariance, moved))
         assert distance <= (1 + 1e-9) / multiplier
         matrix = strategy.dense() if isinstance(strategy, Banded) else strategy
-        assert distance == pytest.approx(np.linalg.norm(matrix[:, j]) / multiplier, rel=1e-9)
+        assert distance == pytest.approx(np.linalg.norm(matrix[:, j]) / multiplier, rel=2e-4)  # of the grid
 
 
 @every_strategy
@@ -92,13 +98,18 @@ def test_the_noise_of_every_prefix_has_its_scale(strategy: Strategy) -> None:
 
 
 @pytest.mark.parametrize("strategy", [banded(8, 4), square_root_toeplitz(8), dense_optimum(np.ones(8))])
-def test_a_unit_in_several_items_is_hidden_as_by_one_gaussian_release(strategy: Strategy) -> None:
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_unit_in_several_items_is_hidden_as_by_one_gaussian_release(
+    strategy: Strategy, exact: bool
+) -> None:
     """Whatever items of two neighbours differ, in directions of their own, the releases are at most mu apart."""
     admitted, multiplier, sensitivities = Participation(separation=4, most=2), 1.7, np.linspace(0.3, 1.4, 8)
     mechanism = PrefixSum(
         strategy=unit_sensitivity(strategy, admitted), noise_multiplier=multiplier, participation=admitted
     )
-    noise_map = released_prefixes(mechanism, GivenNoise(np.eye(8)), np.zeros((8, 8)), sensitivities)
+    noise_map = released_prefixes(
+        mechanism, GivenNoise(np.eye(8), exact=exact), np.zeros((8, 8)), sensitivities
+    )
     covariance = noise_map @ noise_map.T
     generator, distances = np.random.default_rng(68), []
     for pair in [(j, i) for j in range(8) for i in range(j + 4, 8)]:
@@ -110,7 +121,7 @@ def test_a_unit_in_several_items_is_hidden_as_by_one_gaussian_release(strategy: 
             moved = np.cumsum(moved, axis=0)
             distances.append(math.sqrt(np.sum(moved * np.linalg.solve(covariance, moved))))
     assert max(distances) <= (1 + 1e-9) / multiplier
-    assert max(distances) == pytest.approx(1 / multiplier, rel=1e-9)  # a worst unit reaches it
+    assert max(distances) == pytest.approx(1 / multiplier, rel=1e-7)  # a worst unit reaches it
 
 
 @pytest.mark.parametrize("period", [1, 3, 8])
@@ -137,8 +148,8 @@ def test_banded_noise_is_drawn_item_by_item_in_the_memory_of_its_bands() -> None
     assert state.private_rows._earlier.shape == (2, 5)  # pyright: ignore[reportPrivateUsage]
     mechanism.add(state, noise, np.zeros(5), 1.0)
     ahead = NoiseSource(seed=70)
-    ahead.normal((5,))
-    assert np.array_equal(noise.normal((5,)), ahead.normal((5,)))
+    ahead.rounded_normal((5,), 20)
+    assert np.array_equal(noise.rounded_normal((5,), 20), ahead.rounded_normal((5,), 20))
 
 
 def test_noise_off_releases_the_exact_sums() -> None:
@@ -250,7 +261,7 @@ def test_a_strategy_cannot_be_changed_afterwards() -> None:
     strategy = np.eye(3)
     mechanism = PrefixSum(strategy=strategy, noise_multiplier=1.0)
     strategy *= 9
-    assert np.array_equal(mechanism.strategy, np.eye(3))
+    assert np.allclose(mechanism.strategy, np.eye(3), rtol=0, atol=1e-8)
     with pytest.raises(ValueError, match="read-only"):
         mechanism.strategy[0, 0] = 5.0
     assert repr(mechanism) == "PrefixSum(items=3, noise_multiplier=1.0)"

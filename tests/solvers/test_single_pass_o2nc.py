@@ -136,7 +136,8 @@ def test_every_sum_of_every_period_carries_noise(period):
     units = Units.from_arrays(np.zeros((60, 3)), np.zeros(60), row_bound=1.0, storage="float64")
     solver = configured(units, period=period, steps=10, window=5, noise_multiplier=2.0, share=0.5)
     strategy = solver.stream(60, 3).strategy.dense() if period > 1 else np.eye(10)
-    np.testing.assert_allclose(np.linalg.norm(strategy, axis=0), 1.0, atol=1e-12)
+    norms = np.linalg.norm(strategy, axis=0)
+    assert np.all((norms > 1 - 2e-4) & (norms <= 1))  # entries have 14 bits
     found = []
     for turn in range(4):  # changes are clipped by realised distances: every run has sensitivities of its own
         unit = np.eye(10, 12)[:, 3 * turn : 3 * turn + 3]

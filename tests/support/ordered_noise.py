@@ -5,10 +5,10 @@ from tests.support.formula_noise import FormulaNoise
 
 
 class OrderedNoise(FormulaNoise):
-    """Uniform draws increase, so that the places of a pass are those of the records."""
+    """The places of a pass are those of the records."""
 
-    def uniform(self, shape):
-        return np.arange(np.prod(shape)).reshape(shape) / np.prod(shape)
+    def order(self, count):
+        return np.arange(count)
 
 
 def plain_pass(

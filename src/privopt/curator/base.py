@@ -81,6 +81,7 @@ class Curator(StreamKeeper):
         event = sampling.event(price)
         sensitivity = self._sensitivity(query, sampling)
         checked_sensitivity(sensitivity, noisy=price != NonPrivateEvent())
+        self._require_room(mechanism, query.shape(self.public))
         self.ledger.charge(query.name, event)
         with self._paid_for([(query.name, mechanism, event, sampling)]):
             released = self._answer(query, mechanism, sampling, sensitivity)
@@ -117,6 +118,7 @@ class Curator(StreamKeeper):
         slots = loops.declared_releases(step, state, self.public, feeds, times)
         for slot in slots:
             self._require_answer(slot.kind)
+            self._require_room(slot.mechanism, slot.shape)
         items = {name: times * sum(slot.feed == name for slot in slots) for name in feeds}
         with self._feeding(feeds, items):
             priced = [slot for slot in slots if not slot.feed]
@@ -422,9 +424,13 @@ class Curator(StreamKeeper):
                 released=released,
                 lineage=self.lineage,
                 under=self.under,
-                exact=self.transcript.exact_noise and mechanism.exact,
+                exact=self._is_exact(mechanism),
             )
         )
+
+    def _is_exact(self, mechanism: Any) -> bool:
+        """Whether the noise of this mechanism's releases is exact here."""
+        return self.transcript.exact_noise and bool(mechanism.exact)
 
     def _observe(self, name: str, count: int) -> None:
         if self._observer is not None:

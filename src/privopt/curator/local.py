@@ -7,7 +7,8 @@ transcript, `dry_run.DryRun` with zeros (the price), `audit.Audit` from two neig
 Every request is priced first and looked at second: see `base.Curator`.
 """
 
-from collections.abc import Mapping, MutableMapping, Sequence
+import contextlib
+from collections.abc import Generator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -94,6 +95,9 @@ class LocalCurator(Curator):
         self.private_engine = private_engine
         transcript.eager = not private_engine.compiles
         self.private_places = np.zeros(0, np.int64)  # of a block: the positions of its units where it was cut
+        self._of_floats = set[
+            type
+        ]()  # mechanisms that were seen to draw floats, whatever they call themselves
         self._private_held: dict[Held, tuple[NDArray[np.float64], NDArray[np.bool_]]] = {}
         # A mean is gone with its handle: a run may hold one a step.
         self._private_means: MutableMapping[HiddenMean, NDArray[np.float64]] = WeakKeyDictionary()
@@ -260,7 +264,22 @@ class LocalCurator(Curator):
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         query = self.with_lots(query)
         private_value = self.private_value(query, sampling, self.private_draw(sampling))
-        return mechanism.release(self._noise, private_value, float(sensitivity))
+        with self._noting_floats(mechanism):
+            return mechanism.release(self._noise, private_value, float(sensitivity))
+
+    @contextlib.contextmanager
+    def _noting_floats(self, mechanism: Mechanism | StreamMechanism) -> Generator[None]:
+        """Where noise of this mechanism is drawn: what it is made of decides what the transcript calls it."""
+        if not self._noise.exact:
+            yield
+            return
+        self._noise.drew_floats()
+        yield
+        if self._noise.drew_floats():
+            self._of_floats.add(type(mechanism))
+
+    def _is_exact(self, mechanism: Any) -> bool:
+        return super()._is_exact(mechanism) and type(mechanism) not in self._of_floats
 
     def _draw_public_seed(self, name: str) -> int:
         del name
@@ -268,15 +287,18 @@ class LocalCurator(Curator):
 
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         del name
-        return mechanism.open(self._noise, shape)
+        with self._noting_floats(mechanism):
+            return mechanism.open(self._noise, shape)
 
     def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
         ask = getattr(request.mechanism, request.name)
         if request.query is None:
-            return ask(state, self._noise, **request.arguments)
+            with self._noting_floats(request.mechanism):
+                return ask(state, self._noise, **request.arguments)
         assert isinstance(request.source, LocalCurator)
         private_value = request.source.private_value(self.with_lots(request.query), EveryUnit(), None)
-        return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
+        with self._noting_floats(request.mechanism):
+            return ask(state, self._noise, private_value, request.sensitivity, **request.arguments)
 
     def _iterate_compiled(
         self,

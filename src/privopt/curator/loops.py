@@ -295,6 +295,13 @@ def compiles(slots: list[Slot], public: Public) -> bool:
 
 
 def _blocks_fit(slot: Slot) -> bool:
-    """Whether the blocks of an item are of few sizes, and of one where a query of somebody's own may look at it."""
+    """Whether the blocks of an item are of few sizes, and of one where a query of somebody's own may look at it.
+
+    Privacy:
+        A unit that is not in a block must not move its mean by as much as a rounding (`whole_strategy`). Where blocks
+        are drawn, the room that a compiled program has for them follows the largest, so its order of summation may too:
+        each is computed by itself.
+    """
     own = not slot.kind.__module__.startswith("privopt.")
-    return len(slot.publics) <= (1 if own else _MOST_SIZES)
+    drawn = any(public.drawn for public in slot.publics)
+    return not drawn and len(slot.publics) <= (1 if own else _MOST_SIZES)

@@ -20,6 +20,7 @@ from privopt.ledger.events import Event
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.payer import Payer
 from privopt.ledger.statement import Statement
+from privopt.mechanisms.drawable import require_drawable
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
 
@@ -38,6 +39,7 @@ class Run:
         seeded: whether something besides the noise came from a seed, such as the choice of users' records.
         engine: what computes on units, see `LocalCurator`.
     Raises:
+        ValueError: the plan has noise that cannot be drawn exactly; nothing was paid, and no data has been read.
         BudgetExceeded: the account, or the budget, cannot pay; no data has been read.
         AccountError: the file of the account cannot pay, or an account is required and there is none.
     """
@@ -55,6 +57,8 @@ class Run:
         seeded: bool = False,
         engine: EngineName = "fast",
     ) -> None:
+        if noise.exact:
+            require_drawable(event)
         self.budget, self.noise = budget, noise
         self.seeded = seeded or noise.seeded
         self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)

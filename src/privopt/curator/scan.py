@@ -91,7 +91,8 @@ class SecretDraws:
                 if slot.feed:
                     if t < steps:  # a row of a stream's noise is drawn once, for an item that is entered
                         feed = self._feeds[slot.feed]
-                        private_noise[k][t] = feed.mechanism.draw_next(feed.state, self._noise)
+                        private_row = feed.mechanism.draw_next(feed.state, self._noise)
+                        _put(private_noise[k][t, ...], private_row, feed.mechanism)
                     continue
                 private_units = self._engine.draw(slot.sampling, self._noise.units_generator)
                 # Longer is rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
@@ -107,7 +108,6 @@ class SecretDraws:
         private_members = np.full((len(blocks), capacity), private_count, np.int32)
         for row, block in enumerate(blocks):
             private_units = self._feeds[slot.feed].private_blocks[block]
-            private_members = _widened(private_members, len(private_units), private_count)
             private_members[row, : len(private_units)] = private_units
         return private_members
 
@@ -117,11 +117,8 @@ class SecretDraws:
 
 
 def room_for_noise(slot: Slot, length: int, *, exact: bool) -> NDArray[Any]:
-    """Zeros for the noise of a call at so many steps: integers where an exact source adds it on a lattice.
-
-    The row of a stream's correlated noise is float64, though the mechanism of one item by itself is exact.
-    """
-    integers = exact and slot.mechanism.exact and not slot.feed
+    """Zeros for the noise of a call at so many steps: integers where an exact source adds it on a lattice."""
+    integers = exact and slot.mechanism.exact
     shape = (length, *slot.mechanism.noise_shape(slot.shape))
     return np.zeros(shape, np.int64 if integers else np.float64)
 
@@ -175,7 +172,7 @@ def run(
     private_members = tuple(
         np.zeros((0, 0), np.int32)
         if seen is None
-        else draws.members(slot, seen.blocks, _room(seen, public, private_count))
+        else draws.members(slot, seen.blocks, _room(seen, private_count))
         for slot, seen in zip(slots, turns, strict=True)
     )
     count = -(-times * step_bytes // STRETCH_BYTES)
@@ -302,12 +299,9 @@ def _capacity(sampling: Sampling, n: int, times: int) -> int:
     return int(min(n, 1 + stats.binom.isf(1e-12 / times, n, sampling.rate)))
 
 
-def _room(seen: Turns, public: Public, rows: int) -> int:
-    """Units that a block is padded to: as many as the largest has; of drawn blocks, as may be drawn."""
-    largest = max(described.n for described in seen.publics)
-    if not any(described.drawn for described in seen.publics):
-        return min(largest, rows)
-    return int(min(rows, 1 + stats.binom.isf(1e-12 / len(seen.blocks), rows, min(1.0, largest / public.n))))
+def _room(seen: Turns, rows: int) -> int:
+    """Units that a block is padded to: as many as the largest has."""
+    return min(max(described.n for described in seen.publics), rows)
 
 
 def _widened(private_rows: NDArray[np.int32], length: int, fill: int) -> NDArray[np.int32]:

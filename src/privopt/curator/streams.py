@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from privopt.data.blocks import Lineage
 from privopt.ledger.events import Event, NoEvent, NonPrivateEvent
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import EveryUnit, Sampling
-from privopt.mechanisms.base import HiddenState, StreamMechanism, checked_sensitivity
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.public import Public
 from privopt.queries.base import Query, Scalar
@@ -48,8 +49,10 @@ class StreamKeeper(abc.ABC):
             shape: shape of one item.
         Raises:
             BudgetExceeded, PlanMismatch: nothing was read or spent.
+            ValueError: no integers hold its noise; likewise.
         """
         event = mechanism.event()
+        self._require_room(mechanism, shape)
         self.ledger.charge(name, event)
         key = self.transcript.next_stream()
         with self._paid_for([(name, mechanism, event, EveryUnit())]):
@@ -57,6 +60,11 @@ class StreamKeeper(abc.ABC):
             self._record(name, mechanism, event, EveryUnit(), [], np.zeros((1, 0)))
         self._observe(name, 1)
         return Stream(self, mechanism, key)
+
+    def _require_room(self, mechanism: Mechanism | StreamMechanism, shape: tuple[int, ...]) -> None:
+        """Refuse noise on a value of this shape that exact noise cannot be drawn as, before it is charged."""
+        if self.transcript.exact_noise:
+            mechanism.require_room(math.prod(shape))
 
     def _paid_for(
         self, paid: Sequence[tuple[str, Any, Event, Sampling]], times: int = 1

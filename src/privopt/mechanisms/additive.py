@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, NonPrivateEvent
 from privopt.mechanisms.base import Mechanism, Sensitivity, check_multiplier, host_release, traced_release
-from privopt.mechanisms.lattice import noise_exponent
+from privopt.mechanisms.lattice import noise_exponent, spacing_ratio
 from privopt.mechanisms.noise import Draws, Noise, Shape
 
 
@@ -31,6 +31,11 @@ class AdditiveNoise(Mechanism):
     def exact(self) -> bool:
         """It is: the release is on a lattice, see `lattice`."""
         return True
+
+    def require_room(self, entries: int) -> None:
+        """See `Mechanism.require_room`."""
+        if self.noise_multiplier > 0:
+            spacing_ratio(self.noise_multiplier, entries, self.norm)
 
     @abc.abstractmethod
     def standard(self, noise: Noise, shape: Shape) -> Draws:

@@ -45,6 +45,14 @@ class Mechanism(abc.ABC):
         """See the class; False unless a mechanism says otherwise."""
         return False
 
+    def require_room(self, entries: int) -> None:
+        """Refuse a value of so many numbers whose noise is beyond the integers of exact noise. Needs no data.
+
+        Raises:
+            ValueError: it is.
+        """
+        del entries
+
     @abc.abstractmethod
     def event(self) -> Event:
         """What one release costs, whatever the value and its sensitivity."""
@@ -148,6 +156,10 @@ class StreamMechanism(abc.ABC):
     requests: ClassVar[Mapping[str, Request]] = MappingProxyType({})
     norm: ClassVar[str] = "l2"
 
+    def require_room(self, entries: int) -> None:
+        """See `Mechanism.require_room`; the entries are those of an item."""
+        del entries
+
     def request(self, name: str) -> Request:
         """The declared request of this name.
 
@@ -213,6 +225,7 @@ def traced_release(
     standard_noise: jax.Array,
     *,
     norm: str = "l2",
+    exponent: int | None = None,
 ) -> jax.Array:
     """The value with noise, in pure JAX, with the guards of `Mechanism`.
 
@@ -225,6 +238,7 @@ def traced_release(
         noise_multiplier: the scale of the noise over the sensitivity, a Python number.
         standard_noise: noise of scale 1, of the value's shape; or integers, drawn for this multiplier.
         norm: of the sensitivity.
+        exponent: at which the integers were drawn, see `spacing_ratio`.
     Privacy:
         The sum before the last multiplication is a unit-sensitivity release; multiplying by a public number is
         post-processing. Where the sensitivity is 0 no unit moves the value.
@@ -237,7 +251,7 @@ def traced_release(
     usable = (scale > 0) & (scale < math.inf)
     divisor = jnp.where(usable, scale, 1.0)
     if is_integral(standard_noise):
-        spacing = spacing_of(divisor, spacing_ratio(noise_multiplier, value.size, norm))
+        spacing = spacing_of(divisor, spacing_ratio(noise_multiplier, value.size, norm, exponent))
         released = on_lattice(value, spacing, jnp.asarray(standard_noise))
     else:
         released = (value / divisor + noise_multiplier * jnp.asarray(standard_noise, jnp.float64)) * divisor
@@ -251,6 +265,7 @@ def host_release(
     standard_noise: Draws,
     *,
     norm: str = "l2",
+    exponent: int | None = None,
 ) -> NDArray[np.float64]:
     """`traced_release` on the host, into an array of its own: the same number, by the same operations."""
     scale = checked_sensitivity(sensitivity, noisy=noise_multiplier > 0)
@@ -259,6 +274,7 @@ def host_release(
         return value
     with np.errstate(all="ignore"):  # a warning must not depend on the data
         if is_integral(standard_noise):
-            spacing = spacing_of(np.float64(scale), spacing_ratio(noise_multiplier, value.size, norm))
+            ratio = spacing_ratio(noise_multiplier, value.size, norm, exponent)
+            spacing = spacing_of(np.float64(scale), ratio)
             return np.asarray(on_lattice(value, spacing, standard_noise), np.float64)
         return np.asarray((value / scale + noise_multiplier * standard_noise) * scale, dtype=np.float64)

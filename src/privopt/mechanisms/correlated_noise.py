@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.mechanisms.strategies import Matrix, Strategy, bands_of, row_of
 
+WHOLE = 2.0**52  # sums of integers below it are exact in float64, in whatever order they are added
 _SIGNS = 8
 
 
@@ -20,24 +21,54 @@ class SolvedRows:
         size: entries of a row of Z.
     """
 
-    __slots__ = ("_earlier", "_strategy", "count")
+    __slots__ = ("_earlier", "_largest", "_strategy", "count")
 
     def __init__(self, strategy: Strategy, size: int) -> None:
         self._strategy = strategy
         self._earlier = np.zeros((bands_of(strategy) - 1, size))  # row j stands at j modulo how many are kept
+        self._largest = np.zeros(len(self._earlier))  # of integer rows: the largest entry of each
         self.count = 0
 
     def next(self, independent_row: NDArray[np.float64]) -> NDArray[np.float64]:
         """Row t of C^{-1} Z for row t of Z, (size,)."""
+        diagonal, weights = self._turn()
+        row = (independent_row - weights @ self._earlier) / diagonal
+        self._enter(row)
+        return row
+
+    def next_whole(self, independent_row: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Row t rounded to integers, for a row of integers and a strategy of integers: exactly, see `whole_strategy`.
+
+        Raises:
+            OverflowError: float64 may not hold a sum, which depends on the noise alone.
+        """
+        diagonal, weights = self._turn()
+        if not np.abs(weights) @ self._largest + _largest_of(independent_row) < WHOLE - abs(diagonal):
+            raise OverflowError("correlated noise grew beyond the integers that float64 holds.")
+        row = weights @ self._earlier
+        np.subtract(independent_row, row, out=row)
+        row += diagonal // 2
+        # The quotient is an integer, or at least 1 / c_tt from any, and rounded by half of that at most, below 2^52:
+        # its floor is that of the exact quotient.
+        row /= diagonal
+        np.floor(row, out=row)
+        if len(self._largest):
+            self._largest[self.count % len(self._largest)] = _largest_of(row)
+        self._enter(row)
+        return row.astype(np.int64)
+
+    def _turn(self) -> tuple[float, NDArray[np.float64]]:
+        """C_tt, and the weights of the rows that are kept."""
         kept, coefficients = len(self._earlier), row_of(self._strategy, self.count)
         weights = np.zeros(kept)
         places = (self.count - np.arange(1, len(coefficients))) % max(kept, 1)
         weights[places] = coefficients[1:]
-        row = (independent_row - weights @ self._earlier) / coefficients[0]
-        if kept:
-            self._earlier[self.count % kept] = row
+        return float(coefficients[0]), weights
+
+    def _enter(self, row: NDArray[np.float64]) -> None:
+        if len(self._earlier):
+            self._earlier[self.count % len(self._earlier)] = row
         self.count += 1
-        return row
 
 
 class PrefixScales:
@@ -75,6 +106,10 @@ def largest_noise(strategy: Strategy) -> float:
         for row in signs:
             squares = np.maximum(squares, np.mean(rows.next(row) ** 2))  # what is no number stays none
         return float(np.sqrt(squares))
+
+
+def _largest_of(row: NDArray[np.float64] | NDArray[np.int64]) -> float:
+    return max(float(row.max(initial=0)), -float(row.min(initial=0)))
 
 
 def prefix_noise(strategy: Strategy, sensitivities: ArrayLike = 1.0) -> NDArray[np.float64]:

@@ -18,12 +18,16 @@ deviations (mass beyond: 2^-290), and the table is cut at 2^-400 a slot. The tim
 import decimal
 import functools
 import math
+import os
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
+from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
@@ -63,9 +67,23 @@ class _Table(NamedTuple):
     digits: tuple[int, ...]  # all 400
 
 
+def _decimals(digits: int) -> decimal.Context:
+    """Arithmetic of so many digits, whatever the program has made of the default context."""
+    return decimal.Context(
+        prec=digits,
+        rounding=decimal.ROUND_HALF_EVEN,
+        Emin=decimal.MIN_EMIN,
+        Emax=decimal.MAX_EMAX,
+        capitals=1,
+        clamp=0,
+        flags=[],
+        traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow],
+    )
+
+
 def _table(weights: Callable[[], list[decimal.Decimal]]) -> _Table:
     """The alias table of some weights (Walker's, as Vose builds it), in decimal numbers of 150 digits."""
-    with decimal.localcontext(decimal.Context(prec=150)):
+    with decimal.localcontext(_decimals(150)):
         given = weights()
         total = sum(given)
         mass = [weight / total * _SLOTS for weight in given] + [decimal.Decimal(0)] * (_SLOTS - len(given))
@@ -194,7 +212,7 @@ def _fill(
 def _exp_bounds(start: tuple[int, int], end: tuple[int, int], bits: int) -> tuple[int, int]:
     """Integers (low, high) with low <= 2^bits exp(-a) <= high for every a from `start` to `end`, fractions p / 2^q."""
     # The decimals are off by some 10^-40 of the last bit: each operation rounds correctly.
-    with decimal.localcontext(decimal.Context(prec=bits // 3 + 40)):
+    with decimal.localcontext(_decimals(bits // 3 + 40)):
         most, least = (
             (-decimal.Decimal(p) / decimal.Decimal(1 << q)).exp() * (1 << bits) for p, q in (start, end)
         )
@@ -260,7 +278,7 @@ class ExactNoise:
         Karney 2016 (exact normals). The slabs, the stages and the fixed point are ours.
     """
 
-    __slots__ = ("_bits", "_doubt", "_lock", "_next", "_words", "settled")
+    __slots__ = ("__weakref__", "_bits", "_doubt", "_lock", "_next", "_words", "settled")
 
     def __init__(self, bits: Bits, *, doubt: int = DOUBT) -> None:
         if doubt < DOUBT:
@@ -269,6 +287,7 @@ class ExactNoise:
         self._words, self._next = np.empty(0, np.uint64), 0
         self._lock = threading.Lock()
         self.settled = 0  # draws that exact arithmetic decided
+        _sources.add(self)
 
     def normal(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
         """Independent round(2^exponent N), N exact standard normals; ties have probability 0.
@@ -316,6 +335,10 @@ class ExactNoise:
                         done += 1
         return out.reshape(shape)
 
+    def unlock(self) -> None:
+        """Take a new lock, in a child process where there is no thread yet that could hold it."""
+        self._lock = threading.Lock()
+
     def _fetch(self) -> None:
         """More words behind those that are left."""
         fresh = self._bits.random_raw(_BLOCK)
@@ -329,3 +352,22 @@ class ExactNoise:
 
     def __repr__(self) -> str:
         return "ExactNoise(<private>)"
+
+
+_sources: "weakref.WeakSet[ExactNoise]" = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    global_compiler_lock.release()
+    for source in _sources:
+        source.unlock()
+
+
+# A child process would wait for ever for a lock that another thread held when it was forked. Numba's, which is held
+# while something is compiled, also guards the state of the compiler: a fork waits for it.
+if sys.platform != "win32":
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=_in_child,
+    )

@@ -25,6 +25,11 @@ significant bits and g has 35, and so is r, by Sterbenz' lemma, up to 2^-9 g whe
 What is left, r / g, is below 2^44 and known to 2^-9. So |k - v / g| <= 1/2 + 2^-8, however large v is. A compiler that
 fuses products into sums changes nothing of this, since the product is exact.
 
+How fine. A sensitivity is 2^30 to 2^31 spacings wherever t may follow z. Finer would buy nothing: w is 1e-6 of the
+noise for a million entries. And it would take from the other end: k goes to 2^62, so answers are cut off 2^31
+sensitivities from 0, which a sum over 2e9 units reaches; with 2^40 spacings one over four million would. Coarser would
+show, by 2^-b sqrt(p), in models of 10^8 parameters and more.
+
 No sum overflows: |k| <= 2^62, and |J| < 2^50 for normals (20 deviations), 2^62 for Laplace noise except with
 probability e^-130000. The release is a function of the integer k + J, whatever its last multiplication rounds.
 """
@@ -39,7 +44,9 @@ from numpy.typing import NDArray
 
 from privopt.mechanisms.exact_noise import COARSEST, FINEST, compiled
 
-SPACINGS = 30  # a sensitivity is 2^30 to 2^31 spacings, unless the noise is out of all proportion to it
+SPACINGS = (
+    30  # a sensitivity is 2^30 to 2^31 spacings, unless the noise is out of all proportion to it; see above
+)
 _DROPPED_BITS = 52 - 34  # of a spacing's significand, which keeps 35 bits with the leading one
 _FAR = 44
 _FARTHEST = 2.0**62  # spacings
@@ -54,17 +61,19 @@ def noise_exponent(noise_multiplier: float) -> int:
     return min(max(exponent + SPACINGS, COARSEST), FINEST)
 
 
-def spacing_ratio(noise_multiplier: float, entries: int, norm: str) -> float:
+def spacing_ratio(noise_multiplier: float, entries: int, norm: str, exponent: int | None = None) -> float:
     """g / s before it is rounded up: the spacing over the sensitivity.
 
     Args:
         noise_multiplier: z, positive.
         entries: p, of the value.
         norm: of the sensitivity.
+        exponent: t; default `noise_exponent`.
     Raises:
         ValueError: the noise is so large that no lattice of 64-bit integers holds it.
     """
-    a_unit = noise_multiplier * 2.0 ** -noise_exponent(noise_multiplier)
+    drawn_at = noise_exponent(noise_multiplier) if exponent is None else exponent
+    a_unit = noise_multiplier * 2.0**-drawn_at
     grown = a_unit * (entries if norm == "l1" else math.sqrt(entries)) * (1 + 2.0**-7)
     if grown > 0.5:
         raise ValueError(

@@ -9,6 +9,7 @@ reaches 12.2 standard deviations (mass beyond: 1e-33), a Laplace 44 scales (mass
 import hashlib
 import operator
 import os
+import threading
 from typing import Any, Literal, NoReturn, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
@@ -55,6 +56,10 @@ class Noise(Protocol):
         """Independent draws from [0, 1), multiples of 2^-53."""
         ...
 
+    def order(self, count: int) -> NDArray[np.int64]:
+        """A random order of so many places."""
+        ...
+
 
 class NoiseSource:
     """Four independent cryptographic streams of noise, of who takes part, and of what is public.
@@ -76,10 +81,11 @@ class NoiseSource:
         AES: FIPS 197; ChaCha20: RFC 8439. Normals and exponentials: NumPy's ziggurat, Marsaglia and Tsang 2000.
     """
 
-    __slots__ = ("_exact", "_integers", "_noise", "_process", "_public", "_seed", "_units")
+    __slots__ = ("_exact", "_floats", "_integers", "_noise", "_process", "_public", "_seed", "_units")
 
     def __init__(self, seed: SupportsIndex | None = None, *, exact: bool = True) -> None:
         self._exact = exact
+        self._floats = threading.local()
         self._seed = None if seed is None else _checked_seed(seed)
         self._open()
 
@@ -142,8 +148,7 @@ class NoiseSource:
 
     def normal(self, shape: Shape) -> NDArray[np.float64]:
         """Independent N(0, 1) draws."""
-        self._after_fork()
-        return self._noise.standard_normal(shape)
+        return self._float_stream().standard_normal(shape)
 
     def laplace(self, shape: Shape) -> NDArray[np.float64]:
         """Independent Laplace draws of scale 1, each a difference of two exponentials.
@@ -151,22 +156,36 @@ class NoiseSource:
         Source:
             Holohan and Braghin 2021: a sum of several draws leaves no lattice that the low bits betray.
         """
-        self._after_fork()
-        pairs = self._noise.standard_exponential((*shape, 2))
+        pairs = self._float_stream().standard_exponential((*shape, 2))
         return np.asarray(pairs[..., 0] - pairs[..., 1])
 
     def gumbel(self, shape: Shape) -> NDArray[np.float64]:
         """Independent Gumbel draws, minus the logarithm of an exponential."""
-        self._after_fork()
-        exponentials = self._noise.standard_exponential(shape)
+        exponentials = self._float_stream().standard_exponential(shape)
         return np.asarray(
             -np.log(np.maximum(exponentials, 2.0**-60))
         )  # an exponential is 0 with probability about 2^-53
 
     def uniform(self, shape: Shape) -> NDArray[np.float64]:
         """Independent draws from [0, 1), multiples of 2^-53."""
+        return self._float_stream().random(shape)
+
+    def order(self, count: int) -> NDArray[np.int64]:
+        """A random order of so many places: that of uniform numbers, and by place where two agree. It is no noise."""
         self._after_fork()
-        return self._noise.random(shape)
+        return np.argsort(self._noise.random((count,)), kind="stable").astype(np.int64)
+
+    def _float_stream(self) -> np.random.Generator:
+        """The stream of noise in floating point, of which note is taken."""
+        self._after_fork()
+        self._floats.drawn = True
+        return self._noise
+
+    def drew_floats(self) -> bool:
+        """Whether this thread has drawn floats for noise since it last asked."""
+        drawn = bool(getattr(self._floats, "drawn", False))
+        self._floats.drawn = False
+        return drawn
 
     def __repr__(self) -> str:
         floats = "" if self._exact else ", floating point"

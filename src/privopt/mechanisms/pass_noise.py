@@ -44,6 +44,11 @@ class PassNoise(Mechanism):
         """Noise at the end is; noise at the steps is in the middle of float64 arithmetic."""
         return not self.inside
 
+    def require_room(self, entries: int) -> None:
+        """See `Mechanism.require_room`."""
+        if not self.inside:
+            Gaussian(self.noise_multiplier).require_room(entries)
+
     def event(self) -> Event:
         """One Gaussian release."""
         return GaussianEvent(self.noise_multiplier) if self.noise_multiplier > 0 else NonPrivateEvent()
@@ -66,7 +71,7 @@ class PassNoise(Mechanism):
     def release(self, noise: Noise, private_value: Any, sensitivity: SupportsFloat) -> NDArray[np.float64]:
         """Draw the order, and release the end; `private_value(order, draw)` computes it."""
         scale = checked_sensitivity(sensitivity, noisy=self.noise_multiplier > 0)
-        order = np.argsort(noise.uniform((self.places,)), kind="stable").astype(np.int64)
+        order = noise.order(self.places)
         stddev = self.noise_multiplier * scale if self.noise_multiplier > 0 else 0.0
 
         def at_steps(count: int) -> NDArray[np.float64]:

@@ -5,47 +5,100 @@ What correlates the noise is a strategy, see `strategies`; how often a unit may 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import ClassVar, SupportsFloat
+from typing import Any, ClassVar, NoReturn, SupportsFloat
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from privopt.ledger.events import Event, GaussianEvent, NonPrivateEvent
-from privopt.mechanisms.additive import Gaussian
+from privopt.ledger.events import Event, GaussianEvent, NoEvent, NonPrivateEvent
 from privopt.mechanisms.base import (
     Entry,
     HiddenState,
+    Mechanism,
     Request,
     Sensitivity,
     StreamMechanism,
     check_multiplier,
     checked_sensitivity,
     host_release,
+    traced_release,
 )
-from privopt.mechanisms.correlated_noise import PrefixScales, SolvedRows, largest_noise
-from privopt.mechanisms.noise import Noise, Shape
-from privopt.mechanisms.participation import ONCE, Participation, participation_sensitivity
-from privopt.mechanisms.strategies import Banded, Strategy
+from privopt.mechanisms.correlated_noise import PrefixScales, SolvedRows
+from privopt.mechanisms.lattice import noise_exponent, spacing_ratio
+from privopt.mechanisms.noise import Draws, Noise, Shape
+from privopt.mechanisms.participation import ONCE, Participation
+from privopt.mechanisms.strategies import Banded, Strategy, divided
+from privopt.mechanisms.whole_strategy import WholeStrategy, in_whole_numbers
 
 MOST_NOISE = 1e6  # on an item over its sensitivity and the multiplier: rounded in float64 at 1e-10 of it
+_ROUNDING = 1e-3  # by how much the sensitivity of a strategy may be above 1; it is divided by whatever it is
 
 
 class PrefixSumState(HiddenState):
-    """The correlated noise of the last items, the released prefix, and how many items have entered it."""
+    """The correlated noise of the last items, the released prefix, and how many items have entered it.
 
-    __slots__ = ("prefix", "private_rows")
+    Attributes:
+        private_rows: of the noise.
+        prefix: the released sum.
+        exact: whether the noise is of integers.
+    """
 
-    def __init__(self, private_rows: SolvedRows, prefix: NDArray[np.float64]) -> None:
+    __slots__ = ("exact", "prefix", "private_rows")
+
+    def __init__(self, private_rows: SolvedRows, prefix: NDArray[np.float64], *, exact: bool) -> None:
         self.private_rows = private_rows
         self.prefix = prefix
+        self.exact = exact
 
     @property
     def count(self) -> int:
         """How many items have entered."""
         return self.private_rows.count
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemNoise(Mechanism):
+    """Add a row of the correlated noise of a stream to an item. It is no release of its own: the stream was paid for.
+
+    Attributes:
+        noise_multiplier: of the noise that is correlated, over the sensitivity of an item.
+        exponent: at which that noise is drawn.
+    """
+
+    noise_multiplier: float
+    exponent: int
+
+    @property
+    def exact(self) -> bool:
+        """It is: see `whole_strategy`."""
+        return True
+
+    def event(self) -> Event:
+        """Nothing: the stream was charged when it opened."""
+        return NoEvent()
+
+    def noise_shape(self, value_shape: Shape) -> Shape:
+        """One number a coordinate."""
+        return value_shape
+
+    def draw(self, noise: Noise, shape: Shape) -> NoReturn:
+        """Refused: the stream knows which row is next."""
+        raise TypeError("a row of correlated noise is drawn by its stream: use `PrefixSum.draw_next`.")
+
+    def combine(
+        self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
+    ) -> jax.Array:
+        """The item with its noise, in pure JAX."""
+        return traced_release(
+            private_value, sensitivity, self.noise_multiplier, standard_noise, exponent=self.exponent
+        )
+
+    def release(self, noise: Noise, private_value: ArrayLike, sensitivity: SupportsFloat) -> NoReturn:
+        """Refused, as `draw` is."""
+        raise TypeError("an item of a stream is released by the stream: use `PrefixSum.add`.")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -55,9 +108,13 @@ class PrefixSum(StreamMechanism):
     Item j is released as `(item_j / s_j + noise_multiplier * (C^{-1} Z)_j) * s_j` and added up: the noise of the items
     nearly cancels in the sums. Noise multiplier 0 releases the exact sums.
 
+    From a source of exact noise, each item is rounded to a lattice of its own, and the noise is integers, which a
+    strategy of integers correlates, see `whole_strategy`.
+
     Args:
         strategy: C, lower triangular, one row an item, of sensitivity at most 1 under the participation; see
-            `strategies`, and `participation.unit_sensitivity` for more than one item a unit.
+            `strategies`, and `participation.unit_sensitivity` for more than one item a unit. It is kept as it is used:
+            its entries are rounded to 14 bits of the largest, and divided by the sensitivity that they then have.
         noise_multiplier: 1 / mu, the noise on one item over its l2 sensitivity if C were the identity.
         participation: in which items a unit may be; the default is in at most one.
     Privacy:
@@ -65,14 +122,16 @@ class PrefixSum(StreamMechanism):
         l2 norm. The stream is a fixed function of C u + Z / mu with u_j = item_j / s_j. C is lower triangular, so given
         the earlier releases row t of C u moves by sum_j C_tj Delta u_j, a function of the past, even if items and
         sensitivities were chosen from it. The squares of these add up to at most the squared sensitivity of C, at most
-        1: the whole stream is one Gaussian release, mu-GDP. There is no amplification by sampling. An item is rounded
-        as coarsely as the noise that it gets, which later noise takes back: so that noise is limited by `MOST_NOISE`.
+        1: the whole stream is one Gaussian release, mu-GDP. There is no amplification by sampling. On integers that
+        holds as it stands, rounding included: `whole_strategy` has the proof. Where noise is float64, an item is
+        rounded as coarsely as the noise that it gets, which later noise takes back: so that is limited by `MOST_NOISE`.
     Source:
         Denisov, McMahan, Rush, Smith, Thakurta 2022, Theorem 2.1 (adaptive streams); Choquette-Choo, McMahan, Rush,
         Thakurta 2023 (units in several items); Kornowski, Liu, Talwar 2024, Algorithm 1, where the printed tree
         releases some items without noise.
     """
 
+    exact: ClassVar[bool] = True
     requests: ClassVar[Mapping[str, Request]] = MappingProxyType(
         {"add": Request(fed=True, arguments=frozenset({"item_index"}))}
     )
@@ -80,27 +139,35 @@ class PrefixSum(StreamMechanism):
     strategy: Strategy
     noise_multiplier: float
     participation: Participation = ONCE
+    _whole: WholeStrategy = field(init=False)
+    _of_item: ItemNoise = field(init=False)
 
     def __post_init__(self) -> None:
         check_multiplier(self.noise_multiplier)
-        object.__setattr__(self, "strategy", _checked_strategy(self.strategy))
-        largest = largest_noise(self.strategy)
-        if not largest <= MOST_NOISE:
+        whole = in_whole_numbers(_checked_strategy(self.strategy), self.participation)
+        if not whole.largest_noise <= MOST_NOISE:
             raise ValueError(
-                f"the noise on single items of this strategy is {largest:.3g} times that of an independent one, and "
-                "what is left of it in the sums would be lost to rounding, an item with it: take a strategy of "
-                "`strategies`, or larger entries on the diagonal."
+                f"the noise on single items of this strategy is {whole.largest_noise:.3g} times that of an independent "
+                "one, and what is left of it in the sums would be lost to rounding, an item with it: take a strategy "
+                "of `strategies`, or larger entries on the diagonal."
             )
-        sensitivity = participation_sensitivity(self.strategy, self.participation)
-        if sensitivity > 1 + 1e-12:
+        sensitivity = whole.sensitivity / whole.unit
+        if sensitivity > 1 + _ROUNDING:
             what = (
                 "columns must have norm at most 1"
                 if self.participation.largest(self.items) == 1
                 else f"sensitivity must be at most 1 under {self.participation}"
             )
             raise ValueError(
-                f"the strategy's {what}, got {sensitivity!r}: divide it by that, see `unit_sensitivity`."
+                f"the strategy's {what}, got {sensitivity:.6g}: divide it by that, see `unit_sensitivity`."
             )
+        multiplier = self.noise_multiplier * whole.sensitivity
+        of_item = ItemNoise(
+            noise_multiplier=multiplier, exponent=min(noise_exponent(multiplier), whole.finest)
+        )
+        object.__setattr__(self, "_whole", whole)
+        object.__setattr__(self, "_of_item", of_item)
+        object.__setattr__(self, "strategy", _frozen(divided(whole.matrix, whole.sensitivity)))
 
     def __repr__(self) -> str:
         several = "" if self.participation == ONCE else f", participation={self.participation!r}"
@@ -124,30 +191,48 @@ class PrefixSum(StreamMechanism):
         apart = entry.gap is None or entry.gap >= self.participation.separation
         return apart and entry.most <= self.participation.most
 
-    def of_item(self) -> Gaussian:
-        """What a row of the correlated noise is added to an item by: not a release of its own, see `event`."""
-        return Gaussian(self.noise_multiplier)
+    def require_room(self, entries: int) -> None:
+        """See `Mechanism.require_room`."""
+        if self.noise_multiplier > 0:
+            by = self.of_item()
+            try:
+                spacing_ratio(by.noise_multiplier, entries, self.norm, by.exponent)
+            except ValueError:
+                raise ValueError(
+                    f"correlated noise of {self.noise_multiplier:.3g} times the sensitivity on items of {entries} "
+                    "numbers is beyond the integers that it is drawn as: nothing of the items would be left in it. "
+                    "Take a smaller noise multiplier."
+                ) from None
+
+    def of_item(self) -> ItemNoise:
+        """What a row of the correlated noise is added to an item by."""
+        return self._of_item
 
     def scales(self) -> PrefixScales:
         """The standard deviation of the noise on every prefix, from the sensitivities of the items as they come."""
         return PrefixScales(self.strategy, self.noise_multiplier)
 
-    def draw(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
+    def draw(self, noise: Noise, shape: Shape) -> Draws:
         """The correlated noise C^{-1} Z, `(items, *shape)`; row j is what `combine` adds to an item of this shape."""
         state = self.open(noise, shape)
-        return np.stack([self.draw_next(state, noise) for _ in range(self.items)])
+        rows: list[Any] = [self.draw_next(state, noise) for _ in range(self.items)]
+        return np.stack(rows)
 
-    def draw_next(self, state: PrefixSumState, noise: Noise) -> NDArray[np.float64]:
+    def draw_next(self, state: PrefixSumState, noise: Noise) -> Draws:
         """The row of the correlated noise for the next item, which thereby has entered.
 
         Raises:
             ValueError: the stream is full.
         """
         self._require_turn(state, None)
-        shape = state.prefix.shape
+        shape, rows = state.prefix.shape, state.private_rows
         silent = self.noise_multiplier == 0
+        if state.exact:
+            exponent = self.of_item().exponent
+            private_places = np.zeros(shape, np.int64) if silent else noise.rounded_normal(shape, exponent)
+            return rows.next_whole(private_places.reshape(-1)).reshape(shape)
         private_draw = np.zeros(shape) if silent else noise.normal(shape)
-        return state.private_rows.next(private_draw.reshape(-1)).reshape(shape)
+        return rows.next(private_draw.reshape(-1)).reshape(shape)
 
     def combine(
         self, private_item: jax.Array, sensitivity: Sensitivity, correlated_noise: jax.Array
@@ -157,8 +242,9 @@ class PrefixSum(StreamMechanism):
 
     def open(self, noise: Noise, shape: Shape) -> PrefixSumState:
         """Make room for items of this shape; the noise of an item is drawn when it enters."""
-        del noise
-        return PrefixSumState(SolvedRows(self.strategy, math.prod(shape)), np.zeros(shape))
+        return PrefixSumState(
+            SolvedRows(self._whole.matrix, math.prod(shape)), np.zeros(shape), exact=noise.exact
+        )
 
     def add(
         self,
@@ -186,8 +272,10 @@ class PrefixSum(StreamMechanism):
                 f"the stream holds items of shape {state.prefix.shape}, got {np.shape(private_item)}."
             )
         scale = checked_sensitivity(sensitivity, noisy=self.noise_multiplier > 0)
-        private_row = self.draw_next(state, noise)
-        state.prefix = state.prefix + host_release(private_item, scale, self.noise_multiplier, private_row)
+        private_row, by = self.draw_next(state, noise), self.of_item()
+        state.prefix = state.prefix + host_release(
+            private_item, scale, by.noise_multiplier, private_row, exponent=by.exponent
+        )
         return state.prefix.copy()
 
     def _require_turn(self, state: PrefixSumState, item_index: int | None) -> None:
@@ -199,8 +287,15 @@ class PrefixSum(StreamMechanism):
             )
 
 
+def _frozen(strategy: Strategy) -> Strategy:
+    """The same, which nobody can change."""
+    if not isinstance(strategy, Banded):
+        strategy.flags.writeable = False
+    return strategy
+
+
 def _checked_strategy(strategy: Strategy) -> Strategy:
-    """A copy that nobody can change, refused unless it is square, finite, lower triangular and of full rank."""
+    """The strategy, refused unless it is square, finite, lower triangular and of full rank."""
     if isinstance(strategy, Banded):
         stored, diagonal, triangular = strategy.diagonals, strategy.diagonals[0], True
     else:
@@ -209,7 +304,6 @@ def _checked_strategy(strategy: Strategy) -> Strategy:
             raise ValueError(
                 f"the strategy must be a square matrix, one row for each item, got shape {stored.shape}."
             )
-        stored.flags.writeable = False
         diagonal, triangular = np.diagonal(stored), not np.any(np.triu(stored, 1))
     if not (triangular and np.all(np.isfinite(stored)) and np.all(diagonal)):
         raise ValueError("the strategy must be finite and lower triangular, with no zero on its diagonal.")

@@ -80,6 +80,11 @@ def column_norms(strategy: Strategy) -> NDArray[np.float64]:
     return np.linalg.norm(stored, axis=0)
 
 
+def largest_row(strategy: Strategy) -> float:
+    """The largest l1 norm of a row."""
+    return max(float(np.abs(row_of(strategy, item)).sum()) for item in range(len(strategy)))
+
+
 def divided(strategy: Strategy, norms: float | NDArray[np.float64]) -> Strategy:
     """The strategy with its columns divided by these numbers, or all by one."""
     if isinstance(strategy, Banded):

@@ -1,0 +1,100 @@
+"""Noise that no integers hold is refused before anything is paid."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from privopt.curator.local import LocalCurator
+from privopt.curator.run import Run
+from privopt.data.units import Units
+from privopt.ledger.account import Account
+from privopt.ledger.amounts import Budget
+from privopt.ledger.events import (
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    NonPrivateEvent,
+    Parallel,
+    Repeated,
+    SampledEvent,
+    Sequence,
+)
+from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import Poisson
+from privopt.mechanisms.additive import Gaussian, Laplace
+from privopt.mechanisms.drawable import MOST_ENTRIES, require_drawable
+from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.pass_noise import PassNoise
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import square_root_toeplitz
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.queries.gradient import ClippedGradient
+
+HUGE = 1e14
+
+
+def units() -> Units:
+    return Units.from_arrays(np.ones((20, 3)), np.ones(20), row_bound=2.0)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        GaussianEvent(HUGE),
+        LaplaceEvent(HUGE),
+        Repeated(SampledEvent(Poisson(0.1), GaussianEvent(HUGE)), 3),
+        Parallel((NonPrivateEvent(), Sequence((GaussianEvent(1.0), LaplaceEvent(HUGE))))),
+    ],
+)
+def test_a_plan_with_such_noise_is_refused_before_the_account_pays(event: Event) -> None:
+    account = Account(1.0, 1e-6)
+    held = account.remaining
+    with pytest.raises(ValueError, match=r"drawn exactly.*nothing was read or spent"):
+        Run("a plan", event, Budget(1.0, 1e-6), units().public, noise=NoiseSource(), account=account)
+    assert account.remaining == held
+    floats = NoiseSource(exact=False)
+    assert Run("floats", event, Budget(math.inf, 1e-6), units().public, noise=floats).ledger is not None
+
+
+def test_a_plan_that_is_not_refused_can_be_drawn_whatever_it_releases() -> None:
+    largest = 2.0**27
+    require_drawable(Sequence((GaussianEvent(largest), LaplaceEvent(1e6))))
+    Gaussian(largest).require_room(MOST_ENTRIES)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_release_a_loop_and_a_stream_are_refused_before_they_are_charged(exact: bool) -> None:
+    with double_precision():
+        source = NoiseSource(seed=1, exact=exact)
+        curator = LocalCurator(units(), Ledger(Budget(1.0, 1e-6), "replace-one"), noise=source)
+        start = jnp.zeros(3, jnp.float64)
+        query = ClippedGradient(loss=losses.logistic, at=start, clip=0.5)
+        stream = PrefixSum(strategy=square_root_toeplitz(4), noise_multiplier=HUGE)
+        asked = (
+            lambda: curator.release(query, Gaussian(HUGE)),
+            lambda: curator.iterate(lambda state, release: release(query, Gaussian(HUGE)), start, 2),
+            lambda: curator.stream("sums", stream, (3,)),
+        )
+        for ask in asked:
+            if not exact:
+                ask()
+                continue
+            with pytest.raises(ValueError, match="beyond the integers"):
+                ask()
+            assert not len(curator.transcript)
+            assert curator.ledger.spent == 0.0
+
+
+def test_every_mechanism_on_a_lattice_says_what_fits() -> None:
+    for mechanism in (
+        Gaussian(HUGE),
+        Laplace(HUGE),
+        PassNoise(noise_multiplier=HUGE, places=2, size=3, inside=False),
+    ):
+        with pytest.raises(ValueError, match="beyond the integers"):
+            mechanism.require_room(3)
+    Gaussian(0.0).require_room(3)
+    PassNoise(noise_multiplier=HUGE, places=2, size=3, inside=True).require_room(3)  # added as floats
