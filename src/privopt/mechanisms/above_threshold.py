@@ -19,6 +19,7 @@ The true scales are 2^t / m and 2^t / h: above those asked for by less than 2^-2
 and by about 2^-45 / epsilon of them below. `threshold_scale`, `query_scale` and `tail` are about these.
 """
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -208,6 +209,7 @@ class AboveThreshold(StreamMechanism):
         return upper
 
 
+@functools.lru_cache(maxsize=256)
 def _steps(epsilon: float) -> tuple[int, int]:
     """(steps that one unit of sensitivity stands for, t) of noise of scale 1 / epsilon; (1, 0) where it is off.
 
@@ -225,6 +227,7 @@ def _steps(epsilon: float) -> tuple[int, int]:
     return math.floor(Fraction(epsilon) * Fraction(2) ** exponent), exponent
 
 
+@functools.lru_cache(maxsize=256)
 def _scale(epsilon: float) -> float:
     """The true scale of noise of scale 1 / epsilon."""
     if math.isinf(epsilon):
