@@ -114,7 +114,7 @@ class Choices:
 
     def __call__(self, state, release):
         for kind in (ExponentialMechanism, PermuteAndFlip):
-            index = jnp.asarray(release(scores(state), kind(2.0), Poisson(0.9))).astype(int)
+            index = jnp.asarray(release(scores(state), kind(0.02), Poisson(0.9))).astype(int)
             state = state.at[index % D].add(jnp.where(index < D, 0.1, -0.1))
         return state
 
