@@ -9,9 +9,9 @@ uniform float64 numbers are compared with p, and not by what a binomial number i
 off.
 
 The bound. Let u = 2^-53, c the first 64 bits of U as an integer, y the quotient. What is not known of log U, for c
-and its rounding to float64, is 1.1 (1 / c + u), which moves y by as much over |log(1 - p)|; two logarithms, off
-by less than 4 units in the last place, 8 u, and a quotient move it by less than 18 u y. `_fill` allows for twice as
-much.
+and its rounding to float64, is 1.1 (1 / c + u), which moves y by as much over |log(1 - p)|; two logarithms of the C
+library, off by less than 4 units in the last place, 8 u, and a quotient move it by less than 18 u y. `_fill` allows
+for twice as much.
 
 **Fixed size.** NumPy's `Generator.choice` without replacement draws each place with bounded integers, by Floyd's
 algorithm or the end of a Fisher-Yates shuffle, and `permutation` and `integers` do as well: such integers come from

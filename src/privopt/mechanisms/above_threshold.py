@@ -13,7 +13,8 @@ gives the same answers with xi = (j + m) / m, higher by 1, and nu = (i + 2 h) / 
 different integers, of at least e^-(m / 2^t + 2 h / 2^t) times the probability, each with the t of its noise. As m / 2^t
 <= epsilon_threshold and 2 h / 2^t <= epsilon_queries, the answers are (epsilon_threshold + epsilon_queries)-DP: no part
 of delta is spent on rounding. What `ledger.tested_samples` takes from Laplace noise holds likewise: a shift of nu by 1
-is h steps, a factor of e^(epsilon_queries / 2) at most, one by 2 is 2 h; a shift of xi by 1 is m steps.
+is h steps, a factor of e^(epsilon_queries / 2) at most, one by 2 is 2 h; a shift of xi by 1 is m steps. One thing is
+not in the price: a probability of `exact_noise` may be off by a factor of 1 + 2^-330, from its table of 400 bits.
 
 The true scales are 2^t / m and 2^t / h: above those asked for by less than 2^-29 of them down to an epsilon of 2^-15,
 and by about 2^-45 / epsilon of them below. `threshold_scale`, `query_scale` and `tail` are about these.

@@ -9,8 +9,8 @@ arithmetic gives.
 The first stage. Let v be the first 64 bits as an integer, c the smaller of v and 2^64 - 1 - v, u = 2^-53. Then E =
 -log V is computed from c alone: -log(c 2^-64) where V < 1/2, -log1p(-c 2^-64) where V >= 1/2 and 1 - V is from c to c
 + 1 units of 2^-64. What is not known of c, 1 of it and u of it when it becomes a float64, moves log E by at most 1.45
-(1 / c + u), since |d log E / d log c| <= 1.45 on either side (it is largest at V = 1/2). A logarithm is off by less
-than 4 units in the last place, 8 u: twice that is allowed for both. All together, G is known to
+(1 / c + u), since |d log E / d log c| <= 1.45 on either side (it is largest at V = 1/2). A logarithm of the C library
+is off by less than 4 units in the last place, 8 u: twice that is allowed for both. All together, G is known to
 
     1.2 * 1.45 (1 / c + u) + 1.2 * 16 u + 16 u |G|  <=  3 / c + 2^-48 (1 + |G|),
 

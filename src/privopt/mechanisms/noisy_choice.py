@@ -46,6 +46,10 @@ holds for g >= s z 2^-t / (1 - w); the spacing is that number, rounded up. Noise
 1e-10 of itself: w is 3e-9 to 7e-9 up to z = 16, and 4.1e-10 z beyond, where t stops to grow. An epsilon above 2^22
 has the noise of 2^22.
 
+What is drawn: Gumbel variables are exact (`exact_gumbel`). Of Laplace variables, whose size is the exponential one,
+every slab has its probability up to a factor of 1 + 2^-330 (`exact_noise`: a table of 400 bits, no slot of which is
+rarer than 2^-52); the 1e-12 that the spacing is rounded up by is far above that.
+
 Source:
     The proofs on integers are ours; over the reals, McKenna and Sheldon 2020, Dong, Durfee and Rogers 2020.
 """
