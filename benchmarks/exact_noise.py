@@ -1,4 +1,4 @@
-"""What exact noise costs beside floating point: one release, default fits, sampled descent, correlated noise, by turns.
+"""What exact noise costs beside floating point: releases, selections, thresholds, streams, fits, by turns.
 
 `python -m benchmarks.exact_noise [REPEATS]` prints, for each, the time with exact noise over that with float64 noise:
 the ratio of the least times, and the median of the ratios. Processor time of the process; data are made up.
@@ -11,18 +11,27 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
+from privopt.ledger.unlimited import Unlimited
+from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseName, NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import banded
+from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.solve import minimize
+from privopt.problems.constraints import L1Ball
+from privopt.problems.problem import Problem
+from privopt.queries.gradient import GradientNorm
+from privopt.solve import Loss, minimize
 
 ROWS, COLUMNS = 20_000, 54
 ITEMS, BANDS, ITEM_SIZE = 200, 20, 5_000
 BUDGET = Budget(1.0, 1e-6)
+CANDIDATES, TESTS = 1_000, 50
 
 
 def compared(work: Callable[[NoiseName], object], repeats: int) -> str:
@@ -62,11 +71,26 @@ def main(arguments: Sequence[str]) -> None:
         state = mechanism.open(source, (ITEM_SIZE,))
         return [mechanism.add(state, source, value[:ITEM_SIZE], 1.0) for _ in range(ITEMS)]
 
-    def fit(solver: str) -> Callable[[NoiseName], object]:
-        return lambda noise: minimize(losses.logistic, units, budget=BUDGET, solver=solver, noise=noise)
+    def choices(noise: NoiseName) -> object:
+        source, choice = NoiseSource.named(noise), ExponentialMechanism(0.5)
+        return [choice.release(source, value[:CANDIDATES], 1.0) for _ in range(20)]
+
+    def answers(noise: NoiseName) -> object:
+        curator = LocalCurator(units, Unlimited("replace-one"), noise=NoiseSource.named(noise))
+        with double_precision():
+            length = GradientNorm(loss=losses.logistic, at=np.zeros(COLUMNS), clip=1.0)
+            stream = curator.stream("test", AboveThreshold(1e6, 0.5, 0.5))
+            return [stream.ask("answer", length) for _ in range(TESTS)]
+
+    def fit(solver: str, problem: Loss = losses.logistic) -> Callable[[NoiseName], object]:
+        return lambda noise: minimize(problem, units, budget=BUDGET, solver=solver, noise=noise)
 
     print(f"one release of {value.size:,} numbers:", compared(draws, 20 * repeats))
+    print(f"20 choices among {CANDIDATES:,}:", compared(choices, 20 * repeats))
+    print(f"a sparse test of {TESTS} answers, {ROWS:,} x {COLUMNS}:", compared(answers, repeats))
     print(f"a stream of {ITEMS} items of {ITEM_SIZE:,} numbers, {BANDS} bands:", compared(stream, repeats))
+    ball = fit("frank-wolfe", Problem(losses.logistic, constraint=L1Ball(1.0)))
+    print(f"frank-wolfe, a choice a step, {ROWS:,} x {COLUMNS}:", compared(ball, repeats))
     solvers = ("auto", "gradient-descent", "stochastic-gradient-descent", "correlated-noise-descent")
     for solver in solvers:
         print(f"{solver}, {ROWS:,} x {COLUMNS}:", compared(fit(solver), repeats))

@@ -14,12 +14,16 @@ from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.sampling import EveryUnit, Poisson
 from privopt.ledger.unlimited import Unlimited
+from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.additive import Gaussian, Laplace
+from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.lattice import spacing_of, spacing_ratio
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.pass_noise import PassNoise
+from privopt.mechanisms.permute_and_flip import PermuteAndFlip
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import banded, independent
+from privopt.mechanisms.vertex_stream import VertexStream
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -27,6 +31,7 @@ from privopt.problems.regularisers import Ridge
 from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
 from privopt.queries.gradient import ClippedGradient, GradientNorm
+from privopt.queries.vertex_scores import VertexScores
 from privopt.report.explain import arithmetic
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
@@ -109,6 +114,34 @@ def test_an_eager_loop_of_the_same_seed_draws_the_same_integers():
     for compiled, eager, multiplier in zip(looped.transcript, single.transcript, (3.0, 50.0), strict=True):
         apart = (compiled.released - eager.released) / spacings(compiled, multiplier, D)
         assert np.max(np.abs(apart)) <= 1.0 + 1e-6
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A choice a step, of the steepest direction and by the other mechanism."""
+
+    def __call__(self, state, release):
+        for kind in (ExponentialMechanism, PermuteAndFlip):
+            index = jnp.asarray(release(scores(state), kind(0.02), Poisson(0.9))).astype(int)
+            state = state.at[index % D].add(jnp.where(index < D, 0.1, -0.1))
+        return state
+
+
+def scores(at):
+    return VertexScores(loss=losses.logistic, at=at, clip=0.1, offset=jnp.zeros(D, jnp.float64))
+
+
+def test_choices_in_a_compiled_loop_are_the_eager_ones_and_replay_alike():
+    looped, single = open_curator(NoiseSource(seed=6)), open_curator(NoiseSource(seed=6))
+    end = looped.iterate(Choices(), jnp.zeros(D, jnp.float64), STEPS)
+    state = jnp.zeros(D, jnp.float64)
+    for _ in range(STEPS):
+        state = Choices()(state, single.release)
+    assert np.array_equal(state, end)
+    assert len(set(looped.transcript[0].released.tolist())) > 2
+    again = Replay(looped.transcript, looped.public).iterate(Choices(), jnp.zeros(D, jnp.float64), STEPS)
+    assert np.array_equal(again, end)
+    assert all(release.exact for release in looped.transcript)
 
 
 class FloatGaussian(Gaussian):
@@ -236,6 +269,10 @@ def test_the_report_says_which_noise_is_exact():
     report = report_of(curator)
     assert report.to_dict()["guarantee"]["noise"].startswith("exact, integers; operating-system entropy")
     assert arithmetic(PrivacyReport.from_dict(report.to_dict())) == "exact, integers"
+    curator.release(scores(jnp.zeros(D, jnp.float64)), ExponentialMechanism(1.0))
+    test = curator.stream("test", AboveThreshold(0.1, 1.0, 1.0))
+    test.ask("answer", GradientNorm(loss=losses.logistic, at=jnp.zeros(D, jnp.float64), clip=0.5))
+    assert arithmetic(report_of(curator)) == "exact, integers"
     curator.stream("sums", PrefixSum(strategy=independent(2), noise_multiplier=3.0), (D,))
     assert arithmetic(report_of(curator)) == "exact, integers"
     curator.stream("floats", OwnSums(strategy=independent(2), noise_multiplier=3.0), (D,))
@@ -253,6 +290,7 @@ def test_floating_point_is_marked_wherever_it_is_used():
 
 
 def test_noise_at_the_steps_of_a_pass_is_not_called_exact():
+    assert VertexStream.exact
     assert PassNoise(noise_multiplier=1.0, places=3, size=2, inside=False).exact
     assert not PassNoise(noise_multiplier=1.0, places=3, size=2, inside=True).exact
 

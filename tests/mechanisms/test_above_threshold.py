@@ -1,23 +1,28 @@
 import copy
 import math
 import pickle
+from fractions import Fraction
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import stats
 from tests.support.scale_checks import LEVEL, WRONG_SCALES
 
 from privopt.ledger.events import NonPrivateEvent, PureEvent
+from privopt.mechanisms import above_threshold
 from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.noise import NoiseSource
 
 
 class RecordingNoise(NoiseSource):
-    """Gives these Laplace draws in turn and remembers how many were asked for."""
+    """Gives these Laplace draws in turn, as float64, and remembers how many were asked for."""
 
     def __init__(self, *draws: float) -> None:
-        super().__init__(seed=0)
+        super().__init__(seed=0, exact=False)
         self.draws = list(draws)
         self.asked = 0
 
@@ -32,15 +37,15 @@ def split(epsilon: float, threshold: float = 0.0) -> AboveThreshold:
 
 
 def test_the_closed_forms_have_their_reference_values() -> None:
-    """user-level reference, R4."""
+    """user-level reference, R4, but for the rounding to integers."""
     test = split(0.3)
     assert test.epsilon_threshold == pytest.approx(0.11594646286929282, rel=1e-12)
     assert test.epsilon_queries == pytest.approx(0.18405353713070716, rel=1e-12)
-    assert test.threshold_scale == pytest.approx(8.624670173227331, rel=1e-12)
-    assert test.query_scale == pytest.approx(10.866403499649579, rel=1e-12)
-    assert test.tail(100.0) == pytest.approx(1.283160740820107e-4, rel=1e-10)
-    assert test.threshold_for(1e-7, 20) == pytest.approx(210.92516445435706, rel=1e-12)
-    assert split(0.25).threshold_for(1e-7, 50) == pytest.approx(265.06960004, abs=1e-8)
+    assert test.threshold_scale == pytest.approx(8.624670173227331, rel=2e-9)
+    assert test.query_scale == pytest.approx(10.866403499649579, rel=2e-9)
+    assert test.tail(100.0) == pytest.approx(1.283160740820107e-4, rel=1e-7)
+    assert test.threshold_for(1e-7, 20) == pytest.approx(210.92516445435706, rel=1e-8)
+    assert split(0.25).threshold_for(1e-7, 50) == pytest.approx(265.06960004, rel=1e-8)
 
 
 def test_the_tail_is_a_survival_function() -> None:
@@ -56,7 +61,7 @@ def test_the_tail_is_continuous_where_the_two_scales_meet() -> None:
     equal = AboveThreshold(0.0, 0.5, 1.0)
     for distance in (0.1, 3.0, 40.0):
         closed = (2 + distance / 2) * math.exp(-distance / 2) / 4
-        assert equal.tail(distance) == pytest.approx(closed, rel=1e-12)
+        assert equal.tail(distance) == pytest.approx(closed, rel=1e-7)
         for near in (1 + 1e-6, 1 + 3e-5):
             assert AboveThreshold(0.0, 0.5, 1.0 / near).tail(distance) == pytest.approx(closed, rel=2e-3)
         inside = AboveThreshold(0.0, 0.5, 1.0 / (1 + 0.99e-5)).tail(distance)
@@ -188,3 +193,135 @@ def test_the_hidden_state_stays_hidden(duplicate: Any) -> None:
     assert repr(state) == "<private>"
     with pytest.raises(TypeError, match="cannot be pickled or copied"):
         duplicate(state)
+
+
+class ChosenSteps(NoiseSource):
+    """Gives these integers in turn as rounded Laplace draws."""
+
+    def __init__(self, *steps: int) -> None:
+        super().__init__(seed=0)
+        self.steps = list(steps)
+
+    def rounded_laplace(self, shape: tuple[int, ...], exponent: int) -> Any:
+        return np.int64(self.steps.pop(0))
+
+
+def steps_of(epsilon: float) -> tuple[int, int]:
+    return above_threshold._steps(epsilon)
+
+
+@pytest.mark.parametrize("epsilon", [1e-13, 1e-9, 2.0**-15, 0.01, 0.3, 1.0, 1.0 + 2**-52, 7.7, 1e9, 1e300])
+def test_a_unit_of_steps_costs_no_more_than_its_epsilon(epsilon: float) -> None:
+    """m / 2^t <= epsilon, and 2 h / 2^t <= epsilon for the values, in rational arithmetic; hardly less."""
+    for asked, units in ((epsilon, 1), (epsilon / 2, 2)):
+        steps, exponent = steps_of(asked)
+        cost = Fraction(units * steps) / Fraction(2) ** exponent
+        assert cost <= Fraction(epsilon)
+        assert cost >= Fraction(epsilon) * (1 - Fraction(1, 2**29) - Fraction(2) ** -43 / Fraction(epsilon))
+    test = AboveThreshold(0.0, epsilon, epsilon)
+    assert test.threshold_scale >= (1 - 2**-52) / epsilon
+    assert test.query_scale >= (1 - 2**-52) * 2 / epsilon
+
+
+@given(st.integers(0, 2**32 - 1), st.booleans())
+def test_shifted_noise_gives_a_neighbour_the_same_answers(seed: int, backwards: bool) -> None:
+    """The map of the proof: xi by m steps, nu at the hit by 2 h; values move by all they may, at and next to ties."""
+    rng = np.random.default_rng(seed)
+    epsilon = float(rng.choice([0.3, 1.0, 2.0**-20]))
+    test = AboveThreshold(float(rng.normal()), epsilon, 2 * epsilon, reversed=backwards)
+    steps, _ = steps_of(epsilon)  # of both noises
+    sensitivities = rng.choice([0.5, 1.0, 4.0], 5)
+    drawn = [int(j) for j in rng.integers(-3 * steps, 3 * steps, 6)]
+    near = [drawn[0] - j for j in drawn[1:]]  # steps above the threshold at which there is a tie
+    sign = -1 if backwards else 1
+    exact = [
+        Fraction(test.threshold) + sign * Fraction(s) * Fraction(k, steps)
+        for s, k in zip(sensitivities, near, strict=True)
+    ]
+    values = [
+        float(v) + float(rng.choice([0, 0, 1e-12, -1e-12, -9.0, 9.0])) * float(s)
+        for v, s in zip(exact, sensitivities, strict=True)
+    ]
+    moved = [
+        Fraction(v) + int(rng.choice([-1, 1])) * Fraction(s)
+        for v, s in zip(values, sensitivities, strict=True)
+    ]
+
+    def answers(private_values: Any, noise: Any) -> list[bool]:
+        state, found = test.open(noise), list[bool]()
+        for value, sensitivity in zip(private_values, sensitivities, strict=True):
+            found.append(test.answer(state, noise, value, float(sensitivity)))
+            if found[-1]:
+                break
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            above_threshold, "_fraction", Fraction
+        )  # neighbours' values need not be float64 numbers
+        first = answers(values, ChosenSteps(*drawn))
+        shifted = [drawn[0] + steps, *drawn[1:]]
+        if first[-1]:
+            shifted[len(first)] += 2 * steps
+        assert answers(moved, ChosenSteps(*shifted)) == first
+
+
+def test_a_comparison_is_made_without_rounding() -> None:
+    """Where float64 would lose the value in the noise, or the noise in the value."""
+    steps, _ = steps_of(0.5)
+    test = AboveThreshold(1e16, 0.5, 1.0)
+    for extra, hit in ((0, True), (-1, False)):
+        noise = ChosenSteps(5 * steps, 5 * steps + extra)
+        assert test.answer(test.open(noise), noise, 1e16, 1e-9) is hit
+    tiny = AboveThreshold(0.0, 0.5, 1.0)
+    for value, hit in ((5e-324, True), (-5e-324, False)):
+        noise = ChosenSteps(2**40, 2**40)
+        assert tiny.answer(tiny.open(noise), noise, value, 1e300) is hit
+
+
+@pytest.mark.parametrize(("value", "hit"), [(math.nan, True), (math.inf, True), (-math.inf, False)])
+def test_what_is_no_number_is_answered_without_an_error(value: float, hit: bool) -> None:
+    for noise in (ChosenSteps(0, 0), NoiseSource(seed=1, exact=False)):
+        test = AboveThreshold(-1e6, 1.0, 1.0)
+        assert test.answer(test.open(noise), noise, value, 1.0) is hit
+
+
+@pytest.mark.parametrize("first", [1e-13, 1e-4, 0.3, 0.5, 0.5 * (1 + 1e-9), 0.5 * (1 + 1e-5), 40.0])
+def test_the_tail_is_no_less_than_that_of_the_rounded_draws(first: float) -> None:
+    """Half a step of either draw nearer, with 50 digits and the true scales; and hardly more than for real numbers."""
+    test = AboveThreshold(0.0, first, 1.0)
+    with mpmath.workdps(50):
+        scales, closer = [], mpmath.mpf(0)
+        for epsilon in (first, 0.5):
+            steps, exponent = steps_of(epsilon)
+            scales.append(mpmath.mpf(2) ** exponent / steps)
+            closer += mpmath.mpf(1) / (2 * steps)
+        low, high = sorted(scales)
+
+        def tail(distance: Any) -> Any:
+            if low == high:
+                return (2 + distance / low) * mpmath.exp(-distance / low) / 4
+            parts = [one**2 * mpmath.exp(-distance / one) for one in (high, low)]
+            return (parts[0] - parts[1]) / (2 * (high**2 - low**2))
+
+        for multiple in (1e-6, 0.1, 1.0, 7.0, 50.0, 600.0):
+            distance = multiple * float(high)
+            assert mpmath.mpf(test.tail(distance)) >= tail(distance - closer)
+            assert test.tail(distance) <= float(tail(distance)) * (1 + 1e-8)
+    assert test.tail(0.0) >= 0.5
+
+
+def test_noise_that_no_integer_holds_is_refused() -> None:
+    for epsilons in ((1e-14, 1.0), (1.0, 5e-324)):
+        with pytest.raises(ValueError, match="beyond the integers"):
+            AboveThreshold(0.0, *epsilons)
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("exact", [True, False])
+def test_many_hits_have_the_probability_of_the_tail(exact: bool) -> None:
+    noise, trials = NoiseSource(seed=60, exact=exact), 200_000
+    test = AboveThreshold(10.0, 0.6, 0.9)
+    for distance in (0.0, 4.0):
+        hits = sum(test.answer(test.open(noise), noise, 10.0 - 0.5 * distance, 0.5) for _ in range(trials))
+        assert stats.binomtest(hits, trials, test.tail(distance)).pvalue > LEVEL

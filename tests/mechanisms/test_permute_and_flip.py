@@ -36,7 +36,7 @@ def test_choices_have_the_frequencies_of_permuting_and_flipping() -> None:
     noise = NoiseSource(seed=90)
     for factor, accepted in [(1.0, True), *((wrong, False) for wrong in WRONG_SCALES)]:
         mechanism = PermuteAndFlip(0.9 * factor)
-        chosen = [mechanism.release(noise, SCORES, 0.5) for _ in range(20_000)]
+        chosen = [mechanism.release(noise, SCORES, 0.5) for _ in range(8_000)]
         p_value = frequency_p_value(np.bincount(chosen, minlength=5), law(SCORES, 0.9, 0.5))
         assert p_value > LEVEL if accepted else p_value < LEVEL
 

@@ -24,6 +24,7 @@ from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
 from privopt.data.groups import GroupDraw, draw_groups
+from privopt.data.participants import poisson_positions
 from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.engine.protocol import Engine, EngineName
@@ -147,7 +148,9 @@ class LocalCurator(Curator):
         order = generator.permutation(positions)
         if sample is None or not isinstance(sample.mechanism, TestedSamples):
             return order, None
-        return order, generator.random(positions) < sample.mechanism.rate
+        private_sample = np.zeros(positions, np.bool_)
+        private_sample[poisson_positions(sample.mechanism.rate, positions, generator)] = True
+        return order, private_sample
 
     def hold_as(
         self,

@@ -27,7 +27,7 @@ def block_sizes(public: Public, sizes: int | Sequence[int]) -> list[int]:
     Raises:
         ValueError: a block of fewer than two units, or more units than there are.
     """
-    return _shares_and_sizes(public, sizes)[1]
+    return _shares_and_sizes(public, sizes)[-1]
 
 
 def block_assignment(
@@ -45,16 +45,17 @@ def block_assignment(
     Privacy:
         Under replace-one the blocks are slices of a random permutation of the positions, or of the positions as they
         are: the replaced unit stays in its block. Under add-or-remove-one each unit has a draw of its own and joins a
-        block with probability size / n: adding a unit moves no other. In a block of a block the units are those that
-        earlier draws put there, so the same holds at every depth.
+        block with probability size / n, exactly (`data.participants`): adding a unit moves no other. In a block of a
+        block the units are those that earlier draws put there, so the same holds at every depth.
     Raises:
         ValueError: a block of fewer than two units, or more units than there are; or units without a public order.
     """
-    shares, sizes = _shares_and_sizes(public, sizes)
+    shares, whole, sizes = _shares_and_sizes(public, sizes)
     if generator is None:
         require_order(public)
     elif public.relation is Relation.ADD_OR_REMOVE_ONE:
-        block = np.searchsorted(np.cumsum(shares), generator.random(private_count), side="right")
+        lots = generator.integers(0, whole, private_count)
+        block = np.searchsorted(np.cumsum(shares), lots, side="right")
         return [(np.flatnonzero(block == b), size) for b, size in enumerate(sizes)]
     edges = np.concatenate(([0], np.cumsum(sizes)))
     order = np.arange(public.n) if generator is None else generator.permutation(public.n)
@@ -74,7 +75,8 @@ def require_order(public: Public) -> None:
         )
 
 
-def _shares_and_sizes(public: Public, sizes: int | Sequence[int]) -> tuple[list[float], list[int]]:
+def _shares_and_sizes(public: Public, sizes: int | Sequence[int]) -> tuple[list[int], int, list[int]]:
+    """Each block's share and what the shares are parts of, and its public size."""
     if isinstance(sizes, int | np.integer):
         count = int(sizes)
         if not 1 <= count <= public.n // 2:
@@ -85,10 +87,10 @@ def _shares_and_sizes(public: Public, sizes: int | Sequence[int]) -> tuple[list[
         small, larger = divmod(public.n, count)
         if public.relation is Relation.ADD_OR_REMOVE_ONE:
             larger = 0
-        return [1.0 / count] * count, [small + 1] * larger + [small] * (count - larger)
+        return [1] * count, count, [small + 1] * larger + [small] * (count - larger)
     given = [int(size) for size in sizes]
     if not given or min(given) < 2 or sum(given) > public.n:
         raise ValueError(
             f"each block needs at least 2 units, and all together at most n = {public.n}, got sizes {given}."
         )
-    return [size / public.n for size in given], given
+    return given, public.n, given

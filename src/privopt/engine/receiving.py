@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.groups import GroupDraw
+from privopt.data.participants import drawn_positions
 from privopt.engine.compiled_loops import TracedRows
 from privopt.engine.general_path import contribution_shape
-from privopt.engine.reference import checked, drawn_positions, with_typed_leaves
+from privopt.engine.reference import checked, with_typed_leaves
 from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.groups import GroupDraw, GroupedUnits
+from privopt.data.participants import drawn_positions
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.data.users import within
@@ -25,7 +26,7 @@ from privopt.engine.general_path import (
 )
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.value_sums import host_contributions
-from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
+from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, RecordSum, Scalar, UnitSum
@@ -200,30 +201,6 @@ class ReferenceEngine:
                 private_features, private_targets, private_mask, private_weights, private_positions
             )
             yield private_chunk, stop - start
-
-
-def drawn_positions(
-    sampling: Sampling, generator: np.random.Generator, *, n: int, private_count: int
-) -> NDArray[np.int64]:
-    """Draw the positions of the units that take part, in order. Independent of what the units hold.
-
-    Args:
-        sampling: Poisson draws the number from the binomial law, then that many units without replacement, which is
-            each unit independently with probability `rate`; fixed-size draws `batch` of n positions without
-            replacement, and an absent unit at one of them takes no part.
-        generator: the secret stream for units.
-        n: the public number of units.
-        private_count: how many of them are there, at the first positions.
-    """
-    if isinstance(sampling, EveryUnit):
-        return np.arange(private_count)
-    if isinstance(sampling, FixedSize):
-        if sampling.batch == n:  # priced as everybody, of whom a drawn block may have more
-            return np.arange(private_count)
-        private_draw = generator.choice(max(n, private_count), sampling.batch, replace=False, shuffle=False)
-        return np.sort(private_draw[private_draw < private_count]).astype(np.int64)
-    size = int(generator.binomial(private_count, sampling.rate))
-    return np.sort(generator.choice(private_count, size, replace=False, shuffle=False)).astype(np.int64)
 
 
 def group_parts(units: Units, private_draw: GroupDraw) -> Iterator[Units]:

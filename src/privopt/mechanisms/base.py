@@ -35,7 +35,8 @@ class Mechanism(abc.ABC):
     Attributes:
         norm: the norm of the sensitivity that the noise is scaled by: "l1", "l2" or "range". The curator refuses a
             query that states another one.
-        exact: whether the release is exact over the real numbers, on integers, given a source of exact noise.
+        exact: whether the release is exact over the real numbers, given a source of exact noise: it is drawn on
+            integers, and what rounding is left has been proved and is in its price or its noise.
     """
 
     norm: ClassVar[str] = "l2"

@@ -40,6 +40,7 @@ class BestVertex(StreamMechanism):
         None: it protects nobody, and says so.
     """
 
+    exact: ClassVar[bool] = True  # there is no noise
     requests: ClassVar[Mapping[str, Request]] = MappingProxyType(
         {"add": Request(fed=True, releases=False), "draw": Request(fed=False)}
     )

@@ -11,6 +11,8 @@ x and the number u that decides are infinite sequences of random bits, of which 
 a lower bound of exp(-a); then comes exp in 31-bit fixed point with an error bound; then, for one draw in 10^6, decimal
 arithmetic of any precision. Every stage gives the answer that real arithmetic gives. There is no floating point.
 
+Gumbel variables are drawn from the same stream by inversion, see `exact_gumbel`.
+
 Distance to the exact law, both together below 1e-87 a draw in total variation: normal slabs end at 20 standard
 deviations (mass beyond: 2^-290), and the table is cut at 2^-400 a slot. The time of a draw depends on the noise alone.
 """
@@ -26,9 +28,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
+
+from privopt.mechanisms.compiled import compiled
+from privopt.mechanisms.exact_gumbel import fill_gumbel, settled_gumbel
 
 Shape = tuple[int, ...]
 
@@ -114,14 +118,6 @@ def _laplace_table() -> _Table:
         return [*slabs[:-1], 16 * slabs[-1]]
 
     return _table(weights)
-
-
-def compiled(function: Callable[..., Any]) -> Any:
-    """Compile by numba, without the lock of the interpreter; cached on disk where there is a place to write."""
-    try:
-        return njit(cache=True, nogil=True, error_model="numpy")(function)
-    except RuntimeError:  # no writable cache directory
-        return njit(nogil=True, error_model="numpy")(function)
 
 
 @compiled
@@ -304,9 +300,25 @@ class ExactNoise:
         """Independent round(2^exponent L), L exact Laplace variables of scale 1; see `normal`."""
         return self._draw(shape, exponent, True)
 
+    def gumbel(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
+        """Independent round(2^exponent G), G exact Gumbel variables; see `normal`, and `exact_gumbel`."""
+        _check_exponent(exponent)
+        out, done = np.empty(math.prod(shape), np.int64), 0
+        with self._lock:
+            while done < out.size:
+                if self._words.size == self._next:
+                    self._fetch()
+                self._next, done, doubtful = fill_gumbel(
+                    self._words, self._next, 2.0**exponent, self._doubt / DOUBT, out, done
+                )
+                if doubtful:
+                    self.settled += 1
+                    out[done] = settled_gumbel(self._take, exponent)
+                    done += 1
+        return out.reshape(shape)
+
     def _draw(self, shape: Shape, exponent: int, laplace: bool) -> NDArray[np.int64]:
-        if not COARSEST <= exponent <= FINEST:
-            raise ValueError(f"the exponent must be from {COARSEST} to {FINEST}, got {exponent!r}.")
+        _check_exponent(exponent)
         table = _laplace_table() if laplace else _normal_table()
         coarser = min(FINEST + 1 - exponent, 63)
         out = np.empty(math.prod(shape), np.int64)
@@ -352,6 +364,11 @@ class ExactNoise:
 
     def __repr__(self) -> str:
         return "ExactNoise(<private>)"
+
+
+def _check_exponent(exponent: int) -> None:
+    if not COARSEST <= exponent <= FINEST:
+        raise ValueError(f"the exponent must be from {COARSEST} to {FINEST}, got {exponent!r}.")
 
 
 _sources: "weakref.WeakSet[ExactNoise]" = weakref.WeakSet()

@@ -8,11 +8,13 @@ from typing import Any, ClassVar, SupportsFloat
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from privopt.ledger.events import BoundedRangeEvent, Event, NonPrivateEvent
 from privopt.mechanisms.base import Mechanism, Sensitivity, checked_sensitivity
-from privopt.mechanisms.noise import Noise, Shape
+from privopt.mechanisms.lattice import is_integral
+from privopt.mechanisms.noise import Draws, Noise, Shape
+from privopt.mechanisms.noisy_choice import choice_exponent, noisy_choice
 from privopt.precision import require_double_precision
 
 
@@ -31,7 +33,8 @@ class ExponentialMechanism(Mechanism):
     Privacy:
         The logits move by a vector of range at most epsilon, so the log-likelihood ratio of the choice lies in an
         interval of length epsilon: epsilon-bounded range, pure epsilon-DP, and rho-zCDP with rho = epsilon^2 / 8.
-        Ties go to the lowest index after the noise, hence have probability zero.
+        The choice is drawn on a lattice, as the largest sum of integers: `noisy_choice` shows that rounding them costs
+        no part of delta, and pays for what it costs in epsilon with a little more noise.
     Source:
         McSherry and Talwar 2007 (mechanism); Dong, Durfee, Rogers 2020 and Cesar and Rogers 2021, Lemma 3.2
         (bounded range). Drawn by adding Gumbel noise, which gives the same distribution.
@@ -40,6 +43,11 @@ class ExponentialMechanism(Mechanism):
     norm: ClassVar[str] = "range"
 
     epsilon: float
+
+    @property
+    def exact(self) -> bool:
+        """It is: integers are compared, see `noisy_choice`."""
+        return True
 
     def __post_init__(self) -> None:
         if not self.epsilon > 0:
@@ -55,9 +63,17 @@ class ExponentialMechanism(Mechanism):
         """One Gumbel draw a score."""
         return value_shape
 
-    def draw(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
-        """Gumbel draws; zeros, without touching the stream, when the noise is off."""
-        return noise.gumbel(shape) if math.isfinite(self.epsilon) else np.zeros(shape)
+    def standard(self, noise: Noise, shape: Shape) -> Draws:
+        """Gumbel noise of scale 1: integers for a lattice from an exact source, float64 from another."""
+        if noise.exact:
+            return noise.rounded_gumbel(shape, choice_exponent(self.epsilon))
+        return noise.gumbel(shape)
+
+    def draw(self, noise: Noise, shape: Shape) -> Draws:
+        """Noise of scale 1; zeros, without touching the stream, when the noise is off."""
+        if math.isfinite(self.epsilon):
+            return self.standard(noise, shape)
+        return np.zeros(shape, np.int64) if noise.exact else np.zeros(shape)
 
     def combine(
         self, private_value: jax.Array, sensitivity: Sensitivity, standard_noise: jax.Array
@@ -66,12 +82,10 @@ class ExponentialMechanism(Mechanism):
         require_double_precision()
         private_scores = jnp.asarray(private_value, jnp.float64)
         scale = jnp.asarray(sensitivity, jnp.float64)
-        chosen = jnp.argmax(
-            self._perturbed(jnp, private_scores, scale, jnp.asarray(standard_noise, jnp.float64))
-        )
+        private_chosen = self._chosen(jnp, private_scores, scale, jnp.asarray(standard_noise))
         if math.isinf(self.epsilon):
-            return chosen
-        return jnp.where((scale >= 0) & (scale < math.inf), chosen, -1)
+            return private_chosen
+        return jnp.where((scale >= 0) & (scale < math.inf), private_chosen, -1)
 
     def release(self, noise: Noise, private_value: ArrayLike, sensitivity: SupportsFloat) -> int:
         """Release the index of one score."""
@@ -79,13 +93,16 @@ class ExponentialMechanism(Mechanism):
         private_scores = np.asarray(private_value, dtype=np.float64)
         standard_noise = self.draw(noise, self.noise_shape(private_scores.shape))
         with np.errstate(all="ignore"):  # a warning must not depend on the data
-            return int(np.argmax(self._perturbed(np, private_scores, scale, standard_noise)))
+            return int(self._chosen(np, private_scores, np.float64(scale), standard_noise))
 
-    def _perturbed(self, xp: ModuleType, private_scores: Any, sensitivity: Any, standard_noise: Any) -> Any:
-        """Logits plus Gumbel noise; the scores themselves where no unit moves them or the noise is off."""
+    def _chosen(self, xp: ModuleType, private_scores: Any, sensitivity: Any, standard_noise: Any) -> Any:
+        """The index of the largest sum; of the largest score where no unit moves it or the noise is off."""
         if math.isinf(self.epsilon):
-            return private_scores
-        scale = xp.where(sensitivity > 0, sensitivity, 1.0)
-        return xp.where(
-            sensitivity > 0, private_scores / scale * self.epsilon + standard_noise, private_scores
-        )
+            return xp.argmax(private_scores)
+        usable = (sensitivity > 0) & (sensitivity < math.inf)
+        scale = xp.where(usable, sensitivity, 1.0)
+        if is_integral(standard_noise):
+            private_chosen = noisy_choice(private_scores, scale, self.epsilon, standard_noise)
+        else:
+            private_chosen = xp.argmax(private_scores / scale * self.epsilon + standard_noise)
+        return xp.where(usable, private_chosen, xp.argmax(private_scores))

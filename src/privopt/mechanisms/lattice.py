@@ -42,7 +42,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.mechanisms.exact_noise import COARSEST, FINEST, compiled
+from privopt.mechanisms.compiled import compiled
+from privopt.mechanisms.exact_noise import COARSEST, FINEST
 
 SPACINGS = (
     30  # a sensitivity is 2^30 to 2^31 spacings, unless the noise is out of all proportion to it; see above
@@ -52,7 +53,7 @@ _FAR = 44
 _FARTHEST = 2.0**62  # spacings
 _LARGEST = 2.0**1022
 _LEAST_SPACING = 2.0**-960  # so that nothing is subnormal
-_MARGIN = 1 + 2.0**-40  # more than the float64 operations that form a spacing are off by
+MARGIN = 1 + 2.0**-40  # more than the float64 operations that form a spacing are off by
 
 
 def noise_exponent(noise_multiplier: float) -> int:
@@ -80,7 +81,7 @@ def spacing_ratio(noise_multiplier: float, entries: int, norm: str, exponent: in
             f"noise of {noise_multiplier:.3g} times the sensitivity on {entries} numbers is beyond the integers that "
             "exact noise is drawn as: nothing of the value would be left in it. Take a smaller noise multiplier."
         )
-    return max(a_unit, 2.0 ** -(SPACINGS + 1)) / (1 - grown) * _MARGIN
+    return max(a_unit, 2.0 ** -(SPACINGS + 1)) / (1 - grown) * MARGIN
 
 
 def spacing_of(scale: Any, ratio: float) -> Any:

@@ -1,9 +1,9 @@
 """Secret randomness: where the noise and the choice of who takes part come from.
 
-A stream is AES-128 in counter mode (randomgen's `AESCounter`; ChaCha20 on a processor without AES instructions)
-keyed by the operating system. Gaussian and Laplace noise is read from it as integers, exactly (`exact_noise`); what has
-no exact form yet, through NumPy's float64 samplers. Their tails are limited by the 53 bits of a uniform only: a normal
-reaches 12.2 standard deviations (mass beyond: 1e-33), a Laplace 44 scales (mass beyond: 1e-19).
+A stream is AES-128 in counter mode (randomgen's `AESCounter`; ChaCha20 on a processor without AES instructions) keyed
+by the operating system. Gaussian, Laplace and Gumbel noise is read from it as integers, exactly (`exact_noise`); what
+has no exact form yet, through NumPy's float64 samplers. Their tails are limited by the 53 bits of a uniform only: a
+normal reaches 12.2 standard deviations (mass beyond: 1e-33), a Laplace 44 scales (mass beyond: 1e-19).
 """
 
 import hashlib
@@ -38,6 +38,10 @@ class Noise(Protocol):
 
     def rounded_laplace(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
         """Independent round(2^exponent L), L exact Laplace variables of scale 1."""
+        ...
+
+    def rounded_gumbel(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
+        """Independent round(2^exponent G), G exact Gumbel variables."""
         ...
 
     def normal(self, shape: Shape) -> NDArray[np.float64]:
@@ -145,6 +149,11 @@ class NoiseSource:
         """Independent round(2^exponent L), L exact Laplace variables of scale 1: see `exact_noise`."""
         self._after_fork()
         return self._integers.laplace(shape, exponent)
+
+    def rounded_gumbel(self, shape: Shape, exponent: int) -> NDArray[np.int64]:
+        """Independent round(2^exponent G), G exact Gumbel variables: see `exact_gumbel`."""
+        self._after_fork()
+        return self._integers.gumbel(shape, exponent)
 
     def normal(self, shape: Shape) -> NDArray[np.float64]:
         """Independent N(0, 1) draws."""

@@ -4,11 +4,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privopt.ledger.events import Event, NonPrivateEvent, PureEvent
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.mechanisms.noise import Noise, Shape
+from privopt.mechanisms.noise import Draws, Noise, Shape
+from privopt.mechanisms.noisy_choice import choice_exponent
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class PermuteAndFlip(ExponentialMechanism):
     Privacy:
         Pure epsilon-DP. A constant added to all scores changes no choice, so scores of range sensitivity D may be
         centred to move by at most D / 2 in either direction, and permute-and-flip with exp(epsilon score / (2 D / 2))
-        is epsilon-DP. The largest of the scores with exponential noise has the same law. Exponential noise drawn in
-        floating point ends near 44, so what is chosen with a probability below 1e-19 is never chosen.
+        is epsilon-DP. The largest of the scores with exponential noise has the same law; on integers, as it is drawn,
+        `noisy_choice` shows the same without it.
     Source:
         McKenna and Sheldon 2020, theorem 1; Ding, Kifer, Steinke, Wang, Xiao, Zhang 2021 (exponential noise).
     """
@@ -35,6 +35,8 @@ class PermuteAndFlip(ExponentialMechanism):
         """Pure privacy, or a choice that nothing protects."""
         return PureEvent(self.epsilon) if math.isfinite(self.epsilon) else NonPrivateEvent()
 
-    def draw(self, noise: Noise, shape: Shape) -> NDArray[np.float64]:
-        """Exponential draws; zeros, without touching the stream, when the noise is off."""
-        return np.exp(-noise.gumbel(shape)) if math.isfinite(self.epsilon) else np.zeros(shape)
+    def standard(self, noise: Noise, shape: Shape) -> Draws:
+        """Exponential noise of scale 1: the size of a Laplace variable."""
+        if noise.exact:
+            return np.abs(noise.rounded_laplace(shape, choice_exponent(self.epsilon)))
+        return np.exp(-noise.gumbel(shape))

@@ -69,6 +69,7 @@ class VertexStream(StreamMechanism):
         Gonzalez, Guzman, Paquette 2024, Algorithms 1 and 5; Cesar and Rogers 2021, Lemma 3.2 (e^2 / 8 for e^2 / 2).
     """
 
+    exact: ClassVar[bool] = True
     requests: ClassVar[Mapping[str, Request]] = MappingProxyType(
         {"add": Request(fed=True, releases=False), "draw": Request(fed=False)}
     )
