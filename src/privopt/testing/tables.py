@@ -37,6 +37,11 @@ class Table:
     place: int
     changed: Unit | None
 
+    @property
+    def position(self) -> int:
+        """Where the changed unit is stored: a user without a record is nowhere."""
+        return self.place - sum(not len(unit.targets) for unit in self.others[: self.place])
+
     def with_unit(self, changed: Unit) -> "Table":
         """The neighbour that has another unit in that place."""
         return replace(self, changed=changed)

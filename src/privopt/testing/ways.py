@@ -187,7 +187,7 @@ def _of_a_mean(
     if way in ("sample", "sampled loop"):
         sampling, n = Poisson(_SHARE), table.setting.units
         some = rng.choice(n, int(rng.integers(n)), replace=False)
-        draw = np.union1d(some, [table.place]).astype(np.int64)
+        draw = np.union1d(some, [table.position]).astype(np.int64)
 
     def opened(other: Table) -> LocalCurator:
         return _curator(engine, _told(other) if way == "told" else other.units())
