@@ -64,8 +64,9 @@ tests: $(VENV)/installed-dev  ## pytest only: tests, doctests, code blocks (ARGS
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
 
 # ---- what takes longer -----------------------------------------------------------------------------------------------
-audit: $(VENV)/installed-dev $(VENV)/installed-docs  ## the slow statistics: attacks, tails, long properties
-	XLA_FLAGS= $(BIN)/python -m pytest -m audit -n $(WORKERS) --dist worksteal --durations 10 $(ARGS)
+audit: $(VENV)/installed-dev $(VENV)/installed-docs  ## the slow statistics and a million neighbours; writes docs/evidence.md
+	XLA_FLAGS= $(BIN)/python -m pytest -m 'audit or evidence' -n $(WORKERS) --dist worksteal --durations 10 \
+	    --hypothesis-profile thorough --evidence docs $(ARGS)
 
 thorough: $(VENV)/installed-dev  ## the tests with hypothesis' thorough profile
 	XLA_FLAGS= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --hypothesis-profile thorough $(ARGS)
@@ -90,6 +91,6 @@ format: $(VENV)/installed-dev  ## rewrite the sources in the house format
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-clean:  ## remove everything that these targets made, the environment included
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache .hypothesis src/*.egg-info demo-output network-output
+clean:  ## remove everything that these targets made, the environment included, but not the examples of hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache src/*.egg-info demo-output network-output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

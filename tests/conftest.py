@@ -33,15 +33,27 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+from typing import Any
+
 import hypothesis
 import pytest
+from hypothesis.database import DirectoryBasedExampleDatabase
+from tests.support import evidence as evidence_record
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
 MOST_MAPS = 40_000  # Linux allows a process 65,530
 
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
-hypothesis.settings.register_profile("thorough", max_examples=500, deadline=None)
+# What a long run finds is kept, and tried first by the next one; see CONTRIBUTING.md.
+EXAMPLES = REPOSITORY / ".hypothesis" / "examples"
+hypothesis.settings.register_profile(
+    "thorough",
+    max_examples=500,
+    deadline=None,
+    database=DirectoryBasedExampleDatabase(EXAMPLES),
+    print_blob=True,
+)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 if os.environ.get("PRIVOPT_TYPECHECK") == "1":
@@ -52,6 +64,42 @@ if os.environ.get("PRIVOPT_TYPECHECK") == "1":
     install_import_hook(
         ["privopt.problems", "privopt.queries", "privopt.mechanisms", "privopt.solvers"], "beartype.beartype"
     )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How much the audit tries, and where its record goes."""
+    group = parser.getgroup("privopt")
+    group.addoption(
+        "--evidence", metavar="FOLDER", help="write evidence.json and evidence.md there at the end"
+    )
+    group.addoption(
+        "--neighbours", type=int, default=1_000_000, help="how many the audit tries over all queries"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """See `tests.support.evidence`."""
+    evidence_record.attach(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A worker says what the audit might run of what it collected, before anything is left out."""
+    output: Any = getattr(config, "workeroutput", None)
+    if output is not None:
+        output["marked"] = evidence_record.marked(items)
+
+
+@pytest.fixture
+def evidence(request: pytest.FixtureRequest) -> Any:
+    """Adds a line to the record of evidence: `evidence(area, what, tried=..., of=..., largest=..., bound=...)`."""
+    return evidence_record.lines_into(request)
+
+
+@pytest.fixture(scope="session")
+def neighbours(request: pytest.FixtureRequest) -> int:
+    """How many neighbours the audit tries over all queries."""
+    return request.config.getoption("--neighbours")
 
 
 @pytest.fixture(scope="session")

@@ -46,6 +46,7 @@ from privopt.solvers import adaptive_course, adaptive_paper
 from privopt.solvers.curvature_probe import CurvatureProbe
 from privopt.solvers.scheduled_gradient_descent import ScheduledGradientDescent
 
+pytestmark = pytest.mark.evidence
 ON_PURPOSE = "A mistake; without an argument the curator would refuse it."
 MOVED, REVEALED = "moved too far", "revealed more than was paid"
 
@@ -54,6 +55,11 @@ MOVED, REVEALED = "moved too far", "revealed more than was paid"
 def double():
     with double_precision():
         yield
+
+
+@pytest.fixture(autouse=True)
+def told(evidence, request):
+    evidence("mutants", request.node.name.replace("_", " "), tried=1, of="mistakes")
 
 
 def own_problem():

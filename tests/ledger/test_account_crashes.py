@@ -51,10 +51,12 @@ def test_killed_crowded_and_full_it_may_count_too_much_and_never_too_little(fold
 
 
 @pytest.mark.audit
-def test_a_thousand_kills_lose_no_payment(path: Path) -> None:
+def test_a_thousand_kills_lose_no_payment(path: Path, evidence: Any) -> None:
     opened(path, epsilon=3000.0)
     (killed,) = children(["kill", str(path), 1000, 1])
     check_killed(killed, 1000)
+    lost = max(0, killed["told"] - killed["stored"])
+    evidence("accounts", "a process that pays", tried=1000, of="kills", largest=lost, bound=0)
 
 
 def test_threads_spend_one_budget(path: Path) -> None:

@@ -220,9 +220,10 @@ def test_it_shows_nothing() -> None:
 @pytest.mark.audit
 @pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize("exponent", [-2, -1, 0, 1, 2, 4, 8, 16, 28, 33, 34, 40, 45])
-def test_masses_and_moments_on_many_draws(law: str, exponent: int) -> None:
+def test_masses_and_moments_on_many_draws(law: str, exponent: int, evidence: Any) -> None:
     """Twenty million draws: chi-square over the masses; of the fine ones, tails and the first four moments."""
     levels, total = np.array([4.0, 4.5, 5.0, 5.5]), 20_000_000
+    evidence("noise", f"masses and moments, {law}, scale 2^{exponent}", tried=total, of="draws")
     p_values, beyond, sums = list[float](), np.zeros(len(levels)), np.zeros(4)
     source = seeded(1000 + exponent)
     for _ in range(20):
@@ -244,7 +245,8 @@ def test_masses_and_moments_on_many_draws(law: str, exponent: int) -> None:
 
 @pytest.mark.audit
 @pytest.mark.parametrize("law", LAWS)
-def test_every_stage_agrees_on_many_draws(law: str) -> None:
+def test_every_stage_agrees_on_many_draws(law: str, evidence: Any) -> None:
+    evidence("noise", f"fast draws equal exact arithmetic, {law}", tried=5_000_000, of="draws")
     fast, exact = seeded(17), seeded(17, doubt=2**24)
     assert np.array_equal(drawn(law, fast, 5_000_000, FINEST), drawn(law, exact, 5_000_000, FINEST))
     assert exact.settled > 20_000

@@ -3,7 +3,17 @@
 from privopt.testing.engines import check_engine
 from privopt.testing.mechanisms import check_mechanism
 from privopt.testing.queries import check_query
+from privopt.testing.search import Search, search_neighbours
 from privopt.testing.solvers import check_solver
 from privopt.testing.violation import ContractViolation, Rule
 
-__all__ = ["ContractViolation", "Rule", "check_engine", "check_mechanism", "check_query", "check_solver"]
+__all__ = [
+    "ContractViolation",
+    "Rule",
+    "Search",
+    "check_engine",
+    "check_mechanism",
+    "check_query",
+    "check_solver",
+    "search_neighbours",
+]

@@ -58,10 +58,13 @@ class Setting:
         """The random numbers of one pair: another pair in each setting."""
         return np.random.default_rng([seed, *f"{self.relation.value} {self.storage} {self.layout}".encode()])
 
-    def stored(self, features: NDArray[Any], targets: NDArray[Any]) -> Units:
-        """These records as units, of which as many may be absent as the relation allows."""
-        count = len(features)
-        groups = np.arange(count) // 2 if self.of_users else None
+    def stored(
+        self, features: NDArray[Any], targets: NDArray[Any], owners: NDArray[np.int64] | None = None
+    ) -> Units:
+        """These records as units, some of which may be absent. Users own two in turn unless `owners` says more."""
+        groups = None
+        if self.of_users:
+            groups = np.arange(len(features)) // 2 if owners is None else owners
         if self.levels:
             return Units.from_codes(
                 features,
