@@ -10,6 +10,7 @@ from scipy.special import expit
 from sklearn.utils.validation import column_or_1d
 
 from privopt.curator.base import Observer
+from privopt.curator.outlays import tells_what_was_spent
 from privopt.data import cells
 from privopt.estimators import arguments
 from privopt.estimators.classifiers import PrivateClassifier
@@ -90,6 +91,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
     group_shares_: NDArray[np.float64] = field(init=False)
     group_losses_: NDArray[np.float64] | None = field(init=False)
 
+    @tells_what_was_spent
     def fit(  # type: ignore[override]
         self,
         X: Any,
@@ -127,11 +129,11 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         target = self._grouped(known, private_labels)
         private_groups = sensitive_codes(X, sensitive_features, known, len(private_labels))
         private_targets = coded_targets(private_labels, private_groups, target.labels.tolist())
-        self._fitting = target
         try:
+            self._fitting = target
             return super().fit(X, private_targets, groups, observer=observer)
         finally:
-            del self._fitting
+            vars(self).pop("_fitting", None)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (rows, 2)."""

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from privopt.atomic_files import keep_names
-from privopt.errors import AccountError, ArgumentError
+from privopt.errors import AccountError, ArgumentError, add_note
 from privopt.ledger.amounts import Budget
 from privopt.ledger.counters import Counter, CounterBeside, Mark, check_counter
 from privopt.ledger.events import Event, NoEvent
@@ -162,8 +162,15 @@ class AccountFile:
                 check_unit(self.unit_of(payments), unit)
                 charge(payments)
                 self._insert(connection, payments, name, event, epsilon, delta, unit=unit, seeded=seeded)
-            self._count(connection)
-        return len(payments) + 1
+            number = len(payments) + 1
+            try:
+                self._count(connection)
+            except BaseException as error:
+                add_note(
+                    error, f"payment {number}, {name!r}, was entered in the account before this, and stays."
+                )
+                raise
+        return number
 
     def mark_seeded(self) -> None:
         """Add a row that says that something paid here rests on a seed, unless one says so already."""
