@@ -1,9 +1,7 @@
 """Whole runs that are stopped anywhere: what may have been seen is paid, the message says so, the next run works."""
 
-import os
 import random
 import signal
-import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -197,17 +195,26 @@ def test_a_signal_while_compiled_loops_run_is_one_of_these_stops(reads: Reads) -
     account = Account(1e6, 1e-2, composition="basic")
     run = solved(StochasticGradientDescent(steps=300, rate=0.2))(account)
     run()
-    for delay in (0.001, 0.01, 0.03):
-        before, reads.count = account.remaining, 0
-        timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        try:
-            run()
-            timer.join()
-        except KeyboardInterrupt as error:
-            check_stopped("sampled descent", account, before, reads.count > 0, error)
-        finally:
-            timer.join()
+    armed = False
+
+    def handler(number: int, frame: Any) -> None:
+        if armed:
+            raise KeyboardInterrupt("by the user")
+
+    previous = signal.signal(signal.SIGALRM, handler)
+    try:
+        for delay in (0.001, 0.01, 0.03):
+            before, reads.count, armed = account.remaining, 0, True
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            try:
+                run()
+                armed = False
+            except KeyboardInterrupt as error:
+                if armed:
+                    check_stopped("sampled descent", account, before, reads.count > 0, error)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, previous)
     before = account.remaining
     run()
     assert before - account.remaining == pytest.approx(1.0)
