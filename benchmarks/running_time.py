@@ -49,7 +49,7 @@ from privopt.queries.second_moment import SecondMoment
 from privopt.solvers.registry import SOLVERS, choose
 from privopt.synthesis.registry import SYNTHESIZERS
 
-COLUMNS, VALUES, PER_USER, SEED = 8, 20_000, 4, 1
+COLUMNS, WIDE, VALUES, PER_USER, SEED = 8, 100, 20_000, 4, 1
 BUDGET = Budget(1.0, 1e-6)
 LEVELS = (3, 2, 4, 5)
 LEAST = 0.03  # an effect below it is not marked
@@ -77,6 +77,7 @@ def arrays(rows: int) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64
         "again": ordinary(),
         "zeros": (np.zeros_like(x), y),
         "subnormal": (x * 1e-310, y),
+        "beside 1e-40": (np.where(np.arange(COLUMNS) == 0, x, x * 1e-40), y),  # subnormal in float32
         "tiny": (x * 1e-20, y),
         "huge": (x * 1e300, y),
         "NaN, inf": (missing, y),
@@ -106,9 +107,9 @@ def _cap(by_user: bool) -> dict[str, int]:
 
 
 def storages(rows: int) -> Kinds:
-    """Sparse rows of one public shape, with other numbers of entries; and records that are not there."""
+    """Sparse rows of one public shape, with other numbers of entries."""
     draw = np.random.default_rng(SEED)
-    dense, y = draw.normal(size=(rows, COLUMNS)), draw.choice([-1.0, 1.0], rows)
+    dense, y = draw.normal(size=(rows, WIDE)), draw.choice([-1.0, 1.0], rows)
 
     def kept(share: float) -> Units:
         return Units.from_arrays(
@@ -264,12 +265,7 @@ def line(title: str, work: Work | None, data: Kinds, repeats: int) -> str:
 def all_lines(rows: int, repeats: int) -> Iterator[tuple[str, Callable[[], str]]]:
     """Every line by its title, to be measured."""
     records, users = contents(rows, by_user=False), contents(rows, by_user=True)
-    gradient = ClippedGradient(loss=losses.logistic, at=jnp.full(COLUMNS, 0.1), clip=0.5)
-    asked: dict[str, Query] = {
-        "gradient": gradient,
-        "second moment": SecondMoment(row_bound=5.0),
-        "magnitudes": ColumnMagnitudes(levels=40, columns=COLUMNS),
-    }
+    sparse_rows, absent = storages(rows), presences(rows)
     for name, mechanism in {
         "Gaussian": Gaussian(3.0),
         "Laplace": Laplace(3.0),
@@ -277,9 +273,14 @@ def all_lines(rows: int, repeats: int) -> Iterator[tuple[str, Callable[[], str]]
         "permute and flip": PermuteAndFlip(1.0),
     }.items():
         yield f"mechanism {name}", partial(line, f"mechanism {name}", adding(mechanism), values(), repeats)
-    for name, query in asked.items():
-        kinds = {"": records, ", users": users, ", sparse": storages(rows), ", absent": presences(rows)}
-        for how, data in kinds.items():
+    kinds = {"": records, ", users": users, ", sparse": sparse_rows, ", absent": absent}
+    for how, data in kinds.items():
+        width = data["ordinary"].public.d
+        for name, query in {
+            "gradient": ClippedGradient(loss=losses.logistic, at=jnp.full(width, 0.1), clip=0.5),
+            "second moment": SecondMoment(row_bound=5.0),
+            "magnitudes": ColumnMagnitudes(levels=40, columns=width),
+        }.items():
             work = releasing(query, Gaussian(3.0))
             yield f"query {name}{how}", partial(line, f"query {name}{how}", work, data, repeats)
     for name in SOLVERS:

@@ -91,9 +91,7 @@ def test_before_the_fit_begins_nothing_is_spent(
 LATE = {
     "fit, a release": ("fit", LocalCurator, "private_value", "Stopped after 0 of "),
     "fit, writing": ("fit", SavedModel, "write", "The fit was made"),
-    "fit, the report": ("fit", SavedModel, "write_report", "The fit was made"),
     "synthesize, a release": ("synthesize", LocalCurator, "private_value", "Stopped after 0 of "),
-    "synthesize, drawing": ("synthesize", SyntheticData, "sample", "The fit was made"),
     "synthesize, writing": ("synthesize", synthesizing, "replace_file", "The fit was made"),
 }
 

@@ -107,7 +107,8 @@ class Paying:
             plan: what was to be released.
             made: how many releases were made.
         """
-        begun = bool(notes_of(error)) and not isinstance(error, PrivoptError)
+        refused = isinstance(error, PrivoptError) and self.account is not None  # which knows what was entered
+        begun = bool(notes_of(error)) and not refused
         if made or begun:
             screen.warn(terminal, screen.spent(plan, made))
             add_note(error, screen.spent(plan, made))

@@ -5,7 +5,7 @@ parameters, and translates them back. A fitted model keeps no data, no noise and
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -277,12 +277,18 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         return Setup.of(self._specification().plain(shape), target, shape)
 
     def _adopt(self, fitted: Fitted, *declared: str) -> None:
-        """Set all that a fit sets; `declared` is what the user declared besides the model's own arguments."""
+        """Set all that a fit sets, or nothing where that is stopped; `declared` is what the user declared besides."""
+        vars(self).update(self._results(fitted, declared))
+
+    def _results(self, fitted: Fitted, declared: Iterable[str]) -> dict[str, Any]:
+        """All that a fit sets, by name."""
         assert fitted.result.plan is not None
-        found = fitted.setup.attributes(*fitted.setup.unscaled(fitted.result.params))
-        report = fitted.report(self._names(), declared)
-        found = {**found, "plan_": fitted.result.plan, "n_iter_": fitted.steps, "privacy_": report}
-        vars(self).update(found)  # all or nothing, wherever a fit is stopped
+        return {
+            **fitted.setup.attributes(*fitted.setup.unscaled(fitted.result.params)),
+            "plan_": fitted.result.plan,
+            "n_iter_": fitted.steps,
+            "privacy_": fitted.report(self._names(), declared),
+        }
 
     def _restore(
         self, shape: Shape, coef: NDArray[np.float64], intercept: Any, typical_length: float | None = None

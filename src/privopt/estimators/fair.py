@@ -1,6 +1,6 @@
 """A private linear classifier for the worst off of several groups."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, final
 
@@ -187,19 +187,22 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         chosen = choose(self.solver, Instance(setup.problem, setup.public, setup.shape.known_budget)).solver
         return reporting(chosen, float(self.report_groups))
 
-    def _adopt(self, fitted: Fitted, *declared: str) -> None:
-        super()._adopt(fitted, *declared)
+    def _results(self, fitted: Fitted, declared: Iterable[str]) -> dict[str, Any]:
+        results = super()._results(fitted, declared)
         target, found = fitted.setup.target, fitted.result.findings
         assert isinstance(target, GroupedClasses)
         groups = target.groups
         shares = found["group_shares"].value if "group_shares" in found else groups.loss.shares
-        self.group_shares_ = np.asarray(shares, np.float64)
         weights = found["group_weights"].value if "group_weights" in found else np.ones((1, groups.count))
-        self.group_weights_ = np.asarray(weights, np.float64)
-        self.group_losses_ = np.asarray(found["group_losses"].value) if "group_losses" in found else None
+        results["group_shares_"] = np.asarray(shares, np.float64)
+        results["group_weights_"] = np.asarray(weights, np.float64)
+        results["group_losses_"] = (
+            np.asarray(found["group_losses"].value) if "group_losses" in found else None
+        )
         if groups.count > 1:
-            picture = weights_picture(self.group_weights_, groups.names)
-            self.privacy_ = replace(self.privacy_, pictures=(picture,))
+            picture = weights_picture(results["group_weights_"], groups.names)
+            results["privacy_"] = replace(results["privacy_"], pictures=(picture,))
+        return results
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

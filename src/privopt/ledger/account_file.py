@@ -114,17 +114,18 @@ class AccountFile:
                 f"{str(beside.path)!r} is there already, the counter of an account that was at {str(path)!r}: bring "
                 "that account back, or create this one under another name."
             )
+        ours = False
         try:
-            path.touch(exist_ok=False)
-        except FileExistsError:
-            raise AccountError(
-                f"{str(path)!r} is there already: an account is never replaced. Give another name, or use the one "
-                "that is there."
-            ) from None
-        except OSError as error:
-            reason = (error.strerror or "the system refused").lower()
-            raise AccountError(f"{str(path)!r} cannot be created: {reason}.") from error
-        try:
+            try:
+                ours = path.touch(exist_ok=False) is None  # in one step: whatever stops the rest undoes it
+            except FileExistsError:
+                raise AccountError(
+                    f"{str(path)!r} is there already: an account is never replaced. Give another name, or use the one "
+                    "that is there."
+                ) from None
+            except OSError as error:
+                reason = (error.strerror or "the system refused").lower()
+                raise AccountError(f"{str(path)!r} cannot be created: {reason}.") from error
             with _reported(path), closing(_connection(path)) as connection:
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
@@ -136,8 +137,9 @@ class AccountFile:
             for each in (beside, *([counter] if counter is not None else [])):
                 each.advance(start)
         except BaseException:
-            path.unlink()
-            beside.path.unlink(missing_ok=True)
+            if ours:
+                path.unlink()
+                beside.path.unlink(missing_ok=True)
             raise
         return cls(path, counter)
 
