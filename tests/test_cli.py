@@ -717,7 +717,7 @@ def test_a_fit_that_is_interrupted_while_it_reads_has_spent_nothing(
     assert outcome.exit_code == 130
     assert "Traceback" not in outcome.output
     assert "Nothing was spent" in outcome.output
-    assert outcome.output.splitlines()[-1] == "privopt: stopped."
+    assert outcome.output.splitlines()[-1] == "privopt: stopped. Nothing was spent."
     assert not (tmp_path / "some").exists()
 
 

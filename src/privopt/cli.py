@@ -35,6 +35,7 @@ class OneSentenceGroup(TyperGroup):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run a command and leave with its exit code."""
         options["standalone_mode"] = False
+        self._spent = list[str]()
         try:
             code = super().main(args, *rest, **options)
         except (KeyboardInterrupt, typer.Abort):
@@ -45,8 +46,18 @@ class OneSentenceGroup(TyperGroup):
         except Exception as error:
             code = _explain(error)
         if code == STOPPED:
-            _complain("stopped.", STOPPED)
+            _complain(" ".join(["stopped.", *(self._spent or ["Nothing was spent."])]), STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command, and remember what one that is interrupted has spent: its exception goes no further."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            from privopt.errors import notes_of
+
+            self._spent = notes_of(error)[-1:]  # the command's own, where it had begun to spend
+            raise
 
 
 def _explain(error: Exception) -> int:

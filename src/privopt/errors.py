@@ -50,3 +50,22 @@ class NotPriceable(PrivoptError, ValueError):
 
 class ReplayMismatch(PrivoptError):
     """A replayed solver asked for a release other than the recorded one: it is not post-processing."""
+
+
+NOTE = "privopt: "  # how what the library adds to another's exception begins
+
+
+def add_note(error: BaseException, sentence: str) -> None:
+    """Say something in an exception that passes by, as a line below its own message."""
+    error.add_note(f"{NOTE}{sentence}")
+
+
+def notes_of(error: BaseException) -> list[str]:
+    """What was said in an exception, and in those that it came from."""
+    found: list[str] = []
+    step: BaseException | None = error
+    while step is not None:
+        notes: list[str] = getattr(step, "__notes__", [])
+        found += [note.removeprefix(NOTE) for note in notes if note.startswith(NOTE)]
+        step = step.__cause__ or step.__context__
+    return list(dict.fromkeys(found))

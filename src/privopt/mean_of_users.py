@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from privopt.curator.base import Observer
+from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
@@ -67,6 +68,7 @@ class _Way:
     releases: int
 
 
+@tells_what_was_spent
 def user_mean(
     values: Any,
     groups: Any,

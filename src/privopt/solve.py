@@ -6,6 +6,7 @@ from typing import Any
 
 from privopt.curator.base import Observer
 from privopt.curator.dry_run import DryRun
+from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
@@ -102,6 +103,7 @@ def plan(
     return all_plans(default, reason, others, instance)
 
 
+@tells_what_was_spent
 def minimize(
     problem: Loss,
     units: Units,
@@ -152,6 +154,7 @@ def minimize(
     )
 
 
+@tells_what_was_spent
 def minimize_on(
     data: Units | Engine,
     problem: Loss,

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from privopt.curator.base import Observer
+from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import EngineName
@@ -22,6 +23,7 @@ from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_game
 
 
+@tells_what_was_spent
 def minimax(
     game: Game,
     units: Units,

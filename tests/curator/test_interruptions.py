@@ -1,15 +1,12 @@
 """An exception at any line of a release, a loop or a stream: what may have been seen is paid, the state is clean."""
 
-import linecache
-import sys
 from functools import partial
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.support.interrupting import house, interrupted_at
 
-import privopt
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.reference import ReferenceEngine
@@ -28,8 +25,7 @@ N, D = 24, 3
 NOISE = Gaussian(5.0)
 RHO = accounting.zcdp_rho(NOISE.event())
 SUMS = PrefixSum(strategy=independent(4), noise_multiplier=5.0)
-HOUSE = Path(privopt.__file__).parent
-ROOMS = tuple(str(HOUSE / room) for room in ("curator", "ledger", "mechanisms"))
+ROOMS = house("curator", "ledger", "mechanisms")
 
 
 @pytest.fixture(autouse=True)
@@ -99,41 +95,6 @@ def a_stream(curator):
 WAYS = [one_release, of_a_block, of_an_allotment, of_a_filter, a_loop, a_stream]
 
 
-def _source(frame):
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-
-
-def interrupted_at(line, call, kind):
-    """Run `call` with an exception before so many lines of the house; the exception, or None if it ended."""
-    seen = 0
-
-    def at_lines(frame, event, _):
-        nonlocal seen
-        # A line of `with` is met once more on the way out, where an interpreter takes no signal.
-        if event == "line" and not _source(frame).startswith("with "):
-            seen += 1
-            if seen == line:
-                sys.settrace(None)
-                raise kind("by the user")
-        return at_lines
-
-    def at_calls(frame, event, _):
-        code = frame.f_code
-        # Between taking a lock and holding it no program is safe; everywhere else it is.
-        inside = code.co_filename.startswith(ROOMS) and code.co_name not in ("__enter__", "__exit__")
-        return at_lines if inside else None
-
-    before = sys.gettrace()
-    sys.settrace(at_calls)
-    try:
-        call()
-    except kind as error:
-        return error
-    finally:
-        sys.settrace(before)
-    return None
-
-
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 def test_whatever_may_have_been_seen_is_paid_at_whichever_line_it_stops(way, kind):
@@ -143,7 +104,7 @@ def test_whatever_may_have_been_seen_is_paid_at_whichever_line_it_stops(way, kin
         curator = opened()
         call = way(curator)
         Watched.reads = 0
-        error = interrupted_at(line, call, kind)
+        error = interrupted_at(line, call, kind, ROOMS)
         if error is None:
             break
         if Watched.reads:
@@ -165,7 +126,10 @@ def test_blocks_of_which_one_was_interrupted_pay_for_the_dearest():
     while True:
         curator = opened()
         first, second = curator.blocks(2)
-        if interrupted_at(line, partial(first.ledger.charge, "a", NOISE.event()), KeyboardInterrupt) is None:
+        if (
+            interrupted_at(line, partial(first.ledger.charge, "a", NOISE.event()), KeyboardInterrupt, ROOMS)
+            is None
+        ):
             break
         second.release(gradient(), NOISE)
         assert curator.ledger.spent >= RHO * (1 - 1e-9)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.support.account_files import names, opened, pay
+from tests.support.interrupting import house, interrupted_at, lines_of
 
 from privopt.errors import AccountError, BudgetExceeded
 from privopt.ledger import account_file, payments
@@ -152,3 +153,42 @@ def test_nothing_rests_on_the_clock(path: Path, monkeypatch: pytest.MonkeyPatch)
     assert left == sorted(left, reverse=True)
     assert len(set(left)) == 3
     assert names(account)[-1].startswith("1970")
+
+
+LEDGER = house("ledger")
+EVERY_FOURTH_AND_ALL = pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.audit)])
+
+
+@EVERY_FOURTH_AND_ALL
+def test_an_account_that_is_stopped_while_it_is_made_is_there_or_is_not(step: int, tmp_path: Path) -> None:
+    def make(number: int) -> Path:
+        folder = tmp_path / str(number)
+        folder.mkdir(exist_ok=True)
+        return opened(folder / "budget.sqlite").file.path  # type: ignore[union-attr]
+
+    lines = lines_of(lambda: make(0), LEDGER)
+    assert len(lines) > 60
+    for number, line in enumerate(lines[::step], start=1):
+        assert interrupted_at(line, lambda number=number: make(number), KeyboardInterrupt, LEDGER) is not None
+        left = sorted(one.name for one in (tmp_path / str(number)).iterdir())
+        if left:
+            assert left == ["budget.sqlite", "budget.sqlite.counter"]
+            pay(Account(path=tmp_path / str(number) / "budget.sqlite"))
+        else:
+            make(number)
+
+
+@EVERY_FOURTH_AND_ALL
+def test_a_payment_that_is_stopped_at_any_line_is_whole_or_was_not_made(step: int, path: Path) -> None:
+    account = opened(path, epsilon=300.0)
+    pay(account)
+    for kind in (KeyboardInterrupt, MemoryError):
+        for line in lines_of(lambda: pay(account), LEDGER)[::step]:
+            before = len(names(account))
+            if interrupted_at(line, lambda: pay(account), kind, LEDGER) is not None:
+                assert len(names(account)) - before in (0, 1)
+            assert account.file.trouble() is None  # type: ignore[union-attr]
+    before, other = len(names(account)), Account(path=path)
+    pay(other)
+    assert len(names(account)) == before + 1
+    assert sorted(one.name for one in path.parent.iterdir()) == ["budget.sqlite", "budget.sqlite.counter"]

@@ -45,21 +45,25 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
             on_account=paying.announce,
         )
         saved = _fitted(terminal, table, task, estimator, plan, paying)
-        try:
-            saved.write(directory)
-        except PrivoptError as error:  # it is paid for: another place is better than none
-            directory = Path(tempfile.mkdtemp(prefix="privopt-model-"))
-            screen.warn(terminal, f"{error} The model is paid for, and is written to {directory} instead.")
-            saved.write(directory)
-    saved.write_report(directory)
-    _summarise(terminal, saved.report, directory, paying)
+        with paying.keeping(terminal, plan):
+            try:
+                saved.write(directory)
+            except PrivoptError as error:  # it is paid for: another place is better than none
+                directory = Path(tempfile.mkdtemp(prefix="privopt-model-"))
+                screen.warn(
+                    terminal, f"{error} The model is paid for, and is written to {directory} instead."
+                )
+                saved.write(directory)
+    with paying.keeping(terminal, plan):
+        saved.write_report(directory)
+        _summarise(terminal, saved.report, directory, paying)
 
 
 def _fitted(
     terminal: Console, table: Path, task: Task, estimator: Estimator, plan: Plan, paying: Paying
 ) -> model_directory.SavedModel:
     """Read the table and fit the model; whatever stops that, say what was spent."""
-    begun, made = False, 0
+    made = 0
 
     def count(name: str, releases: int) -> None:
         nonlocal made
@@ -73,14 +77,10 @@ def _fitted(
             private_features = task.encoder.fit(private_table).transform(private_table)
             private_target = read_target(private_table, task.schema, task.target.column)
             groups = user_keys(private_table, task.groups) if task.groups else None
-            begun = True
             estimator.fit(private_features, private_target, groups=groups, observer=count)
         return model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
     except BaseException as error:
-        refused = (
-            isinstance(error, PrivoptError) and made == 0
-        )  # arguments are checked before the first release
-        paying.warn(terminal, refused=refused or not begun, spent=screen.spent(plan, made))
+        paying.warn(terminal, error, plan, made)
         raise
 
 

@@ -1,12 +1,14 @@
 """The account that pays for a command: `--account`, or the project's, and what is said of it before and after."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
 
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake
-from privopt.errors import AccountError, BudgetExceeded, PrivoptError
+from privopt.errors import AccountError, BudgetExceeded, PrivoptError, add_note, notes_of
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import Policy, paying_account
 from privopt.ledger.statement import Statement
@@ -86,16 +88,30 @@ class Paying:
             f"{number(statement.left, 3)} at delta {number(statement.terms.budget.delta, 3)}"
         )
 
-    def warn(self, terminal: Console, *, refused: bool, spent: str) -> None:
-        """Say what a fit that failed has cost.
+    @contextmanager
+    def keeping(self, terminal: Console, plan: Plan) -> Generator[None]:
+        """Around what is done with a result once it is paid for: whatever stops that, say what was spent."""
+        try:
+            yield
+        except BaseException as error:
+            screen.warn(terminal, screen.done(plan))
+            add_note(error, screen.done(plan))
+            raise
+
+    def warn(self, terminal: Console, error: BaseException, plan: Plan, made: int) -> None:
+        """Say what a fit that failed has cost, on the terminal and in its exception.
 
         Args:
             terminal: where to say it.
-            refused: whether no release was made.
-            spent: the sentence for a fit that had begun.
+            error: what stopped it; a fit that had begun has said so in it, see `curator.outlays`.
+            plan: what was to be released.
+            made: how many releases were made.
         """
-        if not refused:
-            screen.warn(terminal, spent)
+        refused = isinstance(error, PrivoptError) and self.account is not None  # which knows what was entered
+        begun = bool(notes_of(error)) and not refused
+        if made or begun:
+            screen.warn(terminal, screen.spent(plan, made))
+            add_note(error, screen.spent(plan, made))
             return
         screen.warn(terminal, screen.NOTHING_SPENT if self.account is None else self._entered())
 

@@ -61,6 +61,11 @@ def spent(plan: Plan, made: int) -> str:
     )
 
 
+def done(plan: Plan) -> str:
+    """What a fit has cost whose result was lost afterwards."""
+    return f"The fit was made: count its whole price as spent on these data, {price_row(plan)}."
+
+
 def effort_row(plan: Plan, *, sparse: bool = False) -> str:
     """Releases, passes, time and memory."""
     memory = (

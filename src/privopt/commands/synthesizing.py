@@ -17,7 +17,6 @@ from privopt.commands.options import MAX_RECORDS, SynthesisOptions
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.planning import MEANING, PUBLIC_NUMBER
 from privopt.commands.task import named
-from privopt.errors import PrivoptError
 from privopt.estimators import table_source
 from privopt.estimators.synthetic_data import SyntheticData, SyntheticError
 from privopt.planning.plan import Plan
@@ -48,9 +47,10 @@ def run(table: Path, options: SynthesisOptions, *, output: Path | None, overwrit
     terminal = screen.console()
     plan = _announce(terminal, data, options, n, how_n, paying)
     _fit(terminal, table, data, options, plan, paying)
-    rows = data.sample(options.rows, random_state=options.seed)
-    file, reports = _write(terminal, file, rows, data)
-    _summarise(terminal, data, len(rows), file, reports, paying)
+    with paying.keeping(terminal, plan):
+        rows = data.sample(options.rows, random_state=options.seed)
+        file, reports = _write(terminal, file, rows, data)
+        _summarise(terminal, data, len(rows), file, reports, paying)
 
 
 def _estimator(schema: Schema, options: SynthesisOptions, n: int) -> SyntheticData:
@@ -148,8 +148,7 @@ def _fit(
         with screen.release_bar(terminal, "Modelling the table", plan.releases) as advance:
             data.fit(table, groups=tuple(options.group) if options.group else None, observer=count)
     except BaseException as error:
-        refused = isinstance(error, PrivoptError) and made == 0
-        paying.warn(terminal, refused=refused, spent=screen.spent(plan, made))
+        paying.warn(terminal, error, plan, made)
         raise
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from privopt.curator.transcript import FilterMark, Release, Transcript
 from privopt.data.blocks import Lineage
+from privopt.errors import add_note
 from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.sampling import Sampling
 
@@ -56,7 +57,8 @@ def answering(transcript: Transcript, lines: Callable[[], Sequence[Release]]) ->
             if line.event != NoEvent()
         ]
         if paid:
-            error.add_note(
-                f"privopt: paid for before this, and not given back, since it may have been seen: {', '.join(paid)}."
+            add_note(
+                error,
+                f"paid for before this, and not given back, since it may have been seen: {', '.join(paid)}.",
             )
         raise

@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 
 from privopt.curator.base import Observer
 from privopt.curator.local import LocalCurator
+from privopt.curator.outlays import begun
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import Block, block_assignment
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
+from privopt.errors import PrivoptError
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import paying_account
@@ -65,18 +67,24 @@ class Run:
         self.transcript = Transcript(public.relation, seeded=self.seeded)
         self._observer, self._account = observer, paying_account(account)
         self._engine: EngineName = engine
+        outlay = begun(name, budget, self._account)
         if self._account is not None:
-            number = self._account.spend(
-                name,
-                event,
-                budget.epsilon,
-                budget.delta,
-                relation=public.relation,
-                unit=public.unit,
-                seeded=self.seeded,
-            )
+            try:
+                outlay.number = self._account.spend(
+                    name,
+                    event,
+                    budget.epsilon,
+                    budget.delta,
+                    relation=public.relation,
+                    unit=public.unit,
+                    seeded=self.seeded,
+                )
+            except (PrivoptError, ValueError):  # one that was entered nevertheless says so itself
+                outlay.state = "refused"
+                raise
+            outlay.state = "paid"
             if self._account.file is not None:
-                self.transcript.paid_by = Statement.of(self._account.file, last=number)
+                self.transcript.paid_by = Statement.of(self._account.file, last=outlay.number)
 
     def curator(self, data: Units | Engine, ledger: Payer | None = None) -> LocalCurator:
         """A curator of some units, on this run's ledger or a part of it.

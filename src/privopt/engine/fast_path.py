@@ -4,7 +4,7 @@ import atexit
 import math
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -262,9 +262,12 @@ def run_lanes(run: Callable[[int, int], None], lanes: int, threads: int) -> None
         return
     ends = [round(lanes * k / threads) for k in range(threads + 1)]
     waiting = [_pool(threads).submit(run, ends[k], ends[k + 1]) for k in range(1, threads)]
-    run(ends[0], ends[1])
-    for future in waiting:
-        future.result()
+    try:
+        run(ends[0], ends[1])
+        for future in waiting:
+            future.result()
+    finally:  # a pass that was stopped leaves no thread behind that still reads the data
+        wait(waiting)
 
 
 def in_order(totals: NDArray[np.float64]) -> NDArray[np.float64]:

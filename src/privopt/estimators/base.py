@@ -5,7 +5,7 @@ parameters, and translates them back. A fitted model keeps no data, no noise and
 """
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
+from privopt.curator.outlays import tells_what_was_spent
 from privopt.estimators import arguments
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import SEARCHED, describe_strength, in_search
@@ -118,6 +119,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
 
     # Fitting --------------------------------------------------------------------------------------------------------
 
+    @tells_what_was_spent
     def fit(self, X: Any, y: Any, groups: Any = None, *, observer: Observer | None = None) -> Self:
         """Fit the model.
 
@@ -275,11 +277,18 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         return Setup.of(self._specification().plain(shape), target, shape)
 
     def _adopt(self, fitted: Fitted, *declared: str) -> None:
-        """Set all that a fit sets; `declared` is what the user declared besides the model's own arguments."""
+        """Set all that a fit sets, or nothing where that is stopped; `declared` is what the user declared besides."""
+        vars(self).update(self._results(fitted, declared))
+
+    def _results(self, fitted: Fitted, declared: Iterable[str]) -> dict[str, Any]:
+        """All that a fit sets, by name."""
         assert fitted.result.plan is not None
-        vars(self).update(fitted.setup.attributes(*fitted.setup.unscaled(fitted.result.params)))
-        self.plan_, self.n_iter_ = fitted.result.plan, fitted.steps
-        self.privacy_ = fitted.report(self._names(), declared)
+        return {
+            **fitted.setup.attributes(*fitted.setup.unscaled(fitted.result.params)),
+            "plan_": fitted.result.plan,
+            "n_iter_": fitted.steps,
+            "privacy_": fitted.report(self._names(), declared),
+        }
 
     def _restore(
         self, shape: Shape, coef: NDArray[np.float64], intercept: Any, typical_length: float | None = None

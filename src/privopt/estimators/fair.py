@@ -1,6 +1,6 @@
 """A private linear classifier for the worst off of several groups."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, final
 
@@ -10,6 +10,7 @@ from scipy.special import expit
 from sklearn.utils.validation import column_or_1d
 
 from privopt.curator.base import Observer
+from privopt.curator.outlays import tells_what_was_spent
 from privopt.data import cells
 from privopt.estimators import arguments
 from privopt.estimators.classifiers import PrivateClassifier
@@ -90,6 +91,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
     group_shares_: NDArray[np.float64] = field(init=False)
     group_losses_: NDArray[np.float64] | None = field(init=False)
 
+    @tells_what_was_spent
     def fit(  # type: ignore[override]
         self,
         X: Any,
@@ -127,11 +129,11 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         target = self._grouped(known, private_labels)
         private_groups = sensitive_codes(X, sensitive_features, known, len(private_labels))
         private_targets = coded_targets(private_labels, private_groups, target.labels.tolist())
-        self._fitting = target
         try:
+            self._fitting = target
             return super().fit(X, private_targets, groups, observer=observer)
         finally:
-            del self._fitting
+            vars(self).pop("_fitting", None)
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (rows, 2)."""
@@ -185,19 +187,22 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         chosen = choose(self.solver, Instance(setup.problem, setup.public, setup.shape.known_budget)).solver
         return reporting(chosen, float(self.report_groups))
 
-    def _adopt(self, fitted: Fitted, *declared: str) -> None:
-        super()._adopt(fitted, *declared)
+    def _results(self, fitted: Fitted, declared: Iterable[str]) -> dict[str, Any]:
+        results = super()._results(fitted, declared)
         target, found = fitted.setup.target, fitted.result.findings
         assert isinstance(target, GroupedClasses)
         groups = target.groups
         shares = found["group_shares"].value if "group_shares" in found else groups.loss.shares
-        self.group_shares_ = np.asarray(shares, np.float64)
         weights = found["group_weights"].value if "group_weights" in found else np.ones((1, groups.count))
-        self.group_weights_ = np.asarray(weights, np.float64)
-        self.group_losses_ = np.asarray(found["group_losses"].value) if "group_losses" in found else None
+        results["group_shares_"] = np.asarray(shares, np.float64)
+        results["group_weights_"] = np.asarray(weights, np.float64)
+        results["group_losses_"] = (
+            np.asarray(found["group_losses"].value) if "group_losses" in found else None
+        )
         if groups.count > 1:
-            picture = weights_picture(self.group_weights_, groups.names)
-            self.privacy_ = replace(self.privacy_, pictures=(picture,))
+            picture = weights_picture(results["group_weights_"], groups.names)
+            results["privacy_"] = replace(results["privacy_"], pictures=(picture,))
+        return results
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

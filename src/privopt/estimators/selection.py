@@ -19,6 +19,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from privopt.curator.outlays import tells_what_was_spent
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
@@ -109,6 +110,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     privacy_: PrivacyReport = field(init=False)
     plan_: Plan = field(init=False)
 
+    @tells_what_was_spent
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Search, choose and refit.
 
@@ -140,8 +142,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             fitted._replace(selection=describe_choice(search)),
             f"Grid, given by the user: {len(models)} candidates.",
         )
-        self.best_index_, self.best_params_, self.best_estimator_ = best, self._grid()[best], chosen
-        self.privacy_, self.plan_ = chosen.privacy_, search.plan
+        found = {"best_index_": best, "best_params_": self._grid()[best], "best_estimator_": chosen}
+        vars(self).update(found, privacy_=chosen.privacy_, plan_=search.plan)  # all or nothing
         return self
 
     def plan(self, *, n_features: int, n: int | None = None, by_user: bool = False) -> Plan:

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
+from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.estimators import arguments, table_source
@@ -125,6 +126,8 @@ class SyntheticData(BaseEstimator):
     model_: Model
     error_: SyntheticError
     coding_: TableCoding
+    _measured: tuple[ReleasedMarginal, ...]
+    _total: float
     plan_: Plan
     privacy_: PrivacyReport
 
@@ -167,6 +170,7 @@ class SyntheticData(BaseEstimator):
         self.user_weighting: Weighting = user_weighting
         self.typical_records = typical_records
 
+    @tells_what_was_spent
     def fit(self, table: Any, groups: Any = None, *, observer: Observer | None = None) -> Self:
         """Model a table.
 
@@ -321,18 +325,18 @@ class SyntheticData(BaseEstimator):
     def _adopt(self, asked: Asked, result: Result) -> None:
         """Set all that a fit sets."""
         assert result.plan is not None
-        self.coding_, self.plan_ = asked.coding, result.plan
-        self._measured: tuple[ReleasedMarginal, ...] = released_marginals(result.transcript, asked.workload)
-        self._total = released_total(self._measured)
-        self.model_ = result.params
-        self.error_ = _error(result)
-        shown = pictures(self.model_, self._measured, self._total, self.coding_)
-        self.privacy_ = PrivacyReport.of(
+        coding, model = asked.coding, result.params
+        measured = released_marginals(result.transcript, asked.workload)
+        total = released_total(measured)
+        shown = pictures(model, measured, total, coding)
+        report = PrivacyReport.of(
             result._replace(params=None, pictures=(*result.pictures, *shown)),
             title=f"Synthetic data ({result.plan.solver})",
-            declared=declared_facts(self.coding_, asked.workload),
-            model=model_summary(self.model_, self.coding_),
+            declared=declared_facts(coding, asked.workload),
+            model=model_summary(model, coding),
         )
+        found = {"coding_": coding, "model_": model, "_measured": measured, "_total": total}
+        vars(self).update(found, plan_=result.plan, error_=_error(result), privacy_=report)  # all or nothing
 
 
 def _error(result: Result) -> SyntheticError:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 
 from privopt.atomic_files import keep_names
-from privopt.errors import AccountError, ArgumentError
+from privopt.errors import AccountError, ArgumentError, add_note
 from privopt.ledger.amounts import Budget
 from privopt.ledger.counters import Counter, CounterBeside, CounterFolder, Mark, check_counter
 from privopt.ledger.events import Event, NoEvent
@@ -118,17 +118,18 @@ class AccountFile:
                 f"{str(beside.path)!r} is there already, the counter of an account that was at {str(path)!r}: bring "
                 "that account back, or create this one under another name."
             )
+        ours = False
         try:
-            path.touch(exist_ok=False)
-        except FileExistsError:
-            raise AccountError(
-                f"{str(path)!r} is there already: an account is never replaced. Give another name, or use the one "
-                "that is there."
-            ) from None
-        except OSError as error:
-            reason = (error.strerror or "the system refused").lower()
-            raise AccountError(f"{str(path)!r} cannot be created: {reason}.") from error
-        try:
+            try:
+                ours = path.touch(exist_ok=False) is None  # in one step: whatever stops the rest undoes it
+            except FileExistsError:
+                raise AccountError(
+                    f"{str(path)!r} is there already: an account is never replaced. Give another name, or use the one "
+                    "that is there."
+                ) from None
+            except OSError as error:
+                reason = (error.strerror or "the system refused").lower()
+                raise AccountError(f"{str(path)!r} cannot be created: {reason}.") from error
             with _reported(path), closing(_connection(path)) as connection:
                 connection.execute(f"PRAGMA application_id = {_APPLICATION}")
                 connection.execute(f"PRAGMA user_version = {_VERSION}")
@@ -140,8 +141,9 @@ class AccountFile:
             for each in (beside, *([counter] if counter is not None else [])):
                 each.advance(start)
         except BaseException:
-            path.unlink()
-            beside.path.unlink(missing_ok=True)
+            if ours:
+                path.unlink()
+                beside.path.unlink(missing_ok=True)
             raise
         return cls(path, counter)
 
@@ -166,8 +168,15 @@ class AccountFile:
                 check_unit(self.unit_of(payments), unit)
                 charge(payments)
                 self._insert(connection, payments, name, event, epsilon, delta, unit=unit, seeded=seeded)
-            self._count(connection)
-        return len(payments) + 1
+            number = len(payments) + 1
+            try:
+                self._count(connection)
+            except BaseException as error:
+                add_note(
+                    error, f"payment {number}, {name!r}, was entered in the account before this, and stays."
+                )
+                raise
+        return number
 
     def mark_seeded(self) -> None:
         """Add a row that says that something paid here rests on a seed, unless one says so already."""
