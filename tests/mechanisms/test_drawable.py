@@ -1,6 +1,7 @@
 """Noise that no integers hold is refused before anything is paid."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from privopt.curator.local import LocalCurator
 from privopt.curator.run import Run
 from privopt.data.units import Units
+from privopt.errors import BudgetTooSmall
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import (
@@ -29,9 +31,13 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.pass_noise import PassNoise
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import square_root_toeplitz
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.problems.problem import Problem
 from privopt.queries.gradient import ClippedGradient
+from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
+from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 
 HUGE = 1e14
 
@@ -86,6 +92,22 @@ def test_a_release_a_loop_and_a_stream_are_refused_before_they_are_charged(exact
                 ask()
             assert not len(curator.transcript)
             assert curator.ledger.spent == 0.0
+
+
+@pytest.mark.parametrize(
+    "solver",
+    [
+        CorrelatedNoiseDescent(),
+        SinglePassO2NC(variance_reduction=True, steps=9, window=3, period=3, step_size=0.1),
+    ],
+)
+def test_a_plan_of_sums_without_room_for_their_noise_is_refused(solver: Any) -> None:
+    """Where independent noise of the same plan would still be drawn."""
+    data = Units.from_arrays(np.ones((200, 256)), np.ones(200), row_bound=2.0)
+    instance = Instance(Problem(losses.logistic), data.public, Budget(1e-8, 1e-11))
+    with pytest.raises(BudgetTooSmall, match=r"drawn exactly.*nothing was read or spent"):
+        solver.plan(instance)
+    require_drawable(GaussianEvent(solver.configure(instance).noise_multiplier))
 
 
 def test_every_mechanism_on_a_lattice_says_what_fits() -> None:

@@ -123,7 +123,7 @@ def room_for_noise(slot: Slot, length: int, *, exact: bool) -> NDArray[Any]:
     return np.zeros(shape, np.int64 if integers else np.float64)
 
 
-def _put(private_room: NDArray[Any], private_drawn: NDArray[Any], mechanism: Mechanism) -> None:
+def _put(private_room: NDArray[Any], private_drawn: NDArray[Any], mechanism: Mechanism | PrefixSum) -> None:
     """Put a draw into its place.
 
     Privacy:

@@ -1,10 +1,16 @@
 """Which planned noise can be drawn as integers: asked of a whole plan, before anything is paid for it."""
 
+import math
+from collections.abc import Callable
+
+from privopt.errors import BudgetTooSmall
 from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, SampledEvent, leaf_counts
 from privopt.mechanisms.additive import Gaussian, Laplace
+from privopt.mechanisms.prefix_sum import PrefixSum
 
 MOST_ENTRIES = 2**32  # of a released vector: 32 GiB
 MOST_COUNTS = 2**16  # of a value with Laplace noise
+_FITS_ANY = 2.0**10  # multiplier times sqrt(entries) for which any strategy that is likely has room
 
 
 def require_drawable(event: Event) -> None:
@@ -16,7 +22,7 @@ def require_drawable(event: Event) -> None:
     Args:
         event: everything that will be released.
     Raises:
-        ValueError: a noise multiplier is too large.
+        BudgetTooSmall: a noise multiplier is too large.
     """
     leaves, parallels = leaf_counts(event)
     for leaf in leaves:
@@ -32,11 +38,25 @@ def require_drawable(event: Event) -> None:
             require_drawable(branch)
 
 
-def _require_room(mechanism: Gaussian | Laplace, entries: int) -> None:
+def require_drawable_sums(noise_multiplier: float, entries: int, stream: Callable[[], PrefixSum]) -> None:
+    """Refuse a plan of prefix sums whose correlated noise is beyond the integers that it is drawn as.
+
+    Args:
+        noise_multiplier: of the stream.
+        entries: of an item.
+        stream: makes it; called only where it is in doubt.
+    Raises:
+        BudgetTooSmall: there is no room for it.
+    """
+    if noise_multiplier * math.sqrt(entries) > _FITS_ANY:
+        _require_room(stream(), entries)
+
+
+def _require_room(mechanism: Gaussian | Laplace | PrefixSum, entries: int) -> None:
     try:
         mechanism.require_room(entries)
     except ValueError:
-        raise ValueError(
+        raise BudgetTooSmall(
             f"this budget asks for noise of {mechanism.noise_multiplier:.3g} times the sensitivity, which is more than "
             "can be drawn exactly, and leaves nothing of the data: nothing was read or spent. Take a larger epsilon, "
             "fewer releases, or noise='float' to compare with."

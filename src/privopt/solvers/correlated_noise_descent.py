@@ -17,11 +17,13 @@ from privopt.curator.feeds import Feed
 from privopt.curator.loops import ReleaseCall
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.drawable import require_drawable_sums
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import LARGEST_DENSE
 from privopt.planning import correlated_noise_descent as planning
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
+from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
 from privopt.queries.gradient import ClippedGradient
@@ -129,6 +131,13 @@ class CorrelatedNoiseDescent(Solver):
             noise_multiplier=self.noise_multiplier,
             participation=planning.participation(self),
         )
+
+    def plan(self, instance: Instance) -> Plan:
+        """The plan, refused where there is no room for the noise of the sums."""
+        solver = self.configure(instance)
+        entries = math.prod(instance.problem.parameter_shape(instance.public))
+        require_drawable_sums(solver.noise_multiplier, entries, solver.stream)
+        return super().plan(instance)
 
     def event(self, public: Public) -> Event:
         """The stream, charged when it opens; the blocks that feed it cost nothing of their own."""

@@ -7,6 +7,7 @@ is correlated over a period of steps; all periods share one stream, charged as o
 Source: Kornowski, Liu, Talwar 2024, Algorithms 2, 3 and 5.
 """
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -17,6 +18,7 @@ from jaxtyping import Array
 from privopt.curator.base import Curator
 from privopt.ledger.events import Event, NoEvent, Parallel, Sequence
 from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.drawable import require_drawable_sums
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.planning import gradient_changes, o2nc
 from privopt.planning import single_pass_o2nc as planning
@@ -25,6 +27,7 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.gradient_changes import Estimate
 from privopt.planning.instance import Instance
 from privopt.planning.online_to_nonconvex import Places, whole_blocks
+from privopt.planning.plan import Plan
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.problem import Problem
 from privopt.public import Public
@@ -140,6 +143,14 @@ class SinglePassO2NC(StepwiseSolver):
         """The noise of all periods, one after the other."""
         strategy = planning.run_strategy(self, n, parameters)
         return PrefixSum(strategy=strategy, noise_multiplier=self.noise_multiplier)
+
+    def plan(self, instance: Instance) -> Plan:
+        """The plan, refused where there is no room for the noise of the sums."""
+        solver, n = self.configure(instance), instance.public.n
+        entries = math.prod(instance.problem.parameter_shape(instance.public))
+        if solver.reduces:
+            require_drawable_sums(solver.noise_multiplier, entries, lambda: solver.stream(n, entries))
+        return super().plan(instance)
 
     def event(self, public: Public) -> Event:
         """The stream, charged when it opens, and blocks that feed it; or a release on every block."""
