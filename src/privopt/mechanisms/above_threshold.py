@@ -248,4 +248,4 @@ def _drawn(noise: Noise, epsilon: float) -> Fraction:
 
 def _fraction(private_value: SupportsFloat) -> Fraction:
     """The value as it is; 0 for what is not a number, and the largest numbers for what is infinite."""
-    return Fraction(float(np.nan_to_num(np.float64(private_value))))
+    return Fraction(float(np.nan_to_num(float(private_value))))
