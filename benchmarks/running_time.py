@@ -46,6 +46,8 @@ from privopt.queries.base import Query
 from privopt.queries.column_magnitudes import ColumnMagnitudes
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.second_moment import SecondMoment
+from privopt.solvers.base import Solver
+from privopt.solvers.output_perturbation import OutputPerturbation
 from privopt.solvers.registry import SOLVERS, choose
 from privopt.synthesis.registry import SYNTHESIZERS
 
@@ -166,7 +168,7 @@ def compared(work: Work, data: Kinds, repeats: int) -> dict[str, tuple[float, bo
     return found
 
 
-def solving(name: str, data: Kinds) -> Work | None:
+def solving(solver: Solver | str, data: Kinds) -> Work | None:
     """A solver on the first problem that it applies to; None where there is none."""
     public = data["ordinary"].public
     for problem in (
@@ -176,14 +178,14 @@ def solving(name: str, data: Kinds) -> Work | None:
         Problem(losses.logistic, growth=KL(gamma=2.0, kappa=2.0)),
     ):
         instance = Instance(problem, public, BUDGET)
-        work = _run_of(partial(_chosen, name, instance), instance, problem)
+        work = _run_of(partial(_chosen, solver, instance), instance, problem)
         if work is not None:
             return work
     return None
 
 
-def _chosen(name: str, instance: Instance) -> Any:
-    return choose(name, instance).solver
+def _chosen(solver: Solver | str, instance: Instance) -> Any:
+    return choose(solver, instance).solver
 
 
 def playing(name: str, data: Kinds) -> Work | None:
@@ -283,13 +285,11 @@ def all_lines(rows: int, repeats: int) -> Iterator[tuple[str, Callable[[], str]]
         }.items():
             work = releasing(query, Gaussian(3.0))
             yield f"query {name}{how}", partial(line, f"query {name}{how}", work, data, repeats)
-    for name in SOLVERS:
+    minimiser = {"output-perturbation of a minimiser": OutputPerturbation(form="minimiser")}
+    for name, asked in ({name: name for name in SOLVERS} | minimiser).items():
         data = users if name.startswith("user-") else records
-        yield (
-            f"solver {name}",
-            partial(_prepared_line, f"solver {name}", partial(solving, name), data, repeats),
-        )
-
+        work = partial(solving, asked)
+        yield f"solver {name}", partial(_prepared_line, f"solver {name}", work, data, repeats)
     coded = tables(rows)
     for kind, names, work, data in (
         ("game", GAME_SOLVERS, playing, records),
