@@ -17,17 +17,17 @@ BITS = 53 * WORDS
 REFERENCE_SCORES = np.array([0.3, -1.2, 0.8, 0.0])
 
 
-def uniforms_of(first: int, second: int) -> NDArray[np.float64]:
+def words_of(first: int, second: int) -> NDArray[np.int64]:
     """The words of two numbers of 212 bits."""
     words = [
-        [((number >> (53 * (WORDS - 1 - word))) & (2**53 - 1)) / 2**53 for word in range(WORDS)]
+        [((number >> (53 * (WORDS - 1 - word))) & (2**53 - 1)) for word in range(WORDS)]
         for number in (first, second)
     ]
-    return np.array([words])
+    return np.array([words], np.int64)
 
 
 def drawn(scores: NDArray[np.float64], first: int, second: int) -> int:
-    return int(softmax_draws(scores, uniforms_of(first, second))[0])
+    return int(softmax_draws(scores, words_of(first, second))[0])
 
 
 def least(top: int, holds: object) -> int:
@@ -138,7 +138,7 @@ def test_draws_have_softmax_frequencies_and_no_other_temperature(spread: float) 
     scores = -spread * generator.random(1000)
     noise = NoiseSource(seed=71)
     for factor, accepted in [(1.0, True), *((wrong, False) for wrong in WRONG_SCALES)]:
-        found = softmax_draws(factor * scores, noise.uniform((20_000, 2, WORDS)))
+        found = softmax_draws(factor * scores, noise.words((20_000, 2, WORDS)))
         p_value = frequency_p_value(np.bincount(found, minlength=1000), softmax(scores))
         assert p_value > LEVEL if accepted else p_value < LEVEL
 
@@ -147,9 +147,7 @@ def test_draws_among_a_million_vertices_have_softmax_frequencies() -> None:
     generator = np.random.default_rng(73)
     scores = -60.0 * generator.random(10**6) ** 0.25
     noise = NoiseSource(seed=74)
-    right, wrong = (
-        softmax_draws(factor * scores, noise.uniform((40_000, 2, WORDS))) for factor in (1.0, 0.7)
-    )
+    right, wrong = (softmax_draws(factor * scores, noise.words((40_000, 2, WORDS))) for factor in (1.0, 0.7))
     for cells in (
         np.arange(10**6) // 5000,
         generator.integers(200, size=10**6),

@@ -333,12 +333,12 @@ def test_vertices_of_a_mixture_follow_the_average_of_the_softmaxes() -> None:
 
 
 class ChosenIndex(NoiseSource):
-    """Uniforms that make a two-vertex draw give the wanted index."""
+    """Words that make a two-vertex draw give the wanted index."""
 
     wanted = 0
 
-    def uniform(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        return np.full(shape, 1e-300 if self.wanted == 0 else 1 - 2**-53)
+    def words(self, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        return np.full(shape, 0 if self.wanted == 0 else 2**53 - 1)
 
 
 def transcript_probability(

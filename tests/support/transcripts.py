@@ -27,10 +27,9 @@ class ForcedUniforms:
     def __init__(self, values):
         self.values = values
 
-    def uniform(self, shape):
-        return np.broadcast_to(
-            np.asarray(self.values, np.float64).reshape(-1, *(1,) * (len(shape) - 1)), shape
-        ).copy()
+    def words(self, shape):
+        values = np.asarray(self.values, np.float64).reshape(-1, *(1,) * (len(shape) - 1))
+        return (np.broadcast_to(values, shape) * 2.0**53).astype(np.int64)
 
 
 @dataclass

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from privopt.ledger.events import Event, NonPrivateEvent
 from privopt.mechanisms.base import HiddenState, Request, StreamMechanism
 from privopt.mechanisms.noise import Noise, Shape
+from privopt.mechanisms.vertex_draws import chosen_below
 
 
 class BestVertexState(HiddenState):
@@ -100,5 +101,5 @@ class BestVertex(StreamMechanism):
         count = self.draws[step]
         if not self.mixture:
             return np.full(count, state.best[-1], np.int64)
-        chosen = np.floor(noise.uniform((count,)) * len(state.best)).astype(np.int64)
+        chosen = chosen_below(noise.words((count,)), len(state.best))
         return np.asarray(state.best, np.int64)[chosen]

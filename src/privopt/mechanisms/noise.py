@@ -60,6 +60,10 @@ class Noise(Protocol):
         """Independent draws from [0, 1), multiples of 2^-53."""
         ...
 
+    def words(self, shape: Shape) -> NDArray[np.int64]:
+        """Independent integers, all of 0, ..., 2^53 - 1 equally likely."""
+        ...
+
     def order(self, count: int) -> NDArray[np.int64]:
         """A random order of so many places."""
         ...
@@ -178,6 +182,11 @@ class NoiseSource:
     def uniform(self, shape: Shape) -> NDArray[np.float64]:
         """Independent draws from [0, 1), multiples of 2^-53."""
         return self._float_stream().random(shape)
+
+    def words(self, shape: Shape) -> NDArray[np.int64]:
+        """Independent integers, all of 0, ..., 2^53 - 1 equally likely."""
+        self._after_fork()
+        return (self._noise.random(shape) * 2.0**53).astype(np.int64)
 
     def order(self, count: int) -> NDArray[np.int64]:
         """A random order of so many places: that of uniform numbers, and by place where two agree. It is no noise."""

@@ -40,21 +40,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 RELATIVE_ROUNDING = 1100 * 2.0**-53
-WORDS = 4  # uniforms that make one number of 212 bits
+WORDS = 4  # words of 53 bits that make one number of 212 bits
 MOST_VERTICES = 2**36
 
 _FLOOR = -64 * math.log(2.0)
 _SCALE = 2.0**120
-_WORD = 2.0**53
 _BITS = 53 * WORDS
 
 
-def softmax_draws(private_logits: NDArray[np.float64], uniforms: NDArray[np.float64]) -> NDArray[np.int64]:
+def softmax_draws(private_logits: NDArray[np.float64], words: NDArray[np.int64]) -> NDArray[np.int64]:
     """Draw vertices with probability proportional to the exponentials of their logits.
 
     Args:
         private_logits: one a vertex.
-        uniforms: independent multiples of 2^-53 in [0, 1), shape (draws, 2, WORDS).
+        words: independent integers, uniform on 0, ..., 2^53 - 1, shape (draws, 2, WORDS).
     Privacy:
         See the module.
     """
@@ -63,13 +62,18 @@ def softmax_draws(private_logits: NDArray[np.float64], uniforms: NDArray[np.floa
         private_blocks = _whole_numbers(private_masses.sum(axis=-1).sum(axis=-1))
     private_within: dict[int, list[int]] = {}
     width = private_masses.shape[1] * private_masses.shape[2]
-    indices = np.empty(len(uniforms), dtype=np.int64)
-    for draw, (first, second) in enumerate(_numbers(uniforms)):
+    indices = np.empty(len(words), dtype=np.int64)
+    for draw, (first, second) in enumerate(_numbers(words)):
         block = _inverse_cdf(private_blocks, first)
         if block not in private_within:
             private_within[block] = _whole_numbers(private_masses[block].ravel())
         indices[draw] = block * width + _inverse_cdf(private_within[block], second)
     return indices
+
+
+def chosen_below(words: NDArray[np.int64], counts: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Which of so many released plays, for words as in `softmax_draws`. All of them may be seen: it hides nothing."""
+    return (words * 2.0**-53 * counts).astype(np.int64)
 
 
 def _masses(private_logits: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -90,10 +94,9 @@ def _whole_numbers(private_weights: NDArray[np.float64]) -> list[int]:
     return list(accumulate(int(weight) for weight in (private_weights * _SCALE).tolist()))
 
 
-def _numbers(uniforms: NDArray[np.float64]) -> list[tuple[int, int]]:
+def _numbers(words: NDArray[np.int64]) -> list[tuple[int, int]]:
     """Two uniform numbers of 212 bits for each draw."""
-    words = (uniforms * _WORD).astype(np.int64).tolist()
-    return [(_joined(first), _joined(second)) for first, second in words]
+    return [(_joined(first), _joined(second)) for first, second in words.tolist()]
 
 
 def _joined(words: list[int]) -> int:

@@ -14,7 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 from privopt.ledger.events import Event, NoEvent, SelectionsEvent
 from privopt.mechanisms.base import HiddenState, Request, StreamMechanism, checked_sensitivity
 from privopt.mechanisms.noise import Noise, Shape
-from privopt.mechanisms.vertex_draws import MOST_VERTICES, RELATIVE_ROUNDING, WORDS, softmax_draws
+from privopt.mechanisms.vertex_draws import (
+    MOST_VERTICES,
+    RELATIVE_ROUNDING,
+    WORDS,
+    chosen_below,
+    softmax_draws,
+)
 
 Participation = tuple[tuple[int, ...], ...]
 ROUNDOFF = 2.0**-53
@@ -195,7 +201,7 @@ class VertexStream(StreamMechanism):
         state = VertexState(shape[0])
         if self.mixture:
             released = np.repeat(np.arange(self.steps), self.draws)
-            state.chosen = (noise.uniform((len(released),)) * (released + 1)).astype(np.int64)
+            state.chosen = chosen_below(noise.words((len(released),)), released + 1)
             state.private_ahead = np.zeros(len(released), dtype=np.int64)
         return state
 
@@ -256,4 +262,4 @@ class VertexStream(StreamMechanism):
         if count == 0:
             return np.empty(0, dtype=np.int64)
         with np.errstate(all="ignore"):  # a warning must not depend on the data
-            return softmax_draws(self._logits(state, step), noise.uniform((count, 2, WORDS)))
+            return softmax_draws(self._logits(state, step), noise.words((count, 2, WORDS)))
