@@ -12,6 +12,7 @@ from typing import Protocol
 
 from privopt.atomic_files import replace_file
 from privopt.errors import AccountError
+from privopt.untrusted import UntrustedFile, read_json
 
 
 @dataclass(frozen=True)
@@ -67,11 +68,13 @@ class CounterBeside:
         """
         del account
         try:
-            return Mark(**json.loads(self.path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError) as error:
-            raise AccountError(f"the counter {str(self.path)!r} cannot be read: {error}.") from error
+            if not self.path.exists() and not self.path.is_symlink():
+                return None
+            return Mark(**read_json(self.path, follow=True))
+        except UntrustedFile as error:
+            raise AccountError(f"the counter of the account cannot be read: {error}") from None
+        except (ValueError, TypeError):
+            raise AccountError(f"the counter {str(self.path)!r} cannot be read: it is not one.") from None
 
     def advance(self, mark: Mark) -> None:
         """Replace the file.
