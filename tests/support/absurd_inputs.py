@@ -1,8 +1,8 @@
 """A child process that is given absurd files and command lines within limits of memory and time, and says what it did.
 
-Run as `python -m tests.support.absurd_inputs FOLDER [full]`: it makes the files in FOLDER, runs every command line in one
-process, and writes a JSON list: name, exit code, what went to stderr, seconds of CPU, and what new files there are. What is
-unpacked may grow to 64 MiB, or with `full` as far as for users.
+Run as `python -m tests.support.absurd_inputs FOLDER [full]`: it makes the files in FOLDER, runs every command line in
+one process, and writes a JSON list: name, exit code, what went to stderr, seconds of CPU, and what new files there are.
+What is unpacked may grow to 64 MiB, or with `full` as far as for users.
 """
 
 import contextlib
@@ -34,7 +34,9 @@ def schemas() -> dict[str, bytes]:
         "empty": b"",
         "nested 100,000 deep": b'{"columns":' * 100_000,
         "a number of 100,000 digits": b'{"n": ' + b"9" * 100_000 + b', "columns": {"y": {"kind": "flag"}}}',
-        "a bound of 400 digits": b'{"columns": {"a": {"kind": "num", "low": 0, "high": ' + b"9" * 400 + b"}}}",
+        "a bound of 400 digits": b'{"columns": {"a": {"kind": "num", "low": 0, "high": '
+        + b"9" * 400
+        + b"}}}",
         "a bound that is no number": b'{"columns": {"a": {"kind": "num", "low": 0, "high": NaN}}}',
         "a column twice": b'{"columns": {"y": {"kind": "flag"}, "y": {"kind": "flag"}}}',
         "a kind that is a list": described(a={"kind": [1]}),
@@ -46,7 +48,7 @@ def schemas() -> dict[str, bytes]:
         "sets of 10^30 members": described(a={"kind": "set", "size": 10**30}),
         "half of a pair of surrogates": b'{"columns": {"a\\ud800": {"kind": "flag"}, "y": {"kind": "flag"}}}',
         "a megabyte where a column should be": described(a=["x" * 2**20]),
-        "escapes": described(**{"a": {"kind": "\x1b[2J\x07\u202ered\u200b"}}),
+        "escapes": described(a={"kind": "\x1b[2J\x07\u202ered\u200b"}),
         "packed": gzip.compress(json.dumps(GOOD).encode()),
     }
 
@@ -106,7 +108,10 @@ def tables(folder: Path) -> Iterator[tuple[str, str]]:
     with (folder / "header.csv").open("wb") as file:
         file.truncate(2**30)
     yield "a header of a gigabyte", "header.csv"
-    yield "a million columns", written("wide.csv", b",".join(b"c%d" % place for place in range(10**6)) + b"\n")
+    yield (
+        "a million columns",
+        written("wide.csv", b",".join(b"c%d" % place for place in range(10**6)) + b"\n"),
+    )
     part = gzip.compress(b"0.5,1\n" * 2**20, 9)
     yield "a gzip bomb of 2 GB", written("bomb.csv.gz", gzip.compress(b"a,y\n") + part * 340)
     yield "a gzip file cut short", written("cut.csv.gz", gzip.compress(b"a,y\n" + b"1,0\n" * 999)[:-9])
@@ -219,7 +224,15 @@ def accounts(folder: Path, run: Any) -> None:
     counter.write_bytes(kept)
     account = ("--account", "budget.sqlite")
     run(
-        "paid: a table", "fit", "junk.parquet", "--schema", "good.json", *BUDGET, "--output", "model", *account
+        "paid: a table",
+        "fit",
+        "junk.parquet",
+        "--schema",
+        "good.json",
+        *BUDGET,
+        "--output",
+        "model",
+        *account,
     )
     run("spent", "account", "export", "budget.sqlite")
 

@@ -21,7 +21,7 @@ TARGETS = np.where(FEATURES[:, 0] > 0.5, NUMBER, 0.5)
 @jax.jit
 def leaking(values: jax.Array) -> jax.Array:
     """What must be found, or the search finds nothing."""
-    return values + jnp.asarray(FEATURES)
+    return values + jnp.asarray(FEATURES, values.dtype)
 
 
 def main(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A private number and a private text that are planted in data, and the search for them in everything that comes out."""
+"""A private number and a private text that are planted in data, and the search for them in whatever comes out."""
 
 import base64
 from collections.abc import Iterator
@@ -12,7 +12,11 @@ TEXT = "zqPATIENTxk"
 
 def forms_of(number: float) -> set[bytes]:
     """How a number may be written: its digits, float32 and float64 in both byte orders, those in hex and base64."""
-    found = {repr(number)[:10].encode(), repr(float(np.float32(number)))[:8].encode(), float(number).hex()[:12].encode()}
+    found = {
+        repr(number)[:10].encode(),
+        repr(float(np.float32(number)))[:8].encode(),
+        float(number).hex()[:12].encode(),
+    }
     for kind in ("<f4", ">f4", "<f8", ">f8"):
         found |= forms_of_bytes(np.asarray(number, kind).tobytes())
     return found
@@ -21,7 +25,12 @@ def forms_of(number: float) -> set[bytes]:
 def forms_of_bytes(secret: bytes) -> set[bytes]:
     """Bytes as they are, in hex, and in base64 wherever they begin in a longer text."""
     shifted = (base64.b64encode(b"\0" * shift + secret)[4 if shift else 0 : -4] for shift in range(3))
-    return {secret, secret.hex().encode(), secret.hex().upper().encode(), *(form for form in shifted if len(form) > 5)}
+    return {
+        secret,
+        secret.hex().encode(),
+        secret.hex().upper().encode(),
+        *(form for form in shifted if len(form) > 5),
+    }
 
 
 MARKERS = forms_of(NUMBER) | forms_of_bytes(TEXT.encode())
@@ -51,5 +60,11 @@ def said_by(error: BaseException) -> list[str]:
     return [
         text
         for one in linked(error)
-        for text in (str(one), repr(one), repr(one.args), repr(getattr(one, "__notes__", [])), repr(vars(one)))
+        for text in (
+            str(one),
+            repr(one),
+            repr(one.args),
+            repr(getattr(one, "__notes__", [])),
+            repr(vars(one)),
+        )
     ]
