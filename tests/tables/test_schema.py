@@ -161,7 +161,7 @@ def test_a_file_of_several_entries_needs_a_name(tmp_path: Path) -> None:
         Schema.from_json(several, "three")
     with pytest.raises(TableError, match="has no 'columns'"):
         Schema.from_json({"target": "y"})
-    with pytest.raises(TableError, match="no such file"):
+    with pytest.raises(TableError, match="There is no schema file"):
         Schema.from_json(tmp_path / "absent.json")
     broken = tmp_path / "broken.json"
     broken.write_text('{"columns": ', encoding="utf-8")

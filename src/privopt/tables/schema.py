@@ -411,6 +411,8 @@ def _split_among(columns: tuple[ColumnSpec, ...]) -> str | None:
 
 
 def _read_json(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        raise TableError(f"There is no schema file {str(path)!r}.")
     try:
         return read_json(path, follow=True)
     except UntrustedFile as error:
