@@ -29,7 +29,7 @@ def test_whatever_is_absurd_is_refused_in_a_sentence_within_limits(
     outcomes = {each["name"]: each for each in outcomes_of(tmp_path, *arguments)}
     assert json.loads(outcomes.pop("spent")["out"])["payments"] == []
     assert outcomes.pop("opened")["code"] == 0
-    assert len(outcomes) > 70
+    assert len(outcomes) > 75
     for name, each in outcomes.items():
         said = each["said"]
         assert each["code"] == 2, (name, said)

@@ -28,12 +28,14 @@ import privopt
 from privopt import (
     Account,
     Budget,
+    GradientDescent,
     LinearRegression,
     LogisticRegression,
     PoissonRegressor,
     QuantileRegressor,
     SyntheticData,
     Units,
+    losses,
     minimize,
 )
 from privopt.cli import app
@@ -188,12 +190,7 @@ def fitted() -> tuple[list[Any], set[bytes]]:
         account = Account(100.0, 1e-3, composition="basic")
         model = classifier(account=account).fit(X, MARKED)
         rows = synthesizer().fit(FRAME)
-        result = minimize(
-            lambda params, features, target: jnp.log1p((features @ params - target) ** 2),
-            units(),
-            budget=Budget(1.0, 1e-6),
-            start=jnp.zeros(3),
-        )
+        result = minimize(losses.squared, units(), budget=Budget(1.0, 1e-6), solver=GradientDescent(steps=3))
     assert known
     forms = set().union(*map(forms_of_bytes, known))
     forms |= {str(int.from_bytes(key, "little")).encode() for key in known}
