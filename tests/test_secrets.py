@@ -252,7 +252,7 @@ FILES: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("what", FILES)
-@pytest.mark.parametrize("command", ["fit", "synthesize"])
+@pytest.mark.parametrize("command", ["fit", pytest.param("synthesize", marks=pytest.mark.audit)])
 def test_the_command_line_shows_no_cell(what: str, command: str, tmp_path: Path, monkeypatch: Any) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()

@@ -1,4 +1,4 @@
-"""A marker in the data of every estimator, search, game and synthesizer, in whatever they leave and however they end."""
+"""A marker in the data of every estimator, search, game and synthesizer, in whatever they leave, however they end."""
 
 import json
 import pickle
