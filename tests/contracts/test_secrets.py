@@ -85,9 +85,10 @@ def test_no_estimator_keeps_a_marker(fit: Fit) -> None:
 def test_fair_models_and_means_of_users_keep_no_marker() -> None:
     features, targets = marked(*toy_data())
     labels = (targets > 0).astype(int)
-    model = FairClassifier(epsilon=1.0, delta=1e-6, bounds=(-1, 1), classes=[0, 1], sensitive_groups=[0, 1])
-    model.fit(features, labels, sensitive=np.arange(len(labels)) % 2)
-    mean = user_mean(features, groups=np.arange(len(labels)), epsilon=1.0, delta=1e-6, bound=2.0)
+    declared = {"classes": [0, 1], "sensitive_values": [0, 1], "shares": [0.5, 0.5]}
+    model = FairClassifier(epsilon=1.0, delta=1e-6, bounds=(-1, 1), **declared)
+    model.fit(features, labels, sensitive_features=np.arange(len(labels)) % 2)
+    mean = user_mean(features, np.arange(len(labels)), epsilon=20.0, delta=1e-5, bound=2.0)
     assert_clean([repr(model), repr(vars(model)), pickle.dumps(model), repr(mean), pickle.dumps(mean)])
 
 
