@@ -62,20 +62,22 @@ def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
     with pq.ParquetFile(file) as parquet:
         _check_footer(parquet.metadata, file, set(wanted))
         fields = [field for field in parquet.schema_arrow if field.name in wanted]
-        names = [field.name for field in fields if _is_text(field.type)]
+        plain = {field.name: field.type for field in fields if _is_text(field.type)}
         coded = [
             field.name
             for field in fields
             if pa.types.is_dictionary(field.type) and _is_text(field.type.value_type)
         ]
-    with pq.ParquetFile(file, read_dictionary=names) as parquet:
+    with pq.ParquetFile(file, read_dictionary=list(plain)) as parquet:
         private_table = parquet.read(columns=list(wanted)).select(list(wanted))
-    for name in (*names, *coded):
+    for name in (*plain, *coded):
         private_column = private_table.column(name)
-        _require(sum(map(_written_out, private_column.chunks)), file)
-        if name in names:
-            plain = private_column.cast(private_column.type.value_type)
-            private_table = private_table.set_column(private_table.column_names.index(name), name, plain)
+        if pa.types.is_dictionary(private_column.type):
+            _require(sum(map(_written_out, private_column.chunks)), file)
+        if name in plain and pa.types.is_dictionary(private_column.type):
+            kind = plain[name] if str(plain[name]).startswith("large_") else private_column.type.value_type
+            place = private_table.column_names.index(name)
+            private_table = private_table.set_column(place, name, private_column.cast(kind))
     return private_table
 
 
