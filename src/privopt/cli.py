@@ -22,6 +22,7 @@ from privopt.commands.options import (
     UnitName,
     with_options,
 )
+from privopt.printable import printable
 
 DEBUG = "PRIVOPT_DEBUG"
 STOPPED = 130  # what a shell expects of a command that was interrupted
@@ -77,7 +78,7 @@ def _explain(error: Exception) -> int:
 
 
 def _complain(sentence: str, code: int) -> int:
-    sys.stderr.write(f"privopt: {' '.join(sentence.split())}\n")
+    sys.stderr.write(f"privopt: {printable(' '.join(sentence.split()))}\n")
     return code
 
 

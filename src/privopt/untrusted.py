@@ -24,44 +24,53 @@ class UntrustedFile(PrivoptError, ValueError):
     """A file is not what it should be, or is beyond what is read; the sentence quotes none of its content."""
 
 
-def read_regular(path: Path, most_bytes: int) -> bytes:
+def read_regular(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
     """The content of a regular file.
 
     Args:
-        path: the file; a link is not followed.
+        path: the file.
         most_bytes: the largest file that is read.
+        follow: whether it may be a link to a regular file: where a person named it, not where it came with others.
 
     Raises:
-        UntrustedFile: it is missing, a link, no regular file, not readable, or too large.
+        UntrustedFile: it is missing, a link, no regular file, not readable, too large, or changes while it is read.
     """
     name = repr(str(path))
     try:
-        if path.is_symlink():
+        if not follow and path.is_symlink():
             raise UntrustedFile(f"{name} is a symbolic link, which is not followed: give the file itself.")
         # Not blocking: opening a pipe would wait for somebody to write.
-        flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | (0 if follow else getattr(os, "O_NOFOLLOW", 0))
         with open(os.open(path, flags), "rb") as file:  # noqa: PTH123  # a Path has no way to say "no link"
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise UntrustedFile(f"{name} is no regular file.")
-            content = file.read(most_bytes + 1)
+            if found.st_size > most_bytes:
+                raise UntrustedFile(
+                    f"{name} is larger than {most_bytes / 2**20:,.0f} MiB, the most that is read."
+                )
+            content = file.read(found.st_size + 1)  # a buffer of that size: not of the largest there may be
     except (OSError, ValueError) as error:
         if isinstance(error, UntrustedFile):
             raise
         reason = error.strerror if isinstance(error, OSError) and error.strerror else "not readable"
         raise UntrustedFile(f"{name} cannot be read: {reason.lower()}.") from None
-    if len(content) > most_bytes:
-        raise UntrustedFile(f"{name} is larger than {most_bytes / 2**20:,.0f} MiB, the most that is read.")
+    if len(content) != found.st_size:
+        raise UntrustedFile(f"{name} changed while it was read: read it again once nobody writes to it.")
     return content
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path, *, follow: bool = False) -> dict[str, Any]:
     """The JSON object in a file.
+
+    Args:
+        path: the file.
+        follow: as in `read_regular`.
 
     Raises:
         UntrustedFile: as `read_regular`, or the content is no JSON object within the limits of this file.
     """
-    return parse_json(read_regular(path, MOST_JSON_BYTES), repr(str(path)))
+    return parse_json(read_regular(path, MOST_JSON_BYTES, follow=follow), repr(str(path)))
 
 
 def parse_json(content: bytes, name: str) -> dict[str, Any]:
@@ -92,8 +101,10 @@ def parse_json(content: bytes, name: str) -> dict[str, Any]:
         raise UntrustedFile(f"{name} is refused: {error}") from None
     except RecursionError:
         raise UntrustedFile(f"{name} is refused: it is nested more than {DEEPEST} deep.") from None
-    except ValueError:
-        raise UntrustedFile(f"{name} is not JSON.") from None
+    except UnicodeDecodeError:
+        raise UntrustedFile(f"{name} is not JSON, nor any UTF-8 text.") from None
+    except json.JSONDecodeError as error:
+        raise UntrustedFile(f"{name} is not JSON: see line {error.lineno}, column {error.colno}.") from None
     if depth(document) > DEEPEST:
         raise UntrustedFile(f"{name} is refused: it is nested more than {DEEPEST} deep.")
     if not isinstance(document, dict):

@@ -140,6 +140,18 @@ def test_names_are_escaped(pages: dict[str, str]) -> None:
     assert not tags & {"script", "i", "u", "s"}
 
 
+def test_names_steer_neither_a_terminal_nor_a_page() -> None:
+    hostile = "\x1b[2Jred\x07\u202eevil\u200b"
+    report = samples.gaussian_report(title=hostile, metrics={hostile: 1.0})
+    for text in (
+        str(report),
+        report.to_html(),
+        combined_html([report, report], hostile, [{hostile: hostile}]),
+    ):
+        assert not set(hostile) & set("\x1b\x07\u202e\u200b") & set(text)
+        assert "red" in text
+
+
 @pytest.mark.parametrize("name", ["seeded", "off", "sampled"])
 def test_what_is_not_private_is_said_first(pages: dict[str, str], name: str) -> None:
     warning = {

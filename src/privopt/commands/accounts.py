@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from privopt.atomic_files import replace_file
 from privopt.commands import screen
@@ -18,6 +19,7 @@ from privopt.ledger.counters import CounterBeside, CounterFolder
 from privopt.ledger.default_account import ACCOUNT, Policy
 from privopt.ledger.ledger import SEEDED
 from privopt.ledger.statement import Line, Statement
+from privopt.printable import printable
 from privopt.public import Relation
 from privopt.report.words import number, several
 
@@ -212,8 +214,8 @@ def _history(terminal: Console, statement: Statement, *, everything: bool) -> No
         mark = " (seeded: not private)" if payment.seeded and not line.is_mark else ""
         table.add_row(
             str(payment.number),
-            _short(payment.time),
-            payment.name + mark,
+            Text(printable(_short(payment.time))),
+            Text(printable(payment.name) + mark),
             "" if line.is_mark else number(payment.epsilon, 3),
             number(line.left, 3),
             f"{_bar(terminal, share, SHORT_BAR)} {_percent(share)}",

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 
 from privopt.errors import PrivoptError
 
+MOST_EPSILON = 1e6
+
 
 class Mistake(PrivoptError, ValueError):
     """What was typed cannot be done; the message is one sentence that says what to do."""
@@ -22,6 +24,8 @@ def sentence_about(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         place = f"{str(error.filename)!r} cannot be used" if error.filename else "the system refused"
         return f"{place}: {error.strerror.lower()}."
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this: take fewer or narrower columns, or a machine with more."
     return None
 
 
@@ -63,6 +67,11 @@ def check_epsilon(epsilon: float | None) -> float:
     if not epsilon > 0:
         raise Mistake(
             f"--epsilon must be positive, got {epsilon:g}: 1 is a common choice, smaller is more private."
+        )
+    if MOST_EPSILON < epsilon < math.inf:
+        raise Mistake(
+            f"--epsilon must be at most {MOST_EPSILON:,.0f}, beyond which nothing is hidden, got {epsilon:g}: give inf "
+            "to go without privacy."
         )
     return epsilon
 

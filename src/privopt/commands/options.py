@@ -60,6 +60,9 @@ def _option(name: str, text: str, **more: Any) -> Any:
     return typer.Option(name, help=text, show_default=False, **more)
 
 
+MOST_UNITS, MOST_ROWS = 10**12, 10**8
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What was typed, as it was typed. A field is an option; its annotation says what the help says."""
@@ -88,7 +91,12 @@ class Options:
     ] = None
     max_records: Annotated[
         int | None,
-        _option("--max-records", f"With --group: records used of one user; default: {MAX_RECORDS}.", min=1),
+        _option(
+            "--max-records",
+            f"With --group: records used of one user; default: {MAX_RECORDS}.",
+            min=1,
+            max=MOST_UNITS,
+        ),
     ] = None
     weighting: Annotated[
         WeightingName | None,
@@ -108,7 +116,9 @@ class Options:
     relation: Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")] = (
         RelationName.REPLACE_ONE
     )
-    n: Annotated[int | None, _option("--n", "Public number of records, or of users with --group.")] = None
+    n: Annotated[
+        int | None, _option("--n", "Public number of records, or of users with --group.", max=MOST_UNITS)
+    ] = None
     quantile: Annotated[
         float | None, _option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
     ] = None
@@ -120,7 +130,9 @@ class Options:
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
     ] = None
-    seed: Annotated[int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.")] = None
+    seed: Annotated[
+        int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +160,8 @@ class SynthesisOptions:
         _option("--engine", "'mbi': fit Private-PGM to the releases; needs the extra privopt[mbi]."),
     ] = None
     rows: Annotated[
-        int | None, _option("--rows", "Rows to write; default: the public number of units.", min=0)
+        int | None,
+        _option("--rows", "Rows to write; default: the public number of units.", min=0, max=MOST_ROWS),
     ] = None
     column: Annotated[
         list[str] | None, _option("--column", "Column to model; repeat it. Default: all that can be.")
@@ -164,12 +177,19 @@ class SynthesisOptions:
     ] = None
     max_records: Annotated[
         int | None,
-        _option("--max-records", f"With --group: records used of one user; default: {MAX_RECORDS}.", min=1),
+        _option(
+            "--max-records",
+            f"With --group: records used of one user; default: {MAX_RECORDS}.",
+            min=1,
+            max=MOST_UNITS,
+        ),
     ] = None
     relation: Annotated[RelationName, typer.Option("--relation", help="What a neighbouring data set is.")] = (
         RelationName.REPLACE_ONE
     )
-    n: Annotated[int | None, _option("--n", "Public number of records, or of users with --group.")] = None
+    n: Annotated[
+        int | None, _option("--n", "Public number of records, or of users with --group.", max=MOST_UNITS)
+    ] = None
     account: Annotated[
         Path | None,
         _option("--account", "File of the account that pays; default: the project's. See `privopt account`."),
@@ -177,7 +197,9 @@ class SynthesisOptions:
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
     ] = None
-    seed: Annotated[int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.")] = None
+    seed: Annotated[
+        int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    ] = None
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -12,12 +12,14 @@ from rich.text import Text
 
 from privopt.curator.base import Observer
 from privopt.planning.plan import Plan
+from privopt.printable import printable
 from privopt.report.words import duration, number, several, several_or, size
 
 NOT_PRIVATE_SEED = (
     "NOT PRIVATE: the noise comes from --seed {seed}; whoever knows or guesses it can subtract the noise. Use a seed "
     "to test, never for a model that leaves your hands."
 )
+MOST_TEXT = 10_000  # letters of a line
 NOTHING_SPENT = "Nothing was spent: no release was made."
 NOT_PRIVATE_EPSILON = "NOT PRIVATE: epsilon is infinite, so nothing is clipped and no noise is added."
 
@@ -33,15 +35,15 @@ def show_rows(screen: Console, title: str, rows: Sequence[tuple[str, str]]) -> N
     grid.add_column(style="cyan", no_wrap=True)
     grid.add_column(overflow="fold")
     for label, text in rows:
-        grid.add_row(f"  {label}", Text(text))
-    screen.print(Text(title, style="bold"))
+        grid.add_row(f"  {label}", Text(printable(text, MOST_TEXT)))
+    screen.print(Text(printable(title), style="bold"))
     screen.print(grid)
     screen.print()
 
 
 def warn(screen: Console, text: str) -> None:
     """A sentence that must not be overlooked."""
-    screen.print(Text(text, style="bold red"))
+    screen.print(Text(printable(text), style="bold red"))
     screen.print()
 
 

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from privopt.commands import screen
+from privopt.printable import printable
 from privopt.verification.checks import Outcome
 from privopt.verification.files import verify
 from privopt.verification.verdict import NOT_LOOKED_AT, Finding, Verdict
@@ -29,18 +30,13 @@ def run(path: Path, *, as_json: bool) -> bool:
 def lines_of(verdict: Verdict) -> list[str]:
     """A verdict as lines of a terminal."""
     return [
-        _printable(verdict.title),
+        printable(verdict.title),
         f"  claims       {verdict.claim}",
         *(
-            f"  {check.subject:<12} {_MARKS[check.outcome]}: {_printable(check.sentence)}"
+            f"  {check.subject:<12} {_MARKS[check.outcome]}: {printable(check.sentence)}"
             for check in verdict.checks
         ),
         f"  digest       sha256:{verdict.digest}",
         f"  {verdict.finding.value}",
         "",
     ]
-
-
-def _printable(text: str) -> str:
-    """A text from a file that nobody vouches for, without what would steer a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)[:300]

@@ -8,7 +8,7 @@ changes shape because of them. Only a sparse matrix whose arrays describe none i
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -347,6 +347,12 @@ class Units:
 
     def __repr__(self) -> str:
         return f"Units(<private>, {self.public!r})"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "Units cannot be pickled: the file would hold every private record. Give another process the arrays, and "
+            "make the Units there."
+        )
 
 
 def _is_secret(noise: UnitsNoise) -> bool:

@@ -8,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.metrics import accuracy_score
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.scaling import RowLengths
+from privopt.estimators.scoring import measured
 from privopt.estimators.targets import Classes
 from privopt.problems import losses
 from privopt.problems.glm import GLMLoss
@@ -48,6 +50,10 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
     classes_: NDArray[Any] = field(init=False)
     row_lengths_: RowLengths | None = field(init=False, default=None)
     typical_length_: float | None = field(init=False, default=None)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """The share of records whose class is predicted right."""
+        return measured(accuracy_score, y, self.predict(X), sample_weight=sample_weight)
 
     def _labels(self, y: NDArray[Any] | None) -> NDArray[Any]:
         """The declared labels; those in y if the user declared them public."""

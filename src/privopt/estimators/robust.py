@@ -11,6 +11,7 @@ from privopt.estimators import arguments
 from privopt.estimators.classifiers import TwoClassScores
 from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.regressors import PrivateRegressor
+from privopt.estimators.scoring import measured
 from privopt.estimators.targets import Classes, Numbers
 from privopt.problems import losses
 
@@ -97,4 +98,4 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
             return super().score(X, y, sample_weight)
         prediction: NDArray[np.float64] = self.predict(X)
         level = self.quantile if self.loss == "quantile" else 0.5
-        return float(d2_pinball_score(y, prediction, sample_weight=sample_weight, alpha=level))
+        return measured(d2_pinball_score, y, prediction, sample_weight=sample_weight, alpha=level)

@@ -31,6 +31,7 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.payments import COLUMNS, Payment, Terms, new_row, now
 from privopt.public import Relation
 
+MOST_BYTES = 2**30  # of the file: over a million payments
 PATIENCE = 60.0  # seconds that a payment waits for the others to finish theirs
 SEED_MARK = "a seed was used"
 _APPLICATION, _VERSION = 0x70726976, 1
@@ -65,7 +66,7 @@ class AccountFile:
     """
 
     def __init__(self, path: Path, counter: Counter | None = None) -> None:
-        self.path, self.counter = path.resolve(), counter
+        self.path, self.counter = _resolved(path), counter
         self._known: tuple[Payment, ...] = ()
         if not self.path.exists():
             left = CounterBeside.of(self.path).path
@@ -75,6 +76,11 @@ class AccountFile:
             raise AccountError(
                 f"there is no account at {str(path)!r}.{trace} An account is created once, by whoever answers for the "
                 "data: `privopt account create`, or Account.create(...)."
+            )
+        if not self.path.is_file() or self.path.stat().st_size > MOST_BYTES:
+            raise AccountError(
+                f"{str(path)!r} is no account of privopt: that is a regular file of at most {MOST_BYTES / 2**20:,.0f} "
+                "MiB."
             )
         with self._connected() as connection:
             self.terms = Terms.from_json(self._terms(connection))
@@ -99,7 +105,7 @@ class AccountFile:
         Raises:
             AccountError: something is there already, or the file cannot be written.
         """
-        path = path.resolve()
+        path = _resolved(path)
         terms = Terms(
             account=uuid.uuid4().hex,
             data_set=data_set,
@@ -321,6 +327,18 @@ class AccountFile:
     def _connected(self) -> Generator[sqlite3.Connection]:
         with _reported(self.path), closing(_connection(self.path)) as connection:
             yield connection
+
+
+def _resolved(path: Path) -> Path:
+    """The whole path.
+
+    Raises:
+        AccountError: no file can have that name.
+    """
+    try:
+        return path.resolve()
+    except (OSError, ValueError, RuntimeError):
+        raise AccountError(f"no account can be at {str(path)!r}: no file has such a name.") from None
 
 
 def ledger_of(terms: Terms, payments: Iterable[Payment]) -> Ledger:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from privopt.atomic_files import add_file, replace_file
 from privopt.errors import AccountError
+from privopt.untrusted import UntrustedFile, read_json
 
 
 @dataclass(frozen=True)
@@ -153,11 +154,13 @@ def _mark_in(path: Path) -> Mark | None:
         AccountError: it cannot be read.
     """
     try:
-        return Mark(**json.loads(path.read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError) as error:
-        raise AccountError(f"the counter {str(path)!r} cannot be read: {error}.") from error
+        if not path.exists() and not path.is_symlink():
+            return None
+        return Mark(**read_json(path, follow=True))
+    except UntrustedFile as error:
+        raise AccountError(f"the counter of the account cannot be read: {error}") from None
+    except (OSError, ValueError, TypeError):
+        raise AccountError(f"the counter {str(path)!r} cannot be read: it is not one.") from None
 
 
 def _text(mark: Mark) -> bytes:

@@ -26,9 +26,11 @@ from typing import Any
 
 from privopt.errors import AccountError
 from privopt.ledger.account import Account
+from privopt.untrusted import UntrustedFile, read_regular
 
 ACCOUNT, REQUIRE = "PRIVOPT_ACCOUNT", "PRIVOPT_REQUIRE_ACCOUNT"
 PROJECT_FILE, TABLE = "privopt.toml", "[tool.privopt]"
+MOST_BYTES = 2**20  # of the project's file
 _KINDS = {"account": str, "data_set": str, "require_account": bool}
 _NOTHING_PRIVATE: ContextVar[bool] = ContextVar("nothing_private", default=False)
 
@@ -120,22 +122,28 @@ def _project() -> tuple[Path | None, Mapping[str, Any]]:
         return None, {}
     for folder in (here, *here.parents):
         own, shared = folder / PROJECT_FILE, folder / "pyproject.toml"
-        if own.is_file():
+        if _is_there(own):
             return own, _checked(own, _read(own))
-        if shared.is_file():
+        if _is_there(shared):
             values = _read(shared).get("tool", {}).get("privopt")
             if values is not None:
                 return shared, _checked(shared, values)
     return None, {}
 
 
+def _is_there(file: Path) -> bool:
+    """Whether anything has this name, be it no file at all: that is refused when it is read."""
+    return file.exists() or file.is_symlink()
+
+
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return tomllib.loads(read_regular(file, MOST_BYTES, follow=True).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, UntrustedFile | tomllib.TOMLDecodeError) else "it is no TOML"
         raise AccountError(
-            f"{str(file)!r} cannot be read, and it may say which account pays for runs: {error}."
-        ) from error
+            f"{str(file)!r} cannot be read, and it may say which account pays for runs: {reason.rstrip('.')}."
+        ) from None
 
 
 def _checked(file: Path, values: Any) -> Mapping[str, Any]:

@@ -73,8 +73,8 @@ class Terms:
             values = json.loads(text)
             budget, relation = Budget(**values.pop("budget")), Relation.parse(values.pop("relation"))
             return cls(budget=budget, relation=relation, **values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise AccountError(f"the terms of the account cannot be read: {error}.") from error
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            raise AccountError("the terms of the account cannot be read: privopt wrote others.") from None
 
     @cached_property
     def hash(self) -> str:
@@ -129,7 +129,11 @@ class Payment:
                 does not know.
         """
         *content, stored = (row[column] for column in COLUMNS)
-        if row["previous"] != previous or _hash(json.dumps(content)) != stored:
+        if (
+            row["previous"] != previous
+            or any(isinstance(value, bytes) for value in content)
+            or (_hash(json.dumps(content)) != stored)
+        ):
             raise AccountError(
                 f"payment {row['number']} of the account does not carry the hash of what stands in it and before it: "
                 "the file was changed by something other than privopt."
@@ -138,10 +142,11 @@ class Payment:
         try:
             event = event_from_dict(json.loads(row["event"]))
             again = price(event, epsilon, delta, terms)
-        except ValueError as error:
+        except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            why = str(error) if isinstance(error, ValueError) else "its event is no event."
             raise AccountError(
                 f"payment {row['number']} of the account cannot be priced by this version of privopt, perhaps because "
-                f"a later one wrote it: {error}"
+                f"a later one wrote it: {why}"
             ) from error
         return cls(
             number=row["number"],

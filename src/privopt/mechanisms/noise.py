@@ -239,6 +239,17 @@ class RepeatedChoice:
     def __repr__(self) -> str:
         return "RepeatedChoice(<private>)"
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        raise TypeError(
+            "a RepeatedChoice cannot be pickled or copied: whoever has its key knows whose records were kept."
+        )
+
+    def __copy__(self) -> NoReturn:
+        self.__reduce_ex__(4)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__reduce_ex__(4)
+
 
 def _checked_seed(seed: SupportsIndex) -> int:
     try:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from privopt.planning.picture import Picture
+from privopt.printable import printable
 from privopt.report import words
 from privopt.report.facts import ReportFacts
 from privopt.report.releases import ReleaseGroup
@@ -48,7 +49,11 @@ def curves_figure(reports: Sequence[ReportFacts], labels: Sequence[str], key: st
         labels: a name for each, shown where there are several.
         key: prefix of the identifiers inside the figure, unique in a page.
     """
-    shown = [(report, label) for report, label in zip(reports, labels, strict=True) if report.curve.deltas]
+    shown = [
+        (report, printable(label))
+        for report, label in zip(reports, labels, strict=True)
+        if report.curve.deltas
+    ]
     if not shown:
         return ""
     together = _told_apart([report for report, _ in shown])

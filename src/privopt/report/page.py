@@ -21,6 +21,8 @@ from privopt.report.technical import technical
 
 _FOLDER = Path(__file__).parent
 _UNBREAKABLE = (re.compile(r"(?<=\d) (?=%)"), re.compile(r"(?<=[εδ]) (?==)"), re.compile(r"(?<=[εδ]\xa0=) "))
+# Control characters and marks that turn the direction of writing or cannot be seen.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
 MOST_SETTINGS_TEXT = 120  # characters of a setting that is no number
 
 
@@ -135,6 +137,7 @@ def render(
     )
     for pattern in _UNBREAKABLE:
         page = pattern.sub("\xa0", page)
+    page = _UNSEEN.sub("?", page)
     return "\n".join(line.rstrip() for line in page.splitlines() if line.strip()) + "\n"
 
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from privopt.planning import user_words
 from privopt.planning.plan import LEARNT_SHARE, Finding, figure
+from privopt.printable import printable_lines
 from privopt.report import explain, stationarity, words
 from privopt.report.facts import ReportFacts
 from privopt.report.releases import ReleaseGroup
@@ -28,7 +29,7 @@ def printed(report: ReportFacts) -> str:
             subsequent_indent=" " * 16,
             break_on_hyphens=False,
         )
-    return "\n".join(lines)
+    return printable_lines("\n".join(lines))
 
 
 def rows(report: ReportFacts) -> list[tuple[str, str]]:

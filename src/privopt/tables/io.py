@@ -16,6 +16,7 @@ from privopt.atomic_files import replace_file
 from privopt.tables.cells import numbers
 from privopt.tables.errors import TableError
 from privopt.tables.schema import Schema
+from privopt.tables.unpacking import header_lines, open_packed, read_parquet
 
 PARQUET = (".parquet", ".pq")
 DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
@@ -48,7 +49,7 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
     if len(set(present)) < len(present):
         raise TableError(f"The table {str(file)!r} has two columns of one name.")
     if _delimiter(file) is None:
-        return _guarded(file, lambda: pq.ParquetFile(file).read(columns=wanted).select(wanted))
+        return _guarded(file, lambda: read_parquet(file, wanted))
     for name in wanted:
         if schema.column(name).kind in ("pixels", "set"):
             raise TableError(
@@ -80,7 +81,7 @@ def table_columns(path: str | Path) -> list[str]:
             pa.input_stream(str(file), compression="detect") as stream,
             io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text,
         ):
-            names = next(csv.reader(text, delimiter=delimiter), [])
+            names = next(csv.reader(header_lines(text, file), delimiter=delimiter), [])
         for name in names:
             name.encode()  # raises where the header is no UTF-8 text; what stands in the rows does not
         return names
@@ -156,7 +157,7 @@ def _delimiter(file: Path) -> str | None:
 def _read_csv(file: Path, names: list[str]) -> Any:
     """Those columns as text."""
     return arrow_csv.read_csv(
-        str(file),
+        open_packed(file) if _extension(file).endswith(".gz") else str(file),
         parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(file), newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(
             check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
@@ -171,8 +172,12 @@ def _guarded(file: Path, read: Any) -> Any:
     """Read, and turn whatever the reader says, which may quote cells, into a sentence of ours."""
     try:
         return read()
+    except TableError:
+        raise
     except UnicodeError:
         reason = "it is not UTF-8 text"
+    except MemoryError:
+        reason = "it needs more memory than there is"
     except (pa.ArrowException, csv.Error, EOFError, ValueError):
         kind = "Parquet" if _delimiter(file) is None else "CSV (one header, as many cells in every row)"
         reason = f"it is not well-formed {kind}"

@@ -11,16 +11,19 @@ encoding by it cost no privacy. Its JSON form is one object:
                  "income": {"kind": "flag"}}}
 """
 
-import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from privopt.tables.errors import TableError
+from privopt.untrusted import UntrustedFile, read_json
 
+MOST_COLUMNS, MOST_FEATURES = 100_000, 2**24
 # Every kind, and the keys that describe it: required, then optional.
 KINDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "num": (("low", "high"), ("log1p", "integer")),
@@ -64,6 +67,10 @@ class ColumnSpec:
     max_active: int | None = None
 
     def __post_init__(self) -> None:
+        if not _is_text((self.name, *self.levels)):
+            raise TableError(
+                "A column's name or a level is no Unicode text, and could not be written to a file."
+            )
         if self.kind not in KINDS:
             raise TableError(
                 f"Column {self.name!r} has kind {self.kind!r}, which does not exist: use one of {_listed(KINDS)}."
@@ -72,9 +79,9 @@ class ColumnSpec:
             self._check_range()
         if self.kind == "cat":
             self._check_levels()
-        if self.kind in ("pixels", "set") and (not _is_whole(self.size) or self.size < 1):
+        if self.kind in ("pixels", "set") and not (_is_whole(self.size) and 1 <= self.size <= MOST_FEATURES):
             raise TableError(
-                f"Column {self.name!r} needs a size of at least 1, a whole number; got {self.size!r}."
+                f"Column {self.name!r} needs a size from 1 to {MOST_FEATURES:,}, a whole number; got {self.size!r}."
             )
         if self.max_active is not None and (not _is_whole(self.max_active) or self.max_active < 1):
             raise TableError(
@@ -116,7 +123,7 @@ class ColumnSpec:
                 "A missing category needs no level: it becomes a block of zeros."
             )
         if len(set(self.levels)) < len(self.levels):
-            twice = next(level for level in self.levels if self.levels.count(level) > 1)
+            twice = next(level for level, times in Counter(self.levels).items() if times > 1)
             raise TableError(f"Column {self.name!r} lists the level {twice!r} twice.")
 
     @property
@@ -140,7 +147,7 @@ class ColumnSpec:
         if "kind" not in given:
             raise TableError(f"Column {name!r} has no 'kind': give one of {_listed(KINDS)}.")
         kind: Any = given["kind"]
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             return cls(name=name, kind=str(kind))  # raises the sentence about kinds
         required, optional = KINDS[kind]
         missing = [key for key in required if key not in given]
@@ -208,6 +215,11 @@ class Schema:
     def __post_init__(self) -> None:
         if not self.columns:
             raise TableError("A schema needs at least one column under 'columns'.")
+        if len(self.columns) > MOST_COLUMNS or sum(column.width for column in self.columns) > MOST_FEATURES:
+            raise TableError(
+                f"A schema may describe {MOST_COLUMNS:,} columns and {MOST_FEATURES:,} features at most: name those "
+                "that are needed."
+            )
         if len(set(self.names)) < len(self.names):
             raise TableError("A schema may name each column once only.")
         roles = {"target": self.target, "user": self.user, "split": self.split}
@@ -233,10 +245,13 @@ class Schema:
         Raises:
             TableError: the schema has no such column.
         """
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise TableError(f"The schema has no column {name!r}: it names {_listed(self.names)}.")
+        if name not in self._by_name:
+            raise TableError(f"The schema has no column {name!r}: it names {_listed(self.names)}.")
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, ColumnSpec]:
+        return {column.name: column for column in self.columns}
 
     def feature_columns(
         self, features: Iterable[str] | None = None, *, exclude: Iterable[str] = (), target: str | None = None
@@ -346,6 +361,17 @@ def _listed(names: Iterable[str], most: int = 12) -> str:
     return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "")
 
 
+def _is_text(names: Iterable[object]) -> bool:
+    """Whether what is text among these can be written as UTF-8: halves of surrogate pairs cannot."""
+    try:
+        for name in names:
+            if isinstance(name, str):
+                name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _is_whole(number: object) -> bool:
     return isinstance(number, int) and not isinstance(number, bool)
 
@@ -384,19 +410,13 @@ def _split_among(columns: tuple[ColumnSpec, ...]) -> str | None:
     return None
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path) -> Mapping[str, Any]:
+    if not path.exists():
+        raise TableError(f"There is no schema file {str(path)!r}.")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TableError(f"There is no schema file {str(path)!r}.") from None
-    except OSError as error:
-        raise TableError(f"The schema file {str(path)!r} cannot be read: {error.strerror}.") from None
-    except UnicodeDecodeError:
-        raise TableError(f"The schema file {str(path)!r} is not UTF-8 text.") from None
-    except json.JSONDecodeError as error:
-        raise TableError(
-            f"The schema file {str(path)!r} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}."
-        ) from None
+        return read_json(path, follow=True)
+    except UntrustedFile as error:
+        raise TableError(f"The schema file cannot be used: {error}") from None
 
 
 def _one_entry(content: object, name: str | None) -> Mapping[str, Any]:

@@ -1,0 +1,145 @@
+"""How much a table may grow when it is unpacked: a small file must not fill the memory.
+
+A table may be as large as its file is. What a packed file unpacks to, a CSV with .gz or Parquet, may be at most
+`MOST_GROWTH` times the file, or `MOST_FREE` bytes where that is more. Compressed texts grow to some tenfold; a
+thousandfold and more is the size of a bomb.
+"""
+
+import io
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from privopt.tables.errors import TableError
+
+MOST_GROWTH = 100
+MOST_FREE = 2**30  # bytes
+MOST_HEADER = 2**24  # bytes of the line with the columns' names
+NUMBER = 8  # bytes of a cell in memory
+_TEXTS = ("string", "binary", "string_view", "binary_view")
+
+
+def open_packed(file: Path) -> Any:
+    """A .gz file as a stream of what is in it.
+
+    Raises:
+        TableError: while it is read, once it has grown beyond the limit.
+    """
+    return pa.PythonFile(_Counted(pa.input_stream(str(file), compression="gzip"), file), mode="r")
+
+
+def header_lines(text: io.TextIOBase, file: Path) -> Generator[str]:
+    """The lines of a CSV, as long as they are those of its header: a quoted name may go on in the next.
+
+    Raises:
+        TableError: together they are longer than the limit.
+    """
+    left = MOST_HEADER
+    while line := text.readline(left + 1):
+        left -= len(line)
+        if left < 0:
+            raise TableError(
+                f"The table {str(file)!r} has a header of more than {MOST_HEADER / 2**20:,.0f} MiB, the most that is "
+                "read."
+            )
+        yield line
+
+
+def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
+    """Those columns of a Parquet file.
+
+    Texts are read as a dictionary of the different ones, which is small however often they are repeated, and written
+    out only within the limit.
+
+    Raises:
+        TableError: they would be larger than the limit.
+        ArrowException: the file is not well-formed.
+    """
+    with pq.ParquetFile(file) as parquet:
+        _check_footer(parquet.metadata, file, set(wanted))
+        fields = [field for field in parquet.schema_arrow if field.name in wanted]
+        plain = {field.name: field.type for field in fields if _is_text(field.type)}
+        coded = [
+            field.name
+            for field in fields
+            if pa.types.is_dictionary(field.type) and _is_text(field.type.value_type)
+        ]
+    with pq.ParquetFile(file, read_dictionary=list(plain)) as parquet:
+        private_table = parquet.read(columns=list(wanted)).select(list(wanted))
+    for name in (*plain, *coded):
+        private_column = private_table.column(name)
+        if pa.types.is_dictionary(private_column.type):
+            _require(sum(map(_written_out, private_column.chunks)), file)
+        if name in plain and pa.types.is_dictionary(private_column.type):
+            kind = plain[name] if str(plain[name]).startswith("large_") else private_column.type.value_type
+            place = private_table.column_names.index(name)
+            private_table = private_table.set_column(place, name, private_column.cast(kind))
+    return private_table
+
+
+class _Counted:
+    """A stream that stops once more has come out of it than the limit."""
+
+    def __init__(self, stream: Any, file: Path) -> None:
+        self._stream, self._file, self._seen = stream, file, 0
+        self.closed = False
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        content = self._stream.read(size)
+        self._seen += len(content)
+        _require(self._seen, self._file)
+        return content
+
+    def close(self) -> None:
+        """Close the file."""
+        self.closed = True
+        self._stream.close()
+
+
+def _check_footer(metadata: Any, file: Path, wanted: set[str]) -> None:
+    """Refuse a file by what its footer says of the columns that are wanted, before any of it is unpacked."""
+    size = 0
+    for place in range(metadata.num_columns):
+        leaf = metadata.schema.column(place)
+        name = _column_of(leaf, wanted)
+        if name is None:
+            continue
+        if leaf.physical_type == "BYTE_ARRAY" and leaf.name != leaf.path:
+            raise TableError(f"Column {name!r} is stored as lists of texts, which no kind of column is.")
+        cell = max(NUMBER, leaf.length) if leaf.physical_type == "FIXED_LEN_BYTE_ARRAY" else NUMBER
+        for group in range(metadata.num_row_groups):
+            chunk = metadata.row_group(group).column(place)
+            size += max(chunk.total_uncompressed_size, cell * chunk.num_values)
+    _require(size, file)
+
+
+def _column_of(leaf: Any, wanted: set[str]) -> str | None:
+    """Which of the wanted columns a leaf of the file's schema belongs to; None for none of them."""
+    if leaf.name == leaf.path:  # not nested, whatever dots are in its name
+        return leaf.name if leaf.name in wanted else None
+    parts = leaf.path.split(".")
+    return next((name for end in range(1, len(parts)) if (name := ".".join(parts[:end])) in wanted), None)
+
+
+def _is_text(kind: Any) -> bool:
+    return str(kind).removeprefix("large_") in _TEXTS
+
+
+def _written_out(private_chunk: Any) -> int:
+    """How many bytes the texts of a dictionary-encoded chunk have together."""
+    lengths = pc.call_function("binary_length", [private_chunk.dictionary]).cast(pa.int64())
+    return pc.call_function("sum", [lengths.take(private_chunk.indices)]).as_py() or 0
+
+
+def _require(size: int, file: Path) -> None:
+    most = max(MOST_FREE, MOST_GROWTH * file.stat().st_size)
+    if size > most:
+        raise TableError(
+            f"The table {str(file)!r} unpacks to more than {most / 2**30:,.0f} GiB, more than {MOST_GROWTH} times its "
+            "own size: if that is right, give it unpacked, as plain CSV."
+        )
