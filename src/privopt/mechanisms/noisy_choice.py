@@ -54,6 +54,7 @@ Source:
     The proofs on integers are ours; over the reals, McKenna and Sheldon 2020, Dong, Durfee and Rogers 2020.
 """
 
+import functools
 import math
 from typing import Any
 
@@ -83,13 +84,19 @@ def choice_spacing(sensitivity: Any, epsilon: float) -> Any:
     Raises:
         ValueError: an epsilon so small that nothing of the scores would be left.
     """
+    return spacing_of(sensitivity, _ratio(epsilon))
+
+
+@functools.lru_cache(maxsize=256)
+def _ratio(epsilon: float) -> float:
+    """g / s before it is rounded up."""
     a_unit = _multiplier(epsilon) * 2.0 ** -choice_exponent(epsilon)
     if not ROUNDING * a_unit <= 0.5:
         raise ValueError(
             f"an epsilon of {epsilon:.3g} for a choice asks for noise beyond the integers that exact noise is drawn "
             "as: nothing of the scores would be left in it. Take a larger epsilon."
         )
-    return spacing_of(sensitivity, max(a_unit, 2.0 ** -(SPACINGS + 1)) / (1 - ROUNDING * a_unit) * MARGIN)
+    return max(a_unit, 2.0 ** -(SPACINGS + 1)) / (1 - ROUNDING * a_unit) * MARGIN
 
 
 def noisy_choice(private_scores: Any, sensitivity: Any, epsilon: float, private_noise: Any) -> Any:
