@@ -119,7 +119,11 @@ def _left_out(record: dict[str, Any]) -> str:
         return "## What was not run\n\nNothing: all tests of the audit were run.\n"
     parts = ["## What was not run\n"]
     if left:
-        parts.append("Tests of the audit that this run did not ask for:\n\n" + "\n".join(left) + "\n")
+        parts.append(
+            "Tests of the audit that this run was not asked for, or did not reach:\n\n"
+            + "\n".join(left)
+            + "\n"
+        )
     if skipped:
         parts.append("Tests that were skipped:\n\n" + "\n".join(skipped) + "\n")
     return "\n".join(parts)
