@@ -11,7 +11,7 @@ from tests.support.report_schema import published, require_valid
 from privopt.curator.local import LocalCurator
 from privopt.ledger import events
 from privopt.ledger.events import Event
-from privopt.report.formats import FORMAT_VERSION
+from privopt.report.formats import FORMAT_VERSION, READ_VERSIONS
 from privopt.report.page import combined_json
 from privopt.report.report import PrivacyReport
 from privopt.untrusted import parse_json
@@ -41,7 +41,7 @@ def test_several_reports_in_one_file_are_valid():
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format_version",), 2),
+        (("format_version",), 3),
         (("guarantee", "relation"), "none"),
         (("guarantee", "epsilon"), "huge"),
         (("event", "count"), -1),
@@ -69,8 +69,9 @@ def test_schema_report_and_verification_know_the_same_version_and_events():
     assert kinds == named
     assert set(LEAVES) == named - {"SampledEvent", "Repeated", "Sequence", "Parallel"}
     for kind, formats in (("report", "privopt-report"), ("reports", "privopt-reports")):
-        assert definitions[kind]["properties"]["format_version"] == {"const": FORMAT_VERSION}
-        assert FORMATS[formats] == (FORMAT_VERSION,)
+        assert definitions[kind]["properties"]["format_version"] == {"enum": list(READ_VERSIONS)}
+        assert FORMATS[formats] == READ_VERSIONS
+        assert READ_VERSIONS[-1] == FORMAT_VERSION
 
 
 @pytest.mark.audit

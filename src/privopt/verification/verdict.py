@@ -14,7 +14,7 @@ from privopt.verification.fields import Fields, Malformed
 from privopt.verification.price import RELATIONS, NotChecked, price
 from privopt.verification.tree import ways_through
 
-FORMATS = {"privopt-report": (1,), "privopt-reports": (1,)}
+FORMATS = {"privopt-report": (1, 2), "privopt-reports": (1, 2)}
 MOST_RUNS = 1000
 _LEAST_SHARE = 0.05  # of the claimed epsilon, below which a grid tells nothing of a point of the curve
 _CLOSED_POINTS = 100  # of a closed curve, that are priced a second time, about
@@ -22,9 +22,10 @@ _CURVE_POINTS = 5  # of a curve, that are priced a second time
 _GUESS_CLOSE = 1e-3  # probability, within which a grid's best guess is told
 _NEAR_ZERO = 1e-3  # of the claimed epsilon: the least that a guess is priced at on a grid
 NOT_LOOKED_AT = (
-    "A report holds no data and no released values: that the run was as recorded, that the noise was secret, and that "
-    "each query has the sensitivity it states rests on the program that ran (its contract tests, `privopt audit-map`)."
+    "A report holds no data: that the released values came from data and from secret noise, and that each query has "
+    "the sensitivity it states, rests on the program that ran (its contract tests, `privopt audit-map`)."
 )
+_WITHOUT_EFFECT = ("bounds", "replay")  # a verdict does not wait for these; where they fail it is refuted
 
 
 class Finding(enum.Enum):
@@ -59,7 +60,7 @@ class Verdict:
     @property
     def finding(self) -> Finding:
         """The verdict in a sentence."""
-        outcomes = {check.outcome for check in self.checks if check.subject != "bounds"}
+        outcomes = {check.outcome for check in self.checks if check.subject not in _WITHOUT_EFFECT}
         every = {check.outcome for check in self.checks}
         if Outcome.FAILS in every:
             return Finding.REFUTED
