@@ -73,9 +73,9 @@ class SynthesizerTrial(ProgramTrial):
     by_itself: ClassVar[bool] = False
 
     def numbers(self, result: Result) -> list[NDArray[np.float64]]:
-        """The model's own, and its answers to the workload."""
+        """The model's own, where it shows them, and its answers to the workload."""
         answers = np.asarray(result.params.answers(self.data.problem), np.float64)
-        return [*super().numbers(result), answers]
+        return [*(part for part in super().numbers(result) if part.dtype.kind in "biuf"), answers]
 
     def require_all(self) -> None:
         """Every promise, and that there is a model."""
