@@ -169,7 +169,9 @@ def _differences(
         if same is not True:
             yield name, same is False
     if model is None:
-        yield from _unlike_summary(again["model"], report.get("model"))
+        same = _same(again["model"], report.get("model"), words=words)
+        if same is not True:
+            yield "model", same is False
         return
     stored = [model.arrays.get(name) for name in ("coef", "intercept", "typical_length")]
     kept = [values for values in stored if values is not None]
@@ -181,17 +183,6 @@ def _differences(
             yield "model", same is False
     if not _same_estimator(report, model.estimator):
         yield "class or argument of the model", False
-
-
-def _unlike_summary(again: Any, stated: Any) -> Iterator[tuple[str, bool]]:
-    if not isinstance(stated, dict):
-        yield "model", False
-        return
-    members = cast("dict[str, Any]", stated)
-    for name in ("coefficients", "intercepts"):
-        same = _same(again[name], members.get(name), words=True)
-        if same is not True:
-            yield "model", same is False
 
 
 def _same_estimator(report: Mapping[str, Any], estimator: Mapping[str, Any]) -> bool:

@@ -63,9 +63,14 @@ def _plan(plan: Fields, guarantee: Fields, event: Fields) -> Check:
         wrong += [
             f"{name} differs" for name in ("relation", "unit", "n") if part.raw(name) != guarantee.raw(name)
         ]
+    if plan.raw("d") != public.raw("d"):
+        wrong.append("d differs")
     said = ", ".join(dict.fromkeys(wrong))
     return held(
-        "plan", not wrong, "events, budget, relation, unit and n are those of the plan", f"in the plan {said}"
+        "plan",
+        not wrong,
+        "events, budget, relation, unit and sizes are those of the plan",
+        f"in the plan {said}",
     )
 
 
@@ -96,6 +101,10 @@ def _scales(groups: list[Fields]) -> Check:
 def _multiplier(event: Fields, group: Fields) -> float | None:
     """The noise multiplier of one release; refuses an event on another sample than the group says."""
     sampling = group.fields("sampling")
+    if sampling.text("kind") not in ("every", "poisson", "fixed-size"):
+        raise Malformed(f"{sampling.place} is a way of drawing units that is not known here.")
+    if sampling.text("kind") == "every" and _rate(sampling) != 1:
+        raise Malformed(f"{sampling.place} draws everybody, at another rate than 1.")
     if event.text("event") == "SampledEvent":
         inner = event.fields("sampling")
         if inner.raw("kind") != sampling.raw("kind") or not _same(_rate(inner), _rate(sampling)):

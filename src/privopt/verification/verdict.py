@@ -12,10 +12,12 @@ from privopt.verification.agreement import checks_of, guess
 from privopt.verification.checks import Check, Outcome, held, priced
 from privopt.verification.fields import Fields, Malformed
 from privopt.verification.price import RELATIONS, NotChecked, price
+from privopt.verification.shape import require_shape
 from privopt.verification.tree import ways_through
 
 FORMATS = {"privopt-report": (1, 2), "privopt-reports": (1, 2)}
 MOST_RUNS = 1000
+UNITS = ("record", "user", "unit")  # the last of a run by hand, which does not say
 _LEAST_SHARE = 0.05  # of the claimed epsilon, below which a grid tells nothing of a point of the curve
 _CLOSED_POINTS = 100  # of a closed curve, that are priced a second time, about
 _CURVE_POINTS = 5  # of a curve, that are priced a second time
@@ -120,11 +122,14 @@ def digest_of(document: Any) -> str:
 
 
 def _verdict(report: Fields) -> Verdict:
+    require_shape(report.values, complete=report.whole("format_version", 1, 10**6) > 1)
     guarantee, event = report.fields("guarantee"), report.fields("event")
     epsilon, delta = guarantee.number("epsilon", 0.0), guarantee.number("delta", 0.0, 1.0)
     relation = guarantee.text("relation")
     if relation not in RELATIONS:
         raise Malformed(f"{guarantee.place}.relation must be one of {', '.join(RELATIONS)}.")
+    if guarantee.text("unit") not in UNITS:
+        raise Malformed(f"{guarantee.place}.unit must be one of {', '.join(UNITS)}.")
     checks = [*checks_of(report), *_prices(report, event, relation, epsilon, delta)]
     sure = guarantee.truth("holds")
     return Verdict(
