@@ -11,6 +11,7 @@ from typing import Any
 from privopt.verification.agreement import checks_of, guess
 from privopt.verification.checks import Check, Outcome, held, priced
 from privopt.verification.fields import Fields, Malformed
+from privopt.verification.grid import limited_work
 from privopt.verification.price import RELATIONS, NotChecked, price
 from privopt.verification.shape import require_shape
 from privopt.verification.tree import ways_through
@@ -130,7 +131,8 @@ def _verdict(report: Fields) -> Verdict:
         raise Malformed(f"{guarantee.place}.relation must be one of {', '.join(RELATIONS)}.")
     if guarantee.text("unit") not in UNITS:
         raise Malformed(f"{guarantee.place}.unit must be one of {', '.join(UNITS)}.")
-    checks = [*checks_of(report), *_prices(report, event, relation, epsilon, delta)]
+    with limited_work():
+        checks = [*checks_of(report), *_prices(report, event, relation, epsilon, delta)]
     sure = guarantee.truth("holds")
     return Verdict(
         title=report.text("title"),
@@ -194,7 +196,8 @@ def _joint(fields: Fields, runs: list[Fields]) -> Iterator[Verdict]:
     elif len({guarantee.text("unit") for guarantee in guarantees}) > 1:
         checks = (Check("price", Outcome.FAILS, "runs that protect different units have no joint price"),)
     else:
-        checks = (priced("price", together, relations.pop(), epsilon, delta),)
+        with limited_work():
+            checks = (priced("price", together, relations.pop(), epsilon, delta),)
     yield Verdict(
         title="All runs together",
         checks=checks,
