@@ -169,6 +169,7 @@ def test_a_fitted_model_is_verified_and_its_report_is_valid(fitted: tuple[Path, 
     outcome = run("verify", fitted[0])
     assert outcome.exit_code == 0, outcome.output
     assert "VERIFIED" in outcome.output
+    assert "replayed: " in outcome.output
     require_valid(json.loads((fitted[0] / "report.json").read_text()))
 
 

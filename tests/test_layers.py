@@ -25,6 +25,7 @@ FRONT_ENDS = {
     "flower",
     "solve_games",
     "plans",
+    "replays",
     "report",
     "solve",
     "solve_arguments",

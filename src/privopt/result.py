@@ -12,6 +12,7 @@ from privopt.notebook import card
 from privopt.planning.learnt import Evidence
 from privopt.planning.picture import Picture
 from privopt.planning.plan import LEARNT_SHARE, Finding, Plan, figure
+from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
 from privopt.status import Status
 
@@ -47,6 +48,7 @@ class Result(NamedTuple):
         plan: what was announced before the data was read; None when a solver was run by hand.
         findings: by name, what the releases show about the result; see `Outcome`.
         pictures: likewise.
+        recipe: what the solver was given, for a replay; None where it was run by hand.
     """
 
     params: Any
@@ -55,6 +57,7 @@ class Result(NamedTuple):
     plan: Plan | None = None
     findings: Mapping[str, Finding] = NOTHING
     pictures: tuple[Picture, ...] = ()
+    recipe: Recipe | None = None
 
     @classmethod
     def of(cls, outcome: Outcome, transcript: Transcript) -> "Result":

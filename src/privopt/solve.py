@@ -15,6 +15,7 @@ from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseName, NoiseSource
 from privopt.planning.instance import Instance
+from privopt.planning.plan import Plan
 from privopt.plans import Plans, all_plans
 from privopt.precision import double_precision
 from privopt.problems.black_box import BlackBox
@@ -23,6 +24,7 @@ from privopt.problems.problem import Problem
 from privopt.problems.saddle import BilinearGame, Game
 from privopt.public import DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 from privopt.queries.effects import require_pure_loss
+from privopt.replays.recipes import recipe_of
 from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_loss, check_payment, flat_start, posed_problem
 from privopt.solve_games import plan_game
@@ -191,10 +193,7 @@ def minimize_on(
         problem = posed_problem(problem, start)
         first = flat_start(problem, start, public)
         check_loss(problem, public, first)
-        instance = Instance(problem, public, budget)
-        chosen, reason = choose(solver, instance)
-        configured = chosen.configure(instance)
-        announced = replace(configured.plan(instance), reason=reason)
+        configured, announced = announce(problem, public, budget, solver)
         require_pure_loss(problem.loss, problem.parameter_shape(public), public)
         if not isinstance(data, Units) and not configured.adaptive:
             # A query that the engine cannot compute is refused before anything is paid for.
@@ -211,4 +210,13 @@ def minimize_on(
             engine=engine,
         )
         result = configured.solve(run.curator(data), problem, first)
-        return result._replace(params=problem.unravel(result.params), plan=announced)
+        recipe = recipe_of(problem, public, budget, solver, first)
+        return result._replace(params=problem.unravel(result.params), plan=announced, recipe=recipe)
+
+
+def announce(problem: Problem, public: Public, budget: Budget, solver: Solver | str) -> tuple[Solver, Plan]:
+    """The configured solver, and the plan of its run, from public quantities alone."""
+    instance = Instance(problem, public, budget)
+    chosen, reason = choose(solver, instance)
+    configured = chosen.configure(instance)
+    return configured, replace(configured.plan(instance), reason=reason)

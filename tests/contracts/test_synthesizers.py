@@ -2,39 +2,29 @@
 
 from dataclasses import replace
 
-import jax
 import numpy as np
 import pytest
 from tests.contracts.synthesis_cases import (
     BUDGET,
     EVERY_SYNTHESIZER,
     IDS,
-    LEVELS,
     SYNTHESES,
+    N,
     as_units,
-    neighbours,
     toy_codes,
 )
 
-from privopt.curator.audit import Audit
-from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
-from privopt.curator.replay import Replay
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.task import Task
+from privopt.precision import double_precision
+from privopt.public import Relation
 from privopt.synthesis.query_game import QueryGame
 from privopt.synthesis.query_game_ml import QueryGameML
 from privopt.synthesis.registry import SYNTHESIZERS
-from privopt.testing.solvers import priced
-
-ROWS = {
-    "another row": lambda row: (row + 1) % 2,
-    "a huge row": lambda row: np.full_like(row, 1e300),
-    "a row with NaN": lambda row: np.full_like(row, np.nan),
-    "undeclared values": lambda row: row + 0.5,
-}
+from privopt.testing.synthesizers import SynthesizerTrial, ToyTable
 
 
 def run(case, relation, curator_type, *units, seed=3):
@@ -48,61 +38,46 @@ def run(case, relation, curator_type, *units, seed=3):
 
 
 @pytest.fixture(scope="module", params=SYNTHESES, ids=IDS)
-def solved(request):
+def trial(request):
+    """A case, as `check_synthesizer` tries it: run once, and then promise by promise."""
     case, relation = request.param
-    units = as_units(case, toy_codes(), relation)
-    _, program, result = run(case, relation, LocalCurator, units)
-    return case, units.public, program, result
+    data = ToyTable(problem=case.workload, relation=Relation.parse(relation), records=N, by_user=case.by_user)
+    with double_precision():
+        yield SynthesizerTrial(case.synthesizer, data, BUDGET, f"{case.name}, {relation}")
 
 
-def test_the_result_is_a_function_of_the_transcript_alone(solved):
-    case, public, program, result = solved
-    again = program.solve(Replay(result.transcript, public), case.workload)
-    for mine, theirs in zip(jax.tree.leaves(again.params), jax.tree.leaves(result.params), strict=True):
-        assert np.array_equal(mine, theirs)
+def test_the_result_is_a_function_of_the_transcript_alone(trial):
+    trial.require_repeatable()
 
 
-def test_the_transcript_and_a_dry_run_hold_exactly_the_plan(solved):
-    case, public, program, result = solved
-    assert result.transcript.epsilon(BUDGET.delta) <= BUDGET.epsilon
-    if program.adaptive:
-        assert result.transcript.releases <= program.releases()
-        return
-    rehearsal = DryRun(public)
-    program.solve(rehearsal, case.workload)
-    planned = priced(program.event(public))
-    assert priced(result.transcript.event()) == planned
-    assert priced(rehearsal.transcript.event()) == planned
-    assert result.transcript.releases == program.releases()
+def test_on_other_data_the_same_answers_lead_to_the_same_requests_and_the_same_end(trial):
+    trial.require_control()
 
 
-def test_the_model_answers_and_samples(solved):
-    case, _, _, result = solved
-    model = result.params
-    answers = model.answers(case.workload)
-    assert np.all((answers >= -1e-12) & (answers <= 1 + 1e-9))
-    assert model.marginal((1,)).sum() == pytest.approx(1.0)
-    rows = model.sample(50, np.random.default_rng(0))
-    assert rows.shape == (50, len(LEVELS))
-    assert np.all((rows >= 0) & (rows < LEVELS))
+def test_the_transcript_and_a_dry_run_hold_the_plan(trial):
+    trial.require_plan()
+    assert trial.result.transcript.epsilon(BUDGET.delta) <= BUDGET.epsilon
 
 
-@pytest.mark.parametrize("kind", ROWS)
-@pytest.mark.parametrize(("case", "relation"), SYNTHESES, ids=IDS)
-def test_no_unit_moves_a_query_by_more_than_its_sensitivity(case, relation, kind):
-    codes = toy_codes()
-    left, right = neighbours(case, relation, codes, ROWS[kind](codes[3]))
-    audit, _, _ = run(case, relation, Audit, left, right)
-    assert len(audit.moves) >= 1
-    assert max(ratio for _, ratio in audit.moves) <= 1.0
+def test_the_model_answers_and_samples(trial):
+    trial.require_model()
+    assert trial.result.params.marginal((1,)).sum() == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("value", [np.nan, 1e300, 0.0])
-@pytest.mark.parametrize(("case", "relation"), SYNTHESES, ids=IDS)
-def test_hopeless_data_raises_nothing_and_gives_a_model(case, relation, value):
-    units = as_units(case, np.full_like(toy_codes(), value), relation)
-    _, _, result = run(case, relation, LocalCurator, units)
-    assert np.all(np.isfinite(result.params.answers(case.workload)))
+def test_no_unit_moves_a_query_by_more_than_its_sensitivity(trial):
+    assert trial.require_sensitivities() >= 1
+
+
+def test_hidden_scores_move_by_no_more_than_was_paid_for(trial):
+    trial.require_coupling()
+
+
+def test_hopeless_data_raises_nothing_and_gives_a_model(trial):
+    trial.require_ordinary_ending()
+
+
+def test_no_synthesizer_names_anything_private(trial):
+    trial.require_names()
 
 
 @pytest.mark.parametrize("case", EVERY_SYNTHESIZER, ids=[case.name for case in EVERY_SYNTHESIZER])

@@ -11,10 +11,11 @@ from tests.support.report_schema import published, require_valid
 from privopt.curator.local import LocalCurator
 from privopt.ledger import events
 from privopt.ledger.events import Event
-from privopt.report.formats import FORMAT_VERSION
+from privopt.report.formats import FORMAT_VERSION, READ_VERSIONS
 from privopt.report.page import combined_json
 from privopt.report.report import PrivacyReport
 from privopt.untrusted import parse_json
+from privopt.verification.shape import REPORT
 from privopt.verification.tree import LEAVES
 from privopt.verification.verdict import FORMATS, Finding, verdicts_on
 
@@ -41,7 +42,7 @@ def test_several_reports_in_one_file_are_valid():
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("format_version",), 2),
+        (("format_version",), 3),
         (("guarantee", "relation"), "none"),
         (("guarantee", "epsilon"), "huge"),
         (("event", "count"), -1),
@@ -69,8 +70,9 @@ def test_schema_report_and_verification_know_the_same_version_and_events():
     assert kinds == named
     assert set(LEAVES) == named - {"SampledEvent", "Repeated", "Sequence", "Parallel"}
     for kind, formats in (("report", "privopt-report"), ("reports", "privopt-reports")):
-        assert definitions[kind]["properties"]["format_version"] == {"const": FORMAT_VERSION}
-        assert FORMATS[formats] == (FORMAT_VERSION,)
+        assert definitions[kind]["properties"]["format_version"] == {"enum": list(READ_VERSIONS)}
+        assert FORMATS[formats] == READ_VERSIONS
+        assert READ_VERSIONS[-1] == FORMAT_VERSION
 
 
 @pytest.mark.audit
@@ -85,3 +87,30 @@ def test_the_report_of_every_solver_is_valid_and_confirmed(pair):
     (verdict,) = verdicts_on(parse_json(text.encode(), "the report"))
     wanted = Finding.NOT_PRIVATE if result.transcript.seeded else Finding.VERIFIED
     assert verdict.finding is wanted, verdict.checks
+
+
+def shape_of(schema):
+    """The types in a schema, as `verification.shape` writes them."""
+    if "$ref" in schema:
+        return {"number": "number", "event": "any"}[schema["$ref"].split("/")[-1]]
+    if "const" in schema or "enum" in schema:
+        value = schema["const"] if "const" in schema else schema["enum"][0]
+        return "text" if isinstance(value, str) else "whole"
+    if "anyOf" in schema or isinstance(schema.get("type"), list):
+        parts = schema.get("anyOf") or [{"type": kind} for kind in schema["type"]]
+        shapes = [shape_of(part) for part in parts]
+        return tuple(sorted(shapes, key=lambda one: one != "null"))
+    if schema.get("type") == "object":
+        required, members = set(schema.get("required", [])), schema.get("properties", {})
+        found = {name if name in required else f"{name}?": shape_of(part) for name, part in members.items()}
+        rest = schema.get("additionalProperties", {})
+        return found if rest is False else {**found, "*": shape_of(rest)}
+    if schema.get("type") == "array":
+        parts = schema.get("prefixItems", [])
+        return [shape_of(schema["items"])] if "items" in schema else ["number" if parts else "any"]
+    names = {"string": "text", "number": "number", "integer": "whole", "boolean": "truth", "null": "null"}
+    return names.get(schema.get("type"), "any")
+
+
+def test_verification_asks_for_the_members_and_types_of_the_schema():
+    assert shape_of(published().schema["$defs"]["report"]) == REPORT

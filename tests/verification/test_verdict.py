@@ -146,10 +146,23 @@ def test_absurd_values_are_refused_or_refuted_and_never_crash(name, every):
     whole["curve"] = whole["curve"][:2]
     for group in whole["releases"]:
         group["schedule"] = []
-    document = {key: whole[key] for key in LOOKED_AT}
+    document = {key: whole[key] for key in LOOKED_AT} | {"format_version": 1}  # of which parts may be missing
     document["plan"] = {
         key: document["plan"][key]
-        for key in ("event", "budget", "public", "epsilon", "delta", "relation", "unit", "n", "settings")
+        for key in (
+            "event",
+            "budget",
+            "public",
+            "epsilon",
+            "delta",
+            "relation",
+            "unit",
+            "n",
+            "settings",
+            "d",
+            "releases",
+            "adaptive",
+        )
     }
     places = list(every_place(document))
     for index, path in list(enumerate(places))[::every]:

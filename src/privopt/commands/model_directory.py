@@ -12,6 +12,7 @@ import numpy as np
 
 from privopt.commands.task import MODELS, ROBUST_REGRESSION, Estimator, Task
 from privopt.estimators.specification import Shape
+from privopt.report.kept import RELEASES_FILE
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.tables import TableError, TabularEncoder, load_model, save_model
@@ -94,8 +95,12 @@ class SavedModel:
         save_model(directory, arrays=arrays, document=document)
 
     def write_report(self, directory: Path) -> Path:
-        """Write the report as a page and as JSON; gives the page's path."""
+        """Write the report as a page and as JSON, and the released values it can be replayed on; the page's path."""
         self.report.save(directory / REPORT_DATA)
+        if self.report.kept is not None and self.report.kept.packed is not None:
+            self.report.save_releases(directory / RELEASES_FILE)
+        else:
+            (directory / RELEASES_FILE).unlink(missing_ok=True)  # of a model that stood here before
         return self.report.save(directory / REPORT_PAGE)
 
     @classmethod

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from privopt.commands import screen
 from privopt.printable import printable
+from privopt.replays.check import replayed
 from privopt.verification.checks import Outcome
 from privopt.verification.files import verify
 from privopt.verification.verdict import NOT_LOOKED_AT, Finding, Verdict
@@ -14,7 +15,7 @@ _MARKS = {Outcome.HOLDS: "holds", Outcome.FAILS: "FAILS", Outcome.UNCHECKED: "no
 
 def run(path: Path, *, as_json: bool) -> bool:
     """Print the verdict; gives whether every guarantee in the file was verified."""
-    verdicts = verify(path)
+    verdicts = verify(path, replayed)
     terminal = screen.console()
     if as_json:
         terminal.out(

@@ -130,7 +130,11 @@ class Replay(Recorded, Dataless):
         )
         self.repeat(transcript, _cursor)
 
-    def _child(self, public: Public, ledger: Payer) -> Curator:
+    def beside(self, public: Public) -> "Replay":
+        """A replay of what follows in the same transcript, of a stage with another public description."""
+        return self._child(public, self.ledger)
+
+    def _child(self, public: Public, ledger: Payer) -> "Replay":
         child = Replay(self._recorded, public, ledger, self._cursor)
         child.transcript = self.transcript
         return child

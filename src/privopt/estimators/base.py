@@ -22,7 +22,7 @@ from privopt.estimators.searched import SEARCHED, describe_strength, in_search
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Records, Shape, Specification
 from privopt.estimators.stages import Fitted, ScaleEstimation, fit_in_stages, plan_fit, plan_stages
-from privopt.estimators.targets import Target, describe_coefficients
+from privopt.estimators.targets import Classes, Counts, Numbers, Target, describe_coefficients
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
@@ -30,6 +30,8 @@ from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CAPS, CapPrice, compare_caps
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
+from privopt.replays.recipes import recipe_of_fit
+from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
 from privopt.solve import minimize
 from privopt.solve_arguments import check_observer
@@ -144,7 +146,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         fitted = (self._fit_chosen if penalty.is_chosen else self._fit_alone)(shape, records, observer)
         assert fitted.result.plan is not None
         plan = penalty.shown_in(fitted.result.plan, fitted.setup.alpha)
-        fitted = fitted._replace(result=fitted.result._replace(plan=plan))
+        recipe = self._recipe(fitted.setup, is_chosen=penalty.is_chosen or in_search())
+        fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=recipe))
         self._adopt(fitted._replace(selection=SEARCHED) if in_search() else fitted)
         return self
 
@@ -289,6 +292,23 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             "n_iter_": fitted.steps,
             "privacy_": fitted.report(self._names(), declared),
         }
+
+    def _recipe(self, setup: Setup, *, is_chosen: bool) -> Recipe:
+        """What was asked of this fit, for a replay of its releases."""
+        if is_chosen:
+            return Recipe(obstacle="the model was chosen among several")
+        if not isinstance(setup.target, Classes | Counts | Numbers):
+            return Recipe(obstacle="the fit was given more than features and targets")
+        return recipe_of_fit(
+            type(self).__name__,
+            self.get_params(deep=False),
+            width=setup.shape.width,
+            n=setup.shape.n,
+            by_user=setup.shape.by_user,
+            is_sparse=setup.shape.is_sparse,
+            names=self._names(),
+            labels=setup.target.labels,
+        )
 
     def _restore(
         self, shape: Shape, coef: NDArray[np.float64], intercept: Any, typical_length: float | None = None

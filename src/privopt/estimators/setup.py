@@ -124,6 +124,13 @@ class Setup:
         rows = self.features.apply(records.private_features, unit=self.unit_rows, constant=inside)
         return self._units(rows, records, row_bound=self.row_bound, intercept=beside)
 
+    @property
+    def loose_public(self) -> Public:
+        """What `loose_units` will state to be public."""
+        return replace(
+            self.public, d=self.features.width, row_bound=math.sqrt(self.features.width) * ROUNDED_UP
+        )
+
     def loose_units(self, records: Records) -> Units:
         """The same for the estimation of scales: rows divided by the loose range and not cut."""
         assert self.loose is not None

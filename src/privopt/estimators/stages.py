@@ -184,6 +184,11 @@ class StagedPlan:
     solver: Solver
     plan: Plan
 
+    def fitted(self, result: Result, setup: Setup) -> Fitted:
+        """The model, from what the second stage gave and the fit with the bounds of the first."""
+        steps = result.transcript.releases - 1  # without the bounds
+        return Fitted(result._replace(plan=self.plan), setup.measured(result.transcript), steps)
+
 
 def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
     """What a fit would cost and achieve, with the estimation of its bounds where they are not given."""
@@ -290,5 +295,4 @@ def fit_in_stages(
         units = setup.units(records)
         part = run.part("fit", staged.solver.event(units.public))
         result = staged.solver.solve(run.curator(units, part), setup.problem)
-    steps = result.transcript.releases - 1  # without the bounds
-    return Fitted(result._replace(plan=staged.plan), setup.measured(result.transcript), steps)
+    return staged.fitted(result, setup)

@@ -17,6 +17,7 @@ from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
 from privopt.report.account_use import AccountUse
 from privopt.report.curve import PrivacyCurve, privacy_curve
+from privopt.report.kept import KeptReleases, Recipe
 from privopt.report.model import ModelSummary
 from privopt.report.releases import ReleaseGroup
 from privopt.status import Status
@@ -53,6 +54,11 @@ class Finished(Protocol):
     @property
     def pictures(self) -> tuple[Picture, ...]:
         """Of released or public numbers."""
+        ...
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """What the solver was given, for a replay."""
         ...
 
 
@@ -94,6 +100,7 @@ class ReportFacts(abc.ABC):
         account: the payment of the account in a file that paid for the run; None where none did.
         notices: the planner's and the caller's remarks.
         version: the version of privopt that made the run.
+        kept: the released values, or why there are none; None in reports of version 1.
     """
 
     title: str
@@ -115,6 +122,7 @@ class ReportFacts(abc.ABC):
     account: AccountUse | None = None
     notices: tuple[str, ...] = ()
     version: str = field(default_factory=lambda: metadata.version("privopt"))
+    kept: KeptReleases | None = None
 
     @abc.abstractmethod
     def to_dict(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from privopt.curator.transcript import Transcript
+from privopt.curator.transcript import FilterMark, Transcript
 from privopt.ledger.event_json import event_from_dict
 from privopt.ledger.events import Event, GaussianEvent
 from privopt.ledger.filters import filter_cost
@@ -20,11 +20,13 @@ class FilterUse:
         number: which of the run's filters.
         event: what was paid for all that it released.
         used: the share of it, in rho, that the releases needed; None where there was no noise.
+        depth: how deep in blocks of the units it was opened.
     """
 
     number: int
     event: Event
     used: float | None
+    depth: int = 0
 
     @property
     def sentence(self) -> str:
@@ -42,23 +44,31 @@ class FilterUse:
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
-        return {"number": self.number, "event": self.event.to_dict(), "used": self.used}
+        return {
+            "number": self.number,
+            "event": self.event.to_dict(),
+            "used": self.used,
+            "depth": self.depth,
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "FilterUse":
         """Rebuild it from what `to_dict` gave."""
-        return cls(values["number"], event_from_dict(values["event"]), values["used"])
+        return cls(values["number"], event_from_dict(values["event"]), values["used"], values.get("depth", 0))
 
 
 def filter_uses(transcript: Transcript) -> dict[int, FilterUse]:
     """The filters of a run by their numbers, each with what its releases cost together."""
-    under: dict[int, tuple[Event, Transcript]] = {}
+    under: dict[int, tuple[FilterMark, Transcript]] = {}
     for release in transcript:
         mark = release.under
         if mark is not None:
-            _, part = under.setdefault(mark.number, (mark.event, Transcript(transcript.relation)))
-            part.append(replace(release, under=None, released=None))
-    return {number: FilterUse(number, event, _share(event, part)) for number, (event, part) in under.items()}
+            _, part = under.setdefault(mark.number, (mark, Transcript(transcript.relation)))
+            part.append(replace(release, under=None, released=None, lineage=release.lineage[mark.depth :]))
+    return {
+        number: FilterUse(number, mark.event, _share(mark.event, part), mark.depth)
+        for number, (mark, part) in under.items()
+    }
 
 
 def _share(event: Event, part: Transcript) -> float | None:

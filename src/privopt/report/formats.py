@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 FORMAT = "privopt-report"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+READ_VERSIONS = (1, 2)
 
 
 def form_of(path: Path) -> Literal["html", "json"]:
@@ -36,6 +37,6 @@ def require_format(document: Mapping[str, Any]) -> None:
     Raises:
         ValueError: the document is something else, or of a newer format.
     """
-    if document.get("format") != FORMAT or document.get("format_version") != FORMAT_VERSION:
+    if document.get("format") != FORMAT or document.get("format_version") not in READ_VERSIONS:
         found = f"{document.get('format')!r}, version {document.get('format_version')!r}"
-        raise ValueError(f"expected a {FORMAT} document of version {FORMAT_VERSION}, got {found}.")
+        raise ValueError(f"expected a {FORMAT} document of version 1 to {FORMAT_VERSION}, got {found}.")

@@ -16,7 +16,10 @@ from privopt.report.filter_use import FilterUse, filter_uses
 from privopt.report.words import number, span, spelled
 
 MOST_SCHEDULE_POINTS = 400
-MOST_FILTERED_EVENTS = 16  # of releases under a filter, which are not priced one by one
+MOST_FILTERED_EVENTS = 1000  # different ones of releases under a filter, which are not priced one by one
+Path = tuple[
+    tuple[int, int, int], ...
+]  # blocks in blocks: the number of the cut, of the block, of its blocks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,7 @@ class ReleaseGroup:
             the least and the greatest of each stretch.
         filter: the filter that paid for them, if one did.
         exact: whether their noise is exact: integers, in place of floating point.
+        blocks: of releases on blocks of the units, (which of the events, the block, how often).
     """
 
     name: str
@@ -46,6 +50,7 @@ class ReleaseGroup:
     schedule: tuple[tuple[int, float], ...] = ()
     filter: FilterUse | None = None
     exact: bool = False
+    blocks: tuple[tuple[int, Path, int], ...] = ()
 
     @property
     def label(self) -> str:
@@ -117,6 +122,10 @@ class ReleaseGroup:
             "scale": self.scale,
             "schedule": self.schedule,
             "filter": None if self.filter is None else self.filter.to_dict(),
+            "blocks": [
+                {"event": event, "of": [list(block) for block in path], "count": count}
+                for event, path, count in self.blocks
+            ],
         }
 
     @classmethod
@@ -137,6 +146,10 @@ class ReleaseGroup:
             schedule=tuple((int(at), float(scale)) for at, scale in values["schedule"]),
             filter=None if values.get("filter") is None else FilterUse.from_dict(values["filter"]),
             exact=values.get("exact", False),
+            blocks=tuple(
+                (part["event"], tuple((cut, index, of) for cut, index, of in part["of"]), part["count"])
+                for part in values.get("blocks", [])
+            ),
         )
 
 
@@ -176,7 +189,9 @@ def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> Rele
     events: dict[Event, int] = {}
     for release in releases:
         events[release.event] = events.get(release.event, 0) + release.count
+    blocks = _blocks(releases, list(events))
     if paid_by is not None and len(events) > MOST_FILTERED_EVENTS:
+        blocks = ()
         ends = [choose(events, key=_noise_multiplier) for choose in (min, max)]
         events = {event: events[event] for event in ends}
     scaled = [(first, release.scale) for first, release in placed if release.scale is not None]
@@ -194,7 +209,21 @@ def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> Rele
         schedule=_thinned(positions, scales) if varies else (),
         filter=paid_by,
         exact=all(release.exact for release in releases),
+        blocks=blocks,
     )
+
+
+def _blocks(releases: Sequence[Release], events: list[Event]) -> tuple[tuple[int, Path, int], ...]:
+    """Which of the events were released on which block, and how often; none where all were on all units."""
+    if not any(release.lineage for release in releases):
+        return ()
+    placed: dict[tuple[int, Path], int] = {}
+    positions = {event: position for position, event in enumerate(events)}
+    for release in releases:
+        path = tuple((block.cut, block.index, block.count) for block in release.lineage)
+        where = positions[release.event], path
+        placed[where] = placed.get(where, 0) + release.count
+    return tuple((event, path, count) for (event, path), count in placed.items())
 
 
 def _plain(name: str) -> str:

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from privopt.atomic_files import replace_file
 from privopt.json_values import described_array, json_value, plain
 from privopt.ledger.event_json import event_from_dict
 from privopt.notebook import card
@@ -15,6 +16,7 @@ from privopt.report import explain, learnt, stationarity, terminal, words
 from privopt.report.account_use import AccountUse, burn_down
 from privopt.report.facts import Finished, ReportFacts, Selection
 from privopt.report.formats import FORMAT, FORMAT_VERSION, form_of, json_text, require_format
+from privopt.report.kept import RELEASES_FILE, KeptReleases
 from privopt.report.model import ModelSummary
 from privopt.report.page import render
 from privopt.report.releases import ReleaseGroup, group_releases
@@ -85,6 +87,7 @@ class PrivacyReport(ReportFacts):
             metrics=dict(metrics or {}),
             account=None if paid_by is None else AccountUse.of(paid_by),
             notices=(*((NO_PLAN,) if plan is None else plan.notices), *extra_notices),
+            kept=KeptReleases.of(transcript, result.recipe),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,6 +129,7 @@ class PrivacyReport(ReportFacts):
             "account": None if self.account is None else asdict(self.account),
             "notices": list(self.notices),
             "model": None if self.model is None else self.model.to_dict(),
+            "replay": None if self.kept is None else dict(self.kept.index),
         }
         return json_value(document)
 
@@ -149,7 +153,7 @@ class PrivacyReport(ReportFacts):
         require_format(document)
         guarantee = document["guarantee"]
         selection, model, plan = document["selection"], document["model"], document["plan"]
-        account = document.get("account")
+        account, kept = document.get("account"), document.get("replay")
         return cls(
             title=document["title"],
             relation=Relation.parse(guarantee["relation"]),
@@ -170,6 +174,7 @@ class PrivacyReport(ReportFacts):
             account=None if account is None else AccountUse(**account),
             notices=tuple(document["notices"]),
             version=document["privopt"],
+            kept=None if kept is None else KeptReleases(kept),
         )
 
     def to_json(self) -> str:
@@ -180,20 +185,36 @@ class PrivacyReport(ReportFacts):
         """The report as one self-contained page."""
         return render([self], title=self.title)
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, keep_releases: bool = False) -> Path:
         """Write the report; the suffix chooses the form.
 
         Args:
             path: ends in ".html" or ".json".
+            keep_releases: whether to write the released values as well, to `NAME.releases.safetensors` beside
+                `NAME.json`: `privopt verify` then replays the run.
         Returns:
             The path.
         Raises:
-            ValueError: any other suffix.
+            ValueError: any other suffix, or there are no released values to keep.
         """
         path = Path(path)
         form = form_of(path)
+        if keep_releases:
+            self.save_releases(releases_beside(path))
         path.write_text(self.to_html() if form == "html" else self.to_json(), encoding="utf-8")
         return path
+
+    def save_releases(self, path: Path) -> None:
+        """Write the released values, which were paid for and may be published.
+
+        Raises:
+            ValueError: they were not kept; it says why.
+        """
+        packed = None if self.kept is None else self.kept.packed
+        if packed is None:
+            reason = None if self.kept is None else self.kept.index.get("obstacle")
+            raise ValueError(f"there are no releases to keep: {reason or 'the report was read from a file'}.")
+        replace_file(path, packed)
 
     def __str__(self) -> str:
         return terminal.printed(self)
@@ -201,6 +222,11 @@ class PrivacyReport(ReportFacts):
     def _repr_html_(self) -> str:
         warnings = [banner.title for banner in explain.banners(self)]
         return card(self.title, terminal.rows(self), warnings=warnings)
+
+
+def releases_beside(path: Path) -> Path:
+    """Where the released values of a report stand."""
+    return path.with_name(f"{path.stem}.{RELEASES_FILE}")
 
 
 def _without_arrays(found: Finding) -> Finding:

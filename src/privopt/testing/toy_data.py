@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,51 @@ from privopt.problems.problem import Problem
 from privopt.public import Relation
 
 Records = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+class TrialData(Protocol):
+    """What a program is tried on."""
+
+    @property
+    def problem(self) -> Any:
+        """What the program solves."""
+        ...
+
+    @property
+    def relation(self) -> Relation:
+        """Which data sets are neighbours."""
+        ...
+
+    @property
+    def columns(self) -> int:
+        """Features of a record."""
+        ...
+
+    @property
+    def by_user(self) -> bool:
+        """Whether two records are a user."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Of the records."""
+        ...
+
+    def plain(self) -> Units:
+        """The data themselves."""
+        ...
+
+    def neighbours(self) -> Iterator[tuple[str, Units, Units]]:
+        """Pairs that differ in one unit, by what is put in its place."""
+        ...
+
+    def strangers(self) -> Iterator[tuple[str, Units]]:
+        """Data sets of the same public description that are no neighbours."""
+        ...
+
+    def hopeless(self) -> Iterator[tuple[str, Units]]:
+        """Data from which nothing can be learnt."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ class Rule(enum.Enum):
     `GUARDS`: a mechanism acts on value / sensitivity, and refuses a sensitivity that no noise can match.
     `PATHS`: all paths compute the same: host and compiled loop, fast engine and plain one.
     `HIDDEN`: what a stream keeps secret is neither printed nor copied.
+    `HIDDEN_MOVE`: no unit moves hidden scores, which vertices are drawn from, by more than was paid for.
     `DRAW`: who takes part in a sample does not depend on what units hold.
     `CONTROL`: what is asked for, how often and with how much noise depends on public numbers and releases.
     `RESULT`: the result is a function of the releases.
@@ -39,6 +40,7 @@ class Rule(enum.Enum):
     GUARDS = "sensitivity not respected"
     PATHS = "paths that disagree"
     HIDDEN = "hidden state shown"
+    HIDDEN_MOVE = "hidden scores move too far"
     DRAW = "sample that depends on data"
     CONTROL = "data-dependent stop"
     RESULT = "result that knows more than the releases"

@@ -10,12 +10,11 @@ from itertools import pairwise
 from typing import Any
 
 from privopt.verification.checks import CLOSE, Check, Outcome, held
-from privopt.verification.fields import Fields, Malformed, number
+from privopt.verification.counting import paid_for
+from privopt.verification.fields import Fields, Malformed
 from privopt.verification.price import REPLACE, is_private
-from privopt.verification.tree import Leaf, leaf_counts
 
 _NOISE_SCALES = ("GaussianEvent", "LaplaceEvent")
-_BARE = Leaf("NonPrivateEvent")
 
 
 def checks_of(report: Fields) -> Iterator[Check]:
@@ -29,7 +28,7 @@ def checks_of(report: Fields) -> Iterator[Check]:
     yield _claim(guarantee, event)
     if "plan" in report:
         yield _plan(report.fields("plan"), guarantee, event)
-    yield _releases(groups, event)
+    yield from paid_for(groups, event)
     yield _scales(groups)
     if "plan" in report:
         yield from _bounds(groups, report.fields("plan"))
@@ -64,58 +63,15 @@ def _plan(plan: Fields, guarantee: Fields, event: Fields) -> Check:
         wrong += [
             f"{name} differs" for name in ("relation", "unit", "n") if part.raw(name) != guarantee.raw(name)
         ]
+    if plan.raw("d") != public.raw("d"):
+        wrong.append("d differs")
     said = ", ".join(dict.fromkeys(wrong))
     return held(
-        "plan", not wrong, "events, budget, relation, unit and n are those of the plan", f"in the plan {said}"
+        "plan",
+        not wrong,
+        "events, budget, relation, unit and sizes are those of the plan",
+        f"in the plan {said}",
     )
-
-
-def _releases(groups: list[Fields], event: Fields) -> Check:
-    """Whether everything that was released has been paid for."""
-    paid, made = leaf_counts(event), dict[Leaf, int]()
-    filters: dict[int, Fields] = {}
-    bare_under_filter = False
-    for group in groups:
-        total = 0
-        for part in group.each("events"):
-            count = part.whole("count", 1, 10**12)
-            total += count
-            if "filter" not in group:
-                _add(made, part.fields("event"), count)
-            else:
-                bare_under_filter = bare_under_filter or _BARE in leaf_counts(part.fields("event"))
-        if "filter" in group:
-            used = group.fields("filter").raw("used")
-            if used is not None and number(used, f"{group.place}.filter.used", 0.0, math.inf) > 1 + 1e-6:
-                return Check(
-                    "releases", Outcome.FAILS, "more was released under a filter than was paid for it"
-                )
-            number_of, bought = (
-                group.fields("filter").whole("number", 0, 10**9),
-                group.fields("filter").fields("event"),
-            )
-            if filters.setdefault(number_of, bought).values != bought.values:
-                return Check("releases", Outcome.FAILS, "one filter was paid for by two different events")
-        elif total != group.whole("count", 1, 10**12):
-            raise Malformed(f"{group.place}.count is not the sum of its events' counts.")
-    if bare_under_filter and _BARE not in paid:
-        return Check("releases", Outcome.FAILS, "under a filter something was released without noise")
-    for paid_for in filters.values():
-        _add(made, paid_for, 1)
-    missing = [
-        leaf.kind for leaf, count in made.items() if leaf.kind != "NoEvent" and paid.get(leaf, 0) < count
-    ]
-    return held(
-        "releases",
-        not missing,
-        f"each of the {sum(made.values()):,} recorded events is among those that were priced",
-        f"{len(missing)} kinds of recorded events were not priced, or not as often: {', '.join(sorted(set(missing)))}",
-    )
-
-
-def _add(made: dict[Leaf, int], event: Fields, count: int) -> None:
-    for leaf, times in leaf_counts(event).items():
-        made[leaf] = made.get(leaf, 0) + count * times
 
 
 def _scales(groups: list[Fields]) -> Check:
@@ -145,6 +101,10 @@ def _scales(groups: list[Fields]) -> Check:
 def _multiplier(event: Fields, group: Fields) -> float | None:
     """The noise multiplier of one release; refuses an event on another sample than the group says."""
     sampling = group.fields("sampling")
+    if sampling.text("kind") not in ("every", "poisson", "fixed-size"):
+        raise Malformed(f"{sampling.place} is a way of drawing units that is not known here.")
+    if sampling.text("kind") == "every" and _rate(sampling) != 1:
+        raise Malformed(f"{sampling.place} draws everybody, at another rate than 1.")
     if event.text("event") == "SampledEvent":
         inner = event.fields("sampling")
         if inner.raw("kind") != sampling.raw("kind") or not _same(_rate(inner), _rate(sampling)):

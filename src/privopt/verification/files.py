@@ -1,11 +1,14 @@
 """What `privopt verify` is pointed at: a report in JSON, or a saved model with the report in it."""
 
 import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import safetensors.numpy
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from privopt.untrusted import MOST_ARRAY_BYTES, UntrustedFile, read_json, read_regular
@@ -15,13 +18,32 @@ from privopt.verification.verdict import Verdict, verdicts_on
 
 MODEL_FORMAT, MODEL_VERSIONS = "privopt-model", (1,)
 DOCUMENT_FILE, ARRAYS_FILE, REPORT_FILE = "model.json", "model.safetensors", "report.json"
+RELEASES_FILE = "releases.safetensors"
 
 
-def verify(path: Path) -> list[Verdict]:
+class Numbers(NamedTuple):
+    """What a model's directory holds besides its report.
+
+    Attributes:
+        arrays: the released numbers, by name.
+        estimator: its class and arguments, as JSON values.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    estimator: Mapping[str, Any]
+
+
+# From a report, the file of its released values, and the numbers of a model (None where a report stands alone).
+Replay = Callable[[Mapping[str, Any], Path, Numbers | None], Check | None]
+
+
+def verify(path: Path, replay: Replay | None = None) -> list[Verdict]:
     """Verify a report or a model directory.
 
     Args:
         path: a JSON file that `PrivacyReport.save` wrote, or a directory that `privopt fit` wrote.
+        replay: runs the solver again on the released values, where they are kept; `privopt.replays.check.replayed`.
+            It is no part of the second accountant: it runs the program that made the report.
 
     Raises:
         UntrustedFile: it is neither, or beyond what is read.
@@ -30,10 +52,21 @@ def verify(path: Path) -> list[Verdict]:
         raise UntrustedFile(
             f"{str(path)!r} is a symbolic link, which is not followed: give what it leads to."
         )
-    return [_model(path)] if path.is_dir() else verdicts_on(read_json(path))
+    if path.is_dir():
+        return [_model(path, replay)]
+    document = read_json(path)
+    verdicts = verdicts_on(document)
+    if len(verdicts) == 1 and replay is not None and "runs" not in document:
+        check = replay(document, path.with_name(f"{path.stem}.{RELEASES_FILE}"), None)
+        verdicts = [_with(verdicts[0], [] if check is None else [check])]
+    return verdicts
 
 
-def _model(folder: Path) -> Verdict:
+def _with(verdict: Verdict, checks: list[Check]) -> Verdict:
+    return replace(verdict, checks=(*verdict.checks, *checks))
+
+
+def _model(folder: Path, replay: Replay | None) -> Verdict:
     content = Fields(read_json(folder / DOCUMENT_FILE), DOCUMENT_FILE)
     if (
         content.text("format") != MODEL_FORMAT
@@ -44,6 +77,7 @@ def _model(folder: Path) -> Verdict:
     report = cast("dict[str, Any]", _plain(document.fields("report").values))
     verdict = verdicts_on(report)[0]
     packed = read_regular(folder / ARRAYS_FILE, MOST_ARRAY_BYTES)
+    arrays = _loaded(packed)
     checks = [
         held(
             "arrays",
@@ -51,7 +85,7 @@ def _model(folder: Path) -> Verdict:
             f"{ARRAYS_FILE} is the file that {DOCUMENT_FILE} was written with",
             f"{ARRAYS_FILE} is not the file that {DOCUMENT_FILE} was written with",
         ),
-        _finite(packed),
+        _finite(arrays),
         held(
             "plan",
             _plain(document.raw("plan")) == report.get("plan"),
@@ -61,7 +95,11 @@ def _model(folder: Path) -> Verdict:
     ]
     if (folder / REPORT_FILE).exists() or (folder / REPORT_FILE).is_symlink():
         checks.append(_beside(folder, report))
-    return Verdict(verdict.title, (*verdict.checks, *checks), verdict.private, verdict.digest, verdict.claim)
+    if replay is not None:
+        numbers = Numbers(arrays, cast("dict[str, Any]", _plain(document.values.get("estimator") or {})))
+        check = replay(report, folder / RELEASES_FILE, numbers)
+        checks += [] if check is None else [check]
+    return _with(verdict, checks)
 
 
 def _beside(folder: Path, report: dict[str, Any]) -> Check:
@@ -78,11 +116,17 @@ def _beside(folder: Path, report: dict[str, Any]) -> Check:
     )
 
 
-def _finite(packed: bytes) -> Check:
+def _loaded(packed: bytes) -> dict[str, NDArray[Any]]:
     try:
-        arrays = safetensors.numpy.load(packed)
-        finite = all(bool(np.all(np.isfinite(array))) for array in arrays.values())
+        return safetensors.numpy.load(packed)
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError):
+        raise UntrustedFile(f"{ARRAYS_FILE} is not a safetensors file of numbers.") from None
+
+
+def _finite(arrays: Mapping[str, NDArray[Any]]) -> Check:
+    try:
+        finite = all(bool(np.all(np.isfinite(array))) for array in arrays.values())
+    except TypeError:
         raise UntrustedFile(f"{ARRAYS_FILE} is not a safetensors file of numbers.") from None
     return held("numbers", finite, "every released number is finite", "a released number is not finite")
 

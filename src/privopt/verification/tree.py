@@ -4,17 +4,20 @@ A tree is read without the ledger's own classes. `Repeated` and `Sequence` compo
 node, whose branches are disjoint blocks, a unit meets one branch. Each way through the blocks is a `Way`.
 """
 
+import functools
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from privopt.verification.curves import mpf
 from privopt.verification.fields import Fields, Malformed
 
 MOST_REPEATS = 10**12
 MOST_WAYS = 64
+MOST_EVENTS = 200_000  # in a tree
+MOST_BLOCKS = 5_000  # nodes of a tree that divide the units
 _MOST_MU_SQUARED = 1e300
 _POSITIVE = (5e-324, 1.7976931348623157e308)
 _PROBABILITY = (0.0, 1.0)
@@ -111,7 +114,8 @@ class Way:
         )
 
 
-def ways_through(event: Fields) -> tuple[list[Way], bool]:
+@functools.lru_cache(maxsize=8)  # by the node itself: a verdict asks for the ways of one tree again and again
+def ways_through(event: Fields) -> tuple[tuple[Way, ...], bool]:
     """The ways through a recorded tree.
 
     Args:
@@ -122,27 +126,54 @@ def ways_through(event: Fields) -> tuple[list[Way], bool]:
         comes out bounds the price from above only.
 
     Raises:
-        Malformed: it describes no event.
+        Malformed: it describes no event, or is larger than what is read.
     """
-    return _reduced(*_flat(event))
+    _require_size(event)
+    ways, exact = _reduced(event, _way)
+    return tuple(ways), exact
 
 
-def leaf_counts(event: Fields) -> dict[Leaf, int]:
-    """How often each leaf stands in a tree, blocks added up: what the releases of a run are held against."""
+def met_by_units(event: Fields) -> tuple[tuple[Way, ...], bool]:
+    """The ways through a tree with every leaf counted, Gaussian noise included: what is held against what was made.
+
+    Raises:
+        Malformed: as `ways_through`.
+    """
+    _require_size(event)
+    ways, exact = _reduced(event, lambda leaves: Way(leaves=dict(leaves)))
+    return tuple(ways), exact
+
+
+def _require_size(event: Fields) -> None:
+    """Refuse a tree that would take long.
+
+    Raises:
+        Malformed: it has too many nodes.
+    """
+    events = blocks = 0
+    pending: list[Any] = [event.values]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, list):
+            pending.extend(cast("list[Any]", node))
+        elif isinstance(node, dict):
+            members = cast("dict[str, Any]", node)
+            events, blocks = events + 1, blocks + (members.get("event") == "Parallel")
+            pending.append(members.get("of"))
+        if events > MOST_EVENTS or blocks > MOST_BLOCKS:
+            raise Malformed(
+                f"{event.place} has more than {MOST_EVENTS:,} events, or divides the units more than {MOST_BLOCKS:,} "
+                "times: beyond what is read."
+            )
+
+
+def _reduced(event: Fields, met: Callable[[dict[Leaf, int]], Way]) -> tuple[list[Way], bool]:
     leaves, parallels = _flat(event)
-    for branches, count in parallels:
-        for branch in branches:
-            for leaf, times in leaf_counts(branch).items():
-                leaves[leaf] = leaves.get(leaf, 0) + count * times
-    return leaves
-
-
-def _reduced(leaves: dict[Leaf, int], parallels: list[tuple[list[Fields], int]]) -> tuple[list[Way], bool]:
-    ways, exact = [_way(leaves)], True
+    ways, exact = [met(leaves)], True
     for branches, count in parallels:
         found: dict[Any, Way] = {}
         for branch in branches:
-            inner, inner_exact = ways_through(branch)
+            inner, inner_exact = _reduced(branch, met)
             exact = exact and inner_exact
             found |= {way.key: way for way in inner}
         different = list(found.values())

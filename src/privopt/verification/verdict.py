@@ -11,20 +11,24 @@ from typing import Any
 from privopt.verification.agreement import checks_of, guess
 from privopt.verification.checks import Check, Outcome, held, priced
 from privopt.verification.fields import Fields, Malformed
+from privopt.verification.grid import limited_work
 from privopt.verification.price import RELATIONS, NotChecked, price
+from privopt.verification.shape import require_shape
 from privopt.verification.tree import ways_through
 
-FORMATS = {"privopt-report": (1,), "privopt-reports": (1,)}
+FORMATS = {"privopt-report": (1, 2), "privopt-reports": (1, 2)}
 MOST_RUNS = 1000
+UNITS = ("record", "user", "unit")  # the last of a run by hand, which does not say
 _LEAST_SHARE = 0.05  # of the claimed epsilon, below which a grid tells nothing of a point of the curve
 _CLOSED_POINTS = 100  # of a closed curve, that are priced a second time, about
 _CURVE_POINTS = 5  # of a curve, that are priced a second time
 _GUESS_CLOSE = 1e-3  # probability, within which a grid's best guess is told
 _NEAR_ZERO = 1e-3  # of the claimed epsilon: the least that a guess is priced at on a grid
 NOT_LOOKED_AT = (
-    "A report holds no data and no released values: that the run was as recorded, that the noise was secret, and that "
-    "each query has the sensitivity it states rests on the program that ran (its contract tests, `privopt audit-map`)."
+    "A report holds no data: that the released values came from data and from secret noise, and that each query has "
+    "the sensitivity it states, rests on the program that ran (its contract tests, `privopt audit-map`)."
 )
+_WITHOUT_EFFECT = ("bounds", "replay")  # a verdict does not wait for these; where they fail it is refuted
 
 
 class Finding(enum.Enum):
@@ -59,7 +63,7 @@ class Verdict:
     @property
     def finding(self) -> Finding:
         """The verdict in a sentence."""
-        outcomes = {check.outcome for check in self.checks if check.subject != "bounds"}
+        outcomes = {check.outcome for check in self.checks if check.subject not in _WITHOUT_EFFECT}
         every = {check.outcome for check in self.checks}
         if Outcome.FAILS in every:
             return Finding.REFUTED
@@ -119,12 +123,16 @@ def digest_of(document: Any) -> str:
 
 
 def _verdict(report: Fields) -> Verdict:
+    require_shape(report.values, complete=report.whole("format_version", 1, 10**6) > 1)
     guarantee, event = report.fields("guarantee"), report.fields("event")
     epsilon, delta = guarantee.number("epsilon", 0.0), guarantee.number("delta", 0.0, 1.0)
     relation = guarantee.text("relation")
     if relation not in RELATIONS:
         raise Malformed(f"{guarantee.place}.relation must be one of {', '.join(RELATIONS)}.")
-    checks = [*checks_of(report), *_prices(report, event, relation, epsilon, delta)]
+    if guarantee.text("unit") not in UNITS:
+        raise Malformed(f"{guarantee.place}.unit must be one of {', '.join(UNITS)}.")
+    with limited_work():
+        checks = [*checks_of(report), *_prices(report, event, relation, epsilon, delta)]
     sure = guarantee.truth("holds")
     return Verdict(
         title=report.text("title"),
@@ -188,7 +196,8 @@ def _joint(fields: Fields, runs: list[Fields]) -> Iterator[Verdict]:
     elif len({guarantee.text("unit") for guarantee in guarantees}) > 1:
         checks = (Check("price", Outcome.FAILS, "runs that protect different units have no joint price"),)
     else:
-        checks = (priced("price", together, relations.pop(), epsilon, delta),)
+        with limited_work():
+            checks = (priced("price", together, relations.pop(), epsilon, delta),)
     yield Verdict(
         title="All runs together",
         checks=checks,

@@ -1,0 +1,198 @@
+"""A run again, on recorded answers: the solver is rebuilt from its recipe and must ask for what was released.
+
+Nothing of a recipe is believed: the plan that follows from it is compared with the report's, by `replays.check`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import jax.numpy as jnp
+import numpy as np
+
+from privopt.curator.replay import Replay
+from privopt.curator.transcript import Transcript
+from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+from privopt.estimators.lasso import LassoClassifier, LassoRegressor
+from privopt.estimators.regressors import (
+    HuberRegressor,
+    LinearRegression,
+    PoissonRegressor,
+    QuantileRegressor,
+    Ridge,
+)
+from privopt.estimators.robust import RobustClassifier, RobustRegressor
+from privopt.estimators.setup import Setup
+from privopt.estimators.specification import Shape
+from privopt.estimators.stages import Fitted, ScaleEstimation, plan_stages
+from privopt.ledger.amounts import Budget
+from privopt.planning.plan import Plan
+from privopt.precision import double_precision
+from privopt.problems.problem import Problem
+from privopt.public import Public, Relation
+from privopt.replays.recipes import ESTIMATOR, MINIMIZE
+from privopt.replays.values import Unwritten, read
+from privopt.report.report import PrivacyReport
+from privopt.solve import announce
+from privopt.solvers.base import Solver
+
+MODELS = {
+    one.__name__: one
+    for one in (
+        HuberRegressor,
+        LassoClassifier,
+        LassoRegressor,
+        LinearRegression,
+        LinearSVC,
+        LogisticRegression,
+        PoissonRegressor,
+        QuantileRegressor,
+        Ridge,
+        RobustClassifier,
+        RobustRegressor,
+    )
+}
+MOST_PARAMETERS = 10**6
+MOST_UNITS = 10**8
+MOST_STEPS = 10**6  # or any other whole number among the fields of a solver
+
+
+@dataclass(frozen=True)
+class Again:
+    """What a run would be, rebuilt from its recipe.
+
+    Attributes:
+        plan: what is announced.
+        parameters: how many numbers it ends with.
+        run: runs it on recorded answers, and gives its report, and its coefficients and intercept where it is a model.
+    """
+
+    plan: Plan
+    parameters: int
+    run: Callable[[Transcript], tuple[PrivacyReport, tuple[Any, ...]]]
+
+
+class Unreplayable(ValueError):
+    """A recipe that describes no run of this version of privopt; the sentence has no full stop."""
+
+
+def rebuilt(recipe: Mapping[str, Any]) -> Again:
+    """The run that a recipe describes.
+
+    Raises:
+        Unreplayable: it describes none.
+    """
+    kinds = {MINIMIZE: _minimized, ESTIMATOR: _fitted}
+    make = kinds.get(str(recipe.get("kind")))
+    if make is None:
+        raise Unreplayable("its recipe is of a kind that is not known here")
+    if _largest(recipe.get("solver")) > MOST_STEPS or _largest(recipe.get("arguments")) > MOST_UNITS:
+        raise Unreplayable(
+            f"its solver takes more than {MOST_STEPS:,} steps, or its data have too many units"
+        )
+    try:
+        with double_precision():
+            return make(recipe)
+    except Unreplayable:
+        raise
+    except Unwritten as error:
+        raise Unreplayable(str(error)) from None
+    except Exception:  # a part of it is missing, of another type, or out of its range
+        raise Unreplayable("its recipe describes no run that this version of privopt makes") from None
+
+
+def _minimized(recipe: Mapping[str, Any]) -> Again:
+    problem, given = read(recipe["problem"]), read(recipe["solver"])
+    stated: dict[str, Any] = {name: read(value) for name, value in recipe["public"].items()}
+    stated["relation"] = Relation.parse(stated["relation"])
+    public = Public(**stated)
+    epsilon, delta = read(recipe["budget"])
+    if not isinstance(problem, Problem) or not isinstance(given, Solver | str):
+        raise Unreplayable("its recipe names no problem or no solver")
+    parameters = _require_small(public.n, problem.parameter_shape(public))
+    start = None if recipe["start"] is None else jnp.asarray(read(recipe["start"]), jnp.float64)
+    solver, plan = announce(problem, public, Budget(epsilon, delta), given)
+
+    def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
+        result = solver.solve(Replay(recorded, public), problem, start)
+        report = PrivacyReport.of(result._replace(plan=plan))
+        return report, (np.asarray(result.params),)
+
+    return Again(plan, parameters, run)
+
+
+def _fitted(recipe: Mapping[str, Any]) -> Again:
+    kind = MODELS.get(str(recipe["estimator"]))
+    if kind is None:
+        raise Unreplayable("it is no linear model of the library")
+    model: Any = kind(**{name: read(value) for name, value in recipe["arguments"].items()})
+    labels, names = read(recipe["labels"]), recipe["names"]
+    width, n = _whole(recipe["width"]), _whole(recipe["n"])
+    _require_small(n, (width,))
+    shape = Shape(
+        width=width,
+        n=n,
+        by_user=recipe["by_user"] is True,
+        is_sparse=recipe["sparse"] is True,
+        names=names,
+        budget=model._budget(model._specification(), n),
+    )
+    setup = model._setup(shape, labels)
+    parameters = _require_small(n, (width + 1, setup.problem.loss.outputs))
+    plan, fit = _planned(model, setup)
+    plan = setup.specification.penalty.shown_in(plan, setup.alpha)
+
+    def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
+        fitted = fit(recorded)
+        fitted = fitted._replace(result=fitted.result._replace(plan=plan))
+        length = fitted.setup.typical_length
+        numbers = fitted.setup.unscaled(fitted.result.params)
+        return fitted.report(names, ()), (*numbers, *(() if length is None else (length,)))
+
+    return Again(plan, parameters, run)
+
+
+def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fitted]]:
+    """The plan of a fit, and the fit on recorded answers."""
+    scales, public = ScaleEstimation.of(setup), setup.public
+    if scales is not None:
+        staged = plan_stages(setup, scales, model._solver(setup))
+
+        def in_stages(recorded: Transcript) -> Fitted:
+            first = Replay(recorded, setup.loose_public)
+            within = setup.within(staged.scales.release(first))
+            second = first.beside(within.public)
+            return staged.fitted(staged.solver.solve(second, setup.problem), within)
+
+        return staged.plan, in_stages
+    public = replace(public, sparse=setup.shape.is_sparse)
+    solver, plan = announce(setup.problem, public, setup.shape.known_budget, model._solver(setup))
+
+    def at_once(recorded: Transcript) -> Fitted:
+        result = solver.solve(Replay(recorded, public), setup.problem)._replace(plan=plan)
+        return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
+
+    return plan, at_once
+
+
+def _largest(form: Any) -> int:
+    """The largest whole number in JSON values, but for seeds."""
+    if isinstance(form, dict):
+        members = cast("dict[str, Any]", form)
+        return max((_largest(value) for name, value in members.items() if "seed" not in name), default=0)
+    if isinstance(form, list):
+        return max((_largest(value) for value in cast("list[Any]", form)), default=0)
+    return form if isinstance(form, int) else 0
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Unreplayable("a size in its recipe is no whole number")
+    return value
+
+
+def _require_small(n: int, shape: Sequence[int]) -> int:
+    parameters = int(np.prod([int(size) for size in shape], dtype=object))
+    if not (0 < parameters <= MOST_PARAMETERS and n <= MOST_UNITS):
+        raise Unreplayable(f"its sizes are beyond what is replayed ({MOST_PARAMETERS:,} parameters)")
+    return parameters

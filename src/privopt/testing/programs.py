@@ -1,0 +1,341 @@
+"""What is promised of any program over a curator, tried on made-up data: solvers, solvers of games, synthesizers."""
+
+import ast
+import inspect
+import math
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, cast
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator.audit import Audit
+from privopt.curator.base import Curator
+from privopt.curator.dry_run import DryRun
+from privopt.curator.replay import Replay
+from privopt.curator.run import Run
+from privopt.curator.transcript import Transcript
+from privopt.data.units import Units
+from privopt.errors import BudgetExceeded, PlanMismatch
+from privopt.ledger.amounts import Budget
+from privopt.ledger.default_account import nothing_private
+from privopt.ledger.events import Event, leaf_counts
+from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.task import Task
+from privopt.precision import double_precision
+from privopt.public import Public
+from privopt.queries.base import Query, StatisticOfHeld
+from privopt.result import Result
+from privopt.status import Status
+from privopt.testing.coupling import Coupled, Watched, largest_share
+from privopt.testing.forced import Forced
+from privopt.testing.hostile_rows import Setting
+from privopt.testing.mechanisms import check_mechanism, reused
+from privopt.testing.queries import SLACK, fault_of, quietly, require_own_clip
+from privopt.testing.toy_data import TrialData
+from privopt.testing.violation import ContractViolation, Rule
+
+
+@dataclass(frozen=True)
+class ProgramTrial:
+    """A program on made-up data. Each `require_...` is one promise.
+
+    Attributes:
+        program: as it was given.
+        data: what it is tried on.
+        budget: what the noise is calibrated to.
+        again: the call that repeats all.
+    """
+
+    program: Any
+    data: TrialData
+    budget: Budget
+    again: str
+
+    by_itself: ClassVar[bool] = True  # whether a query that moves too far is asked alone, on rows of numbers
+
+    @property
+    def task(self) -> Task[Any]:
+        """What the program is configured for."""
+        return Task(self.data.problem, self.public, self.budget)
+
+    def numbers(self, result: Result) -> list[NDArray[np.float64]]:
+        """What a result says in numbers: all that must be finite, and the same in a replay."""
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(result.params)]
+
+    def require_all(self) -> None:
+        """Every promise.
+
+        Raises:
+            ContractViolation: which names the one that was broken.
+        """
+        with double_precision():
+            self.require_control()
+            self.require_plan()
+            self.require_repeatable()
+            self.require_sensitivities()
+            self.require_coupling()
+            self.require_ordinary_ending()
+            self.require_names()
+
+    def violated(self, rule: Rule, found: str, case: str) -> ContractViolation:
+        case = f"{self.data.relation.value}, {case}"
+        return ContractViolation(rule, self.program, found, case=case, repeat=self.again)
+
+    @property
+    def public(self) -> Public:
+        return self.plain.public
+
+    @cached_property
+    def plain(self) -> Units:
+        return self.data.plain()
+
+    @cached_property
+    def configured(self) -> Any:
+        """The program with every field given."""
+        return self.program.configure(self.task)
+
+    @cached_property
+    def planned(self) -> Event:
+        return self.configured.event(self.public)
+
+    def opened(self) -> Run:
+        """A run whose ledger holds the plan and refuses anything else."""
+        given = getattr(self.program, "noise_multiplier", None) is not None
+        budget = replace(self.budget, epsilon=1e6) if given else self.budget
+        noise = NoiseSource(self.data.seed + 3)
+        with nothing_private():  # the records are made up: no account pays for them
+            return Run(type(self.program).__name__, self.planned, budget, self.public, noise=noise)
+
+    def solve(self, curator: Curator, case: str) -> Result:
+        """Run on a ledger that refuses what is not in the plan.
+
+        Raises:
+            ContractViolation: a release was refused, or data make it raise or warn.
+        """
+        with quietly(self.program, self.again):
+            try:
+                return self.configured.solve(curator, self.data.problem)
+            except (BudgetExceeded, PlanMismatch) as error:
+                raise self.violated(Rule.PLAN, f"a release is refused: {error}", case) from error
+            except ContractViolation:
+                raise
+            except Exception as error:
+                if "sensitivity is infinite" in str(error):
+                    raise self.violated(Rule.CLIP, f"a release is refused: {error}", case) from error
+                if "states the sensitivity" in str(error):
+                    raise self.violated(Rule.SENSITIVITY, f"a release is refused: {error}", case) from error
+                raise self.violated(Rule.QUIET, f"it raises a {type(error).__name__}", case) from error
+
+    @cached_property
+    def result(self) -> Result:
+        """What it finds on the data."""
+        return self.solve(self.opened().curator(self.plain), "the data themselves")
+
+    def require_control(self) -> None:
+        """On other data with the same answers it asks for the same, with the same noise, and ends the same way."""
+        wanted = self.result
+        for name, units in self.data.strangers():
+            case = f"the same answers over {name}"
+            counted = name == "half of the units"
+            difference = self._forced(units, wanted)
+            if difference is None:
+                continue
+            if self._forced(self.plain, wanted) is not None:
+                what = "on the same data and answers it does not do the same: by a clock, or random numbers of its own"
+                raise self.violated(Rule.REPEATABLE, what, case)
+            rule = Rule.COUNT if counted else difference[0]
+            what = "depends on how many units there are" if counted else "depends on the records themselves"
+            raise self.violated(rule, f"{difference[1]} {what}", case)
+
+    def _forced(self, units: Units, wanted: Result) -> tuple[Rule, str] | None:
+        """What is not as in another run when the answers are; None if nothing is."""
+        try:
+            found = self.configured.solve(Forced(units, wanted.transcript), self.data.problem)
+        except Exception as error:
+            return Rule.CONTROL, f"what it asks for ({type(error).__name__})"
+        if asked_in(found.transcript) != asked_in(wanted.transcript):
+            return Rule.CONTROL, "which releases it asks for, or how many,"
+        for what, kept in (("the sensitivity", "sensitivity"), ("the noise", "scale")):
+            for line, other in zip(found.transcript, wanted.transcript, strict=True):
+                if not _same(getattr(line, kept), getattr(other, kept)):
+                    return Rule.RESULT, f"{what} of {line.name!r}"
+        if found.status is not wanted.status:
+            return Rule.CONTROL, "how it ends"
+        if not self._alike(found, wanted):
+            return Rule.RESULT, "the value of its parameters"
+        return None
+
+    def _alike(self, one: Result, other: Result) -> bool:
+        pair = self.numbers(one), self.numbers(other)
+        return len(pair[0]) == len(pair[1]) and all(_same(*parts) for parts in zip(*pair, strict=True))
+
+    def require_coupling(self) -> float:
+        """Hidden scores that vertices are drawn from move by no more than was paid for, on neighbours with equal draws.
+
+        Returns:
+            The largest share of the range that a unit moved them by; 0 where nothing is drawn from a stream.
+        """
+        shown = 0.0
+        for name, left, right in self.data.neighbours():
+            run = self.opened()
+            watch = Watched(left, run.ledger, noise=NoiseSource(self.data.seed + 4))
+            result = self.solve(watch, f"neighbours by {name}")
+            if not watch.drawn:
+                return 0.0
+            coupled = Coupled(right, result.transcript, noise=NoiseSource(self.data.seed + 4))
+            again = self.solve(coupled, f"neighbours by {name}, with the same draws")
+            if not self._alike(again, result):
+                what = "with the same draws and releases it ends otherwise on a neighbour"
+                raise self.violated(Rule.RESULT, what, f"neighbours by {name}")
+            share = largest_share(watch.drawn, coupled.drawn)
+            if share > 1.0 + 1e-9:
+                what = f"one unit moves hidden scores by {share:.4g} times the range that was paid for"
+                raise self.violated(Rule.HIDDEN_MOVE, what, f"neighbours by {name}")
+            shown = max(shown, share)
+        return shown
+
+    def require_plan(self) -> None:
+        """Transcript, dry run and plan hold the same releases."""
+        wanted, case = priced(self.planned), "a run on data, and one on zeros"
+        rehearsal = DryRun(self.public)
+        try:
+            self.configured.solve(rehearsal, self.data.problem)
+        except Exception as error:
+            what = f"without data it raises a {type(error).__name__}: {error}"
+            raise self.violated(Rule.RESULT, what, case) from error
+        for name, transcript in (
+            ("the transcript", self.result.transcript),
+            ("a dry run", rehearsal.transcript),
+        ):
+            if not self._is_planned(transcript, wanted):
+                raise self.violated(Rule.PLAN, f"{name} does not hold what `event` plans", case)
+        made, stated = self.result.transcript.releases, self.configured.releases()
+        if made > stated or (made < stated and not self.configured.adaptive):
+            raise self.violated(Rule.PLAN, f"it makes {made} releases where `releases` states {stated}", case)
+
+    def _is_planned(self, transcript: Transcript, wanted: Any) -> bool:
+        return priced(transcript.event()) == wanted
+
+    def require_repeatable(self) -> None:
+        """A replay, which holds no data at all, gives the same bits."""
+        case = "a replay of recorded answers"
+        try:
+            again = self.configured.solve(Replay(self.result.transcript, self.public), self.data.problem)
+        except Exception as error:
+            what = f"without data it raises a {type(error).__name__}: {error}"
+            raise self.violated(Rule.RESULT, what, case) from error
+        if not self._alike(again, self.result) or again.status is not self.result.status:
+            raise self.violated(Rule.REPEATABLE, "a replay gives another result", case)
+
+    def require_sensitivities(self) -> int:
+        """No unit moves what is released by more than is stated, and every release has noise of its own.
+
+        Returns:
+            How many releases were compared.
+        """
+        checked: set[object] = set()
+        compared = 0
+        for name, left, right in self.data.neighbours():
+            case = f"neighbours by {name}"
+            run = self.opened()
+            audit = Audit(left, right, run.ledger, noise=run.noise)
+            self.solve(audit, case)
+            compared += len(audit.moves)
+            self._require_moves(audit, case)
+            shared = reused([added for _, added in audit.added])
+            if shared is not None:
+                raise self.violated(Rule.NOISE_REUSED, shared, case)
+            for mechanism in {one for one, _ in audit.added if _is_own(one)} - checked:
+                check_mechanism(mechanism, relation=self.data.relation)
+                checked.add(mechanism)
+            for query in audit.asked:
+                if self.by_itself and _is_own(query) and type(query) not in checked:
+                    checked.add(type(query))
+                    require_own_clip(query, columns=self.data.columns, row_bound=1.0)
+        return compared
+
+    def _require_moves(self, audit: Audit, case: str) -> None:
+        ratios = [ratio for _, ratio in audit.moves]
+        worst = int(np.argmax(ratios)) if ratios else 0
+        if not ratios or ratios[worst] <= SLACK:
+            return
+        query, ratio = audit.asked[worst], ratios[worst]
+        rule, what = self._fault(query, ratio)
+        raise self.violated(rule, f"{what}, at release {worst + 1}, a {query.name}", case)
+
+    def _fault(self, query: Query, ratio: float) -> tuple[Rule, str]:
+        """Why a query moves too far, asked of it alone; of what a curator holds there is only how far."""
+        setting = Setting(
+            columns=self.data.columns,
+            relation=self.data.relation,
+            layout="dense users" if self.data.by_user else "dense",
+        )
+        if isinstance(query, StatisticOfHeld) or not math.isfinite(ratio) or not self.by_itself:
+            kind = Rule.SENSITIVITY if math.isfinite(ratio) else Rule.NOT_FINITE
+            return kind, f"one unit moves a statistic by {ratio:.4g} times its sensitivity"
+        try:
+            return fault_of(query, ratio, setting)
+        except Exception:  # it cannot be asked alone
+            return Rule.SENSITIVITY, f"one unit moves a value by {ratio:.4g} times its sensitivity"
+
+    def require_ordinary_ending(self) -> None:
+        """Whatever the data, it raises nothing, the parameters are finite and a status says how it ended."""
+        for name, units in self.data.hopeless():
+            result = self.solve(self.opened().curator(units), name)
+            if not all(np.all(np.isfinite(part)) for part in self.numbers(result)):
+                raise self.violated(Rule.FINITE_RESULT, "a parameter is not finite", name)
+            if not isinstance(cast(object, result.status), Status):
+                what = f"its status is a {type(result.status).__name__}, not a `Status`"
+                raise self.violated(Rule.FINITE_RESULT, what, name)
+
+    def require_names(self) -> None:
+        """Its source names nothing private, and nothing of a curator that begins with an underscore."""
+        for name in private_names_in(type(self.program)):
+            what = f"its source names `{name}`, which a solver has no business with"
+            raise self.violated(Rule.NAMES, what, "the source of its class")
+
+
+def priced(event: Event) -> tuple[Any, Any]:
+    """What an event counts, without blocks that release nothing of their own: a transcript has no line for them."""
+    counts, parallels = leaf_counts(event)
+    branches = [([priced(branch) for branch in node.events], count) for node, count in parallels]
+    return counts, [one for one in branches if any(branch != ({}, []) for branch in one[0])]
+
+
+def asked_in(transcript: Transcript) -> list[tuple[Any, ...]]:
+    """What was asked for, in order: all of a transcript that must be public but for sensitivities and noise."""
+    return [(line.name, line.event, line.count, line.noise, line.sampling) for line in transcript]
+
+
+def private_names_in(kind: type) -> Iterator[str]:
+    """Names in a class's source that begin with `private_`, or lead behind the curator; none if there is no source."""
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
+    except (OSError, TypeError, SyntaxError):
+        return
+    for node in ast.walk(tree):
+        names = (
+            [node.id]
+            if isinstance(node, ast.Name)
+            else [node.attr]
+            if isinstance(node, ast.Attribute)
+            else []
+        )
+        yield from (name for name in names if name.startswith("private_") or name == "evaluate")
+
+
+def _is_own(part: object) -> bool:
+    """Whether somebody else wrote it: the library's own are checked by its own tests."""
+    return not type(part).__module__.startswith("privopt.")
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two arrays, or two missing ones, are equal to the last bit."""
+    if one is None or other is None:
+        return one is other
+    return np.array_equal(np.asarray(one), np.asarray(other), equal_nan=True)

@@ -1,0 +1,189 @@
+"""The contract of a synthesizer: that of a solver, and a model that answers its workload and samples rows."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator.transcript import Transcript
+from privopt.data.units import Units
+from privopt.ledger import accounting
+from privopt.ledger.amounts import Budget
+from privopt.mechanisms.noise import NoiseSource
+from privopt.problems.workload import Workload
+from privopt.public import Relation
+from privopt.result import Result
+from privopt.synthesis.base import Synthesizer
+from privopt.testing.programs import ProgramTrial
+from privopt.testing.violation import Rule
+
+BUDGET = Budget(2.0, 1e-5)
+_PAIRS = Workload.ways((3, 2, 4), 2)
+_ROUNDING = 1e-9
+
+
+def check_synthesizer(
+    synthesizer: Synthesizer,
+    workload: Workload = _PAIRS,
+    *,
+    budget: Budget = BUDGET,
+    relations: Sequence[Relation | str] = ("replace-one", "add-or-remove-one"),
+    records: int = 30,
+    by_user: bool = False,
+    seed: int = 0,
+) -> None:
+    """Hold a synthesizer to its promises on a small table.
+
+    It models a table, its neighbours, and other tables that give the same answers; without data, recorded answers and
+    zeros; and tables in which nothing is declared.
+
+    Args:
+        synthesizer: configured or not; open fields are derived.
+        workload: what it shall answer; its columns are the table's.
+        budget: calibrates the noise.
+        relations: which tables are neighbours.
+        records: how many rows there are.
+        by_user: whether two rows are a user.
+        seed: of rows and noise.
+    Raises:
+        ContractViolation: which names the promise that was broken.
+        ValueError: the synthesizer cannot model such a table, or cannot be configured.
+    """
+    for relation in relations:
+        data = ToyTable(
+            problem=workload,
+            relation=Relation.parse(relation),
+            records=records,
+            by_user=by_user,
+            seed=seed,
+        )
+        again = (
+            f"check_synthesizer(synthesizer, workload, relations=[{data.relation.value!r}], records={records}, "
+            f"by_user={by_user}, seed={seed})"
+        )
+        SynthesizerTrial(synthesizer, data, budget, again).require_all()
+
+
+@dataclass(frozen=True)
+class SynthesizerTrial(ProgramTrial):
+    """A synthesizer on a made-up table."""
+
+    by_itself: ClassVar[bool] = False
+
+    def numbers(self, result: Result) -> list[NDArray[np.float64]]:
+        """The model's own, where it shows them, and its answers to the workload."""
+        answers = np.asarray(result.params.answers(self.data.problem), np.float64)
+        return [*(part for part in super().numbers(result) if part.dtype.kind in "biuf"), answers]
+
+    def require_all(self) -> None:
+        """Every promise, and that there is a model."""
+        super().require_all()
+        self.require_model()
+
+    def require_model(self) -> None:
+        """The model's answers are shares, and its rows are of the declared cells.
+
+        Raises:
+            ContractViolation: they are not.
+        """
+        model: Any = self.result.params
+        answers = np.asarray(model.answers(self.data.problem))
+        rows = np.asarray(model.sample(50, np.random.default_rng(0)))
+        levels = np.asarray(self.data.problem.levels)
+        if not np.all((answers >= -_ROUNDING) & (answers <= 1.0 + _ROUNDING)):
+            raise self.violated(Rule.SHAPE, "an answer is no share of the rows", "its model")
+        if rows.shape != (50, len(levels)) or not np.all((rows >= 0) & (rows < levels)):
+            raise self.violated(Rule.SHAPE, "a sampled row holds what no column declares", "its model")
+
+    def _is_planned(self, transcript: Transcript, wanted: Any) -> bool:
+        if not self.configured.adaptive:
+            return super()._is_planned(transcript, wanted)
+        # How often it asks depends on the answers: what it asked costs no more than was planned.
+        planned = self.configured.event(self.public)
+        spent, paid = (
+            accounting.epsilon(one, self.budget.delta, self.data.relation)
+            for one in (transcript.event(), planned)
+        )
+        return spent <= paid * (1.0 + 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyTable:
+    """Rows of codes, skewed towards small ones.
+
+    Attributes:
+        problem: the workload, whose columns the rows have.
+        relation: which tables are neighbours.
+        records: how many rows there are.
+        by_user: whether two rows are a user, of at most three.
+        seed: of the rows.
+    """
+
+    problem: Workload
+    relation: Relation
+    records: int
+    by_user: bool = False
+    seed: int = 0
+
+    @property
+    def columns(self) -> int:
+        """How many there are."""
+        return len(self.problem.levels)
+
+    def codes(self) -> NDArray[np.float64]:
+        """(records, columns)."""
+        rng = np.random.default_rng(self.seed)
+        drawn = [rng.binomial(level - 1, 0.3, size=self.records) for level in self.problem.levels]
+        return np.stack(drawn, axis=1).astype(np.float64)
+
+    def units(self, codes: NDArray[np.float64]) -> Units:
+        """Rows as units. Which ones of a user are used is chosen alike every time."""
+        levels = self.problem.levels
+        if not self.by_user:
+            return Units.from_codes(codes, levels=levels, relation=self.relation, n=self.records)
+        return Units.from_codes(
+            codes,
+            levels=levels,
+            relation=self.relation,
+            n=self.records // 2,
+            groups=np.arange(len(codes)) // 2,
+            max_records_per_user=3,
+            noise=NoiseSource(7),
+        )
+
+    def plain(self) -> Units:
+        """The table itself."""
+        return self.units(self.codes())
+
+    def neighbours(self) -> Iterator[tuple[str, Units, Units]]:
+        """Pairs that differ in the last unit: its last row is another one, or the unit is gone."""
+        codes = self.codes()
+        row = codes[3]
+        last = {
+            "another row": (row + 1) % 2,
+            "a huge row": np.full_like(row, 1e300),
+            "a row with NaN": np.full_like(row, np.nan),
+            "undeclared values": row + 0.5,
+        }
+        kept = -2 if self.by_user else -1
+        for name, instead in last.items():
+            other = codes.copy()
+            other[-1] = instead
+            if self.relation is Relation.REPLACE_ONE:
+                yield name, self.units(codes), self.units(other)
+            else:
+                yield name, self.units(other), self.units(other[:kept])
+
+    def strangers(self) -> Iterator[tuple[str, Units]]:
+        """Tables of the same public description that are no neighbours; the last one differs in its count alone."""
+        codes = self.codes()
+        yield "other rows", self.units(np.asarray(self.problem.levels) - 1 - codes)
+        if self.relation is Relation.ADD_OR_REMOVE_ONE:
+            yield "half of the units", self.units(codes[: self.records // 4 * 2])
+
+    def hopeless(self) -> Iterator[tuple[str, Units]]:
+        """Tables in which nothing is declared, or every row is the same."""
+        for value in (np.nan, 1e300, 0.0):
+            yield f"rows of {value}", self.units(np.full_like(self.codes(), value))
