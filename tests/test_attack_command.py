@@ -52,13 +52,15 @@ def test_bounds_hold_together(monkeypatch):
 
 
 def test_everything_is_attacked_under_both_relations_and_in_one_run_where_it_can_be():
-    attacks = attacking.planned(list(SUBJECTS), Budget(1.0, 1e-6), runs=2, pairs=16)
-    assert len(attacks) == 2 * len(SUBJECTS) + 2 * len(IN_ONE_RUN)
+    attacks = attacking.planned(list(SUBJECTS), ["svrg"], Budget(1.0, 1e-6), runs=2, pairs=16)
+    assert len(attacks) == 2 * len(SUBJECTS) + 2 * len(IN_ONE_RUN) + 1
 
 
 def test_what_cannot_be_attacked_is_refused():
     wrong = CliRunner().invoke(app, ["audit", "attack", "--estimator", "magic"])
     assert wrong.exit_code == 2
     assert "--estimator must be one of descent, logistic" in wrong.stderr
+    wrong = CliRunner().invoke(app, ["audit", "attack", "--solver", "magic"])
+    assert "--solver must be one of whitening" in wrong.stderr
     for arguments in (["--epsilon", "inf"], ["--delta", "0"], ["--epsilon", "-1"], ["--all"]):
         assert CliRunner().invoke(app, [*DESCENT, *arguments]).exit_code == 2

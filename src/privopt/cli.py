@@ -313,6 +313,12 @@ def attack(
             "--estimator", metavar="NAME", help="What is attacked; may be repeated.", show_default=False
         ),
     ] = None,
+    solver: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--solver", metavar="NAME", help="A solver to attack; may be repeated.", show_default=False
+        ),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Attack every estimator at its defaults: minutes.")
     ] = False,
@@ -330,6 +336,7 @@ def attack(
     with public_arguments():
         held = attacking.run(
             estimator or [],
+            solver or [],
             everything=everything,
             budget=Budget(epsilon, delta),
             runs=runs,

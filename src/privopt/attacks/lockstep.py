@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.attacks.laws import Law, law_of
+from privopt.attacks.samples import sampled_law
 from privopt.attacks.steering import Steering
 from privopt.curator import loops
 from privopt.curator.audit import distance
@@ -30,7 +31,8 @@ from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.ledger.default_account import nothing_private
 from privopt.ledger.payer import Payer
-from privopt.ledger.sampling import EveryUnit, Sampling, expected_units
+from privopt.ledger.sampling import EveryUnit, Poisson, Sampling, expected_units
+from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.base import Mechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, Scalar
@@ -54,6 +56,7 @@ class Offer:
         sensitivity: as stated.
         most: how far the value moves at most if the contribution of one unit is clipped; 0 where nothing is known.
         value: before noise; at the end, everything that the program ended with.
+        in_question: of a Poisson sample, the value with the last record and without it.
     """
 
     name: str
@@ -61,6 +64,7 @@ class Offer:
     sensitivity: float = 0.0
     most: float = 0.0
     value: Any
+    in_question: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +219,11 @@ class SideCurator(LocalCurator):
     ) -> Offer:
         """What this side asks for, and its value."""
         query = self.with_lots(query)
-        private_value = self.private_value(query, sampling, self.private_draw(sampling))
+        private_draw = self.private_draw(sampling)
+        private_value = self.private_value(query, sampling, private_draw)
+        in_question = None
+        if private_draw is not None and isinstance(sampling, Poisson) and isinstance(query, MeanQuery):
+            in_question = self._with_and_without(query, sampling, private_draw)
         most = 0.0
         if isinstance(query, MeanQuery) and (query.radius_norm or query.norm) == query.norm:
             clip = float(query.radius()) * (1.0 if query.norm != "range" else 2.0)
@@ -227,7 +235,23 @@ class SideCurator(LocalCurator):
             sensitivity=float(sensitivity),
             most=most,
             value=private_value,
+            in_question=in_question,
         )
+
+    def _with_and_without(
+        self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The value with the last record and without it, over the others that the left side drew."""
+        last = self.meeting.exchange(self.side, self.private_engine.private_count)[0] - 1
+        private_others = self.meeting.exchange(self.side, private_draw[private_draw != last])[0]
+        there = (
+            private_others if self.private_engine.private_count <= last else np.append(private_others, last)
+        )
+        first, second = (
+            np.asarray(self.private_value(query, sampling, positions), np.float64)
+            for positions in (there, private_others)
+        )
+        return first, second
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         offer = self.private_offer(query, mechanism, sampling, sensitivity)
@@ -243,6 +267,12 @@ class SideCurator(LocalCurator):
                 if left.sensitivity == 0:
                     return left.value
                 law = law_of(mechanism, ours, theirs, left.sensitivity, meeting.noise, lean)
+            elif left.in_question and right.in_question and isinstance(mechanism, Gaussian):
+                (ours, without), (theirs, _) = left.in_question, right.in_question
+                observed.moved(query, distance(ours, theirs, query.norm), left)
+                if left.sensitivity > 0 and mechanism.noise_multiplier > 0:
+                    values = (without, ours, theirs)
+                    law = sampled_law(mechanism, values, sampling.rate, left.sensitivity, meeting.noise, lean)
             if law is None:
                 observed.unwatched.append(query.name)
                 return mechanism.release(meeting.noise, left.value, left.sensitivity)
@@ -275,6 +305,7 @@ class SideCurator(LocalCurator):
 
 
 _SIDE = threading.local()
+_ONE_AT_A_TIME = threading.Lock()  # the curator of runs is replaced for all threads of the process
 
 
 @contextmanager
@@ -331,7 +362,7 @@ def in_lockstep(
             meeting.leave()
 
     threads = [threading.Thread(target=follow, args=(side, fit)) for side, fit in enumerate((left, right))]
-    with _watched_runs(kind):
+    with _ONE_AT_A_TIME, _watched_runs(kind):
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from privopt.attacks.pairs import Records, Turned
 from privopt.data.units import Units
@@ -20,11 +21,14 @@ from privopt.estimators.regressors import (
 )
 from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.estimators.selection import PrivateSearchCV
+from privopt.estimators.synthetic_data import SyntheticData
 from privopt.ledger.amounts import Budget
 from privopt.problems import losses
 from privopt.problems.problem import Problem
+from privopt.problems.saddle import BilinearGame
 from privopt.public import Relation
 from privopt.solve import minimize
+from privopt.solve_games import minimax
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
 
@@ -60,6 +64,9 @@ class Claim:
         }
 
 
+Run = Callable[[Claim, Records], End]
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Subject:
     """A program with its worst case.
@@ -73,7 +80,7 @@ class Subject:
     """
 
     name: str
-    run: Callable[[Claim, Records], End]
+    run: Run
     worst: Turned
     kind: type = float
     n: int = 1000
@@ -114,7 +121,7 @@ def _fitted(model: Any) -> End:
     return [model.coef_, model.intercept_, model.privacy_.to_json()]
 
 
-def _estimator(make: Callable[..., Any], given: Mapping[str, Any]) -> Callable[[Claim, Records], End]:
+def _estimator(make: Callable[..., Any], given: Mapping[str, Any]) -> Run:
     """A program that fits an estimator."""
 
     def run(claim: Claim, records: Records) -> End:
@@ -124,7 +131,7 @@ def _estimator(make: Callable[..., Any], given: Mapping[str, Any]) -> Callable[[
     return run
 
 
-def _users(make: Callable[..., Any], given: Mapping[str, Any]) -> Callable[[Claim, Records], End]:
+def _users(make: Callable[..., Any], given: Mapping[str, Any]) -> Run:
     """A program that fits an estimator to users, each with one record."""
 
     def run(claim: Claim, records: Records) -> End:
@@ -153,6 +160,31 @@ def _search(claim: Claim, records: Records) -> End:
     search = PrivateSearchCV(model, {"alpha": [0.01, 1.0]}, **budget).fit(records.rows, records.targets)
     best: Any = search.best_estimator_
     return [best.coef_, best.intercept_, search.best_index_]
+
+
+_FLAG = {"kind": "flag"}
+_SCHEMA = {"columns": {"a": _FLAG, "b": _FLAG, "c": {"kind": "cat", "levels": ["x", "y", "z"]}}}
+
+
+def _synthetic(claim: Claim, records: Records) -> End:
+    high = records.rows[:, 0] > 0
+    table = {"a": high.astype(int), "b": high.astype(int), "c": np.where(high, "x", "y")}
+    data = SyntheticData(_SCHEMA, **claim.arguments()).fit(pa.table(table))
+    drawn = data.sample(20)
+    return [data.privacy_.to_json(), *(np.asarray(drawn[name]) for name in drawn)]
+
+
+def _game(claim: Claim, records: Records) -> End:
+    game = BilinearGame(rows=2, columns=2)
+    units = Units.from_arrays(
+        np.concatenate([records.rows, -records.rows, np.tile([1.0, -1.0], (len(records), 1))], axis=1),
+        records.targets,
+        relation=claim.relation,
+        row_bound=game.row_bound,
+        n=claim.n,
+    )
+    found = minimax(game, units, budget=claim.budget, random_state=claim.seed)
+    return [*found.params, found.status.value]
 
 
 _CLASS = Turned(target=1, others=(0,), share=0.05)
@@ -200,6 +232,8 @@ SUBJECTS = {
             kind=int,
         ),
         Subject(name="search", run=_search, worst=_CLASS, kind=int),
+        Subject(name="synthetic-data", run=_synthetic, worst=Turned(target=0.0, others=(0.0,))),
+        Subject(name="game", run=_game, worst=Turned(target=0.0, others=(0.0,))),
     )
 }
 

@@ -9,12 +9,14 @@ from functools import partial
 from privopt.attacks.confidence import CONFIDENCE
 from privopt.attacks.one_run import Kind, one_run_attack
 from privopt.attacks.optimal import Attack, optimal_attack
+from privopt.attacks.solver_subjects import solver_subject
 from privopt.attacks.subjects import IN_ONE_RUN, SUBJECTS
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_epsilon
 from privopt.json_values import json_value
 from privopt.ledger.amounts import Budget
 from privopt.public import Relation
+from privopt.solvers.registry import SOLVERS
 
 USUAL = ("descent", "logistic")
 KINDS: tuple[Kind, ...] = ("canaries", "membership")
@@ -22,13 +24,21 @@ HEADER = f"{'attack':<52} {'claimed':>8} {'found':>8}  {'verdict':<11} {'seconds
 
 
 def run(
-    names: Sequence[str], *, everything: bool, budget: Budget, runs: int, pairs: int, as_json: bool
+    names: Sequence[str],
+    solvers: Sequence[str],
+    *,
+    everything: bool,
+    budget: Budget,
+    runs: int,
+    pairs: int,
+    as_json: bool,
 ) -> bool:
     """Print what the attacks found; gives whether no claim was refuted.
 
     Args:
-        names: what is attacked; none for the usual.
-        everything: whether all that is known is attacked.
+        names: estimators that are attacked; none, and no solvers, for the usual.
+        solvers: solvers that are attacked.
+        everything: whether all estimators are attacked.
         budget: the claim.
         runs: of the optimal test.
         pairs: coins of one fit.
@@ -40,12 +50,16 @@ def run(
     unknown = [name for name in names if name not in SUBJECTS]
     if unknown:
         raise Mistake(f"--estimator must be one of {', '.join(SUBJECTS)}, got {unknown[0]!r}.")
+    unknown = [name for name in solvers if name not in SOLVERS]
+    if unknown:
+        raise Mistake(f"--solver must be one of {', '.join(SOLVERS)}, got {unknown[0]!r}.")
     if names and everything:
-        raise Mistake("--all attacks everything: leave out --estimator, or --all.")
+        raise Mistake("--all attacks every estimator: leave out --estimator, or --all.")
     if math.isinf(check_epsilon(budget.epsilon)) or not 0 < budget.delta < 1:
         raise Mistake("an attack needs a claim: a finite --epsilon, and a --delta above 0 and below 1.")
-    chosen = list(SUBJECTS) if everything else list(dict.fromkeys(names or USUAL))
-    attacks = planned(chosen, budget, runs=runs, pairs=pairs)
+    usual = () if solvers else USUAL
+    chosen = list(SUBJECTS) if everything else list(dict.fromkeys(names or usual))
+    attacks = planned(chosen, solvers, budget, runs=runs, pairs=pairs)
     terminal, found = screen.console(), list[Attack]()
     if not as_json:
         terminal.out(HEADER)
@@ -66,9 +80,14 @@ def run(
     return not any(one.refutes for one in found)
 
 
-def planned(names: Sequence[str], budget: Budget, *, runs: int, pairs: int) -> list[Callable[..., Attack]]:
-    """The attacks on some subjects, to be called with a confidence."""
-    attacks: list[Callable[..., Attack]] = []
+def planned(
+    names: Sequence[str], solvers: Sequence[str], budget: Budget, *, runs: int, pairs: int
+) -> list[Callable[..., Attack]]:
+    """The attacks on some estimators and solvers, to be called with a confidence."""
+    attacks: list[Callable[..., Attack]] = [
+        partial(optimal_attack, solver_subject(name), budget, relation=Relation.REPLACE_ONE, runs=runs)
+        for name in dict.fromkeys(solvers)
+    ]
     for name in names:
         attacks += [
             partial(optimal_attack, SUBJECTS[name], budget, relation=relation, runs=runs)
