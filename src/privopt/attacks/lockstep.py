@@ -18,7 +18,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.attacks.laws import Law, law_of
+from privopt.attacks.laws import Law, choice, law_of
 from privopt.attacks.samples import sampled_law
 from privopt.attacks.steering import Steering
 from privopt.curator import loops
@@ -35,6 +35,7 @@ from privopt.ledger.sampling import EveryUnit, Poisson, Sampling, expected_units
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.base import Mechanism
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.vertex_stream import VertexStream
 from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, Scalar
 
 SLACK = 1e-6  # of a sum: rounding
@@ -283,15 +284,39 @@ class SideCurator(LocalCurator):
         return self.meeting.answer(self.side, offer, draw)
 
     def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
-        answer = super()._answer_stream(request, state)
+        mechanism, private_chances = request.mechanism, None
+        if isinstance(mechanism, VertexStream) and request.name == "draw" and not mechanism.mixture:
+            private_chances = mechanism.log_chances(state)
+        answer = super()._answer_stream(
+            request, state
+        )  # the stream moves on; what it answered is not looked at
         offer = Offer(
-            name=request.name, what=repr(request.mechanism), sensitivity=request.sensitivity, value=answer
+            name=request.label,
+            what=repr(mechanism),
+            sensitivity=request.sensitivity,
+            value=answer if private_chances is None else private_chances,
         )
-        if not request.mechanism.request(request.name).releases:
+        if not mechanism.request(request.name).releases:
             self.meeting.agree(self.side, offer)
             return answer
-        self.meeting.observed.unwatched.append(request.label)
-        return self.meeting.answer(self.side, offer, lambda left, right: left.value)
+
+        def draw(left: Offer, right: Offer) -> Any:
+            if private_chances is None:
+                self.meeting.observed.unwatched.append(request.label)
+                return left.value
+            drawn = [self._choose(request.label, left.value, right.value) for _ in answer]
+            return np.asarray(drawn, np.int64)
+
+        return self.meeting.answer(self.side, offer, draw)
+
+    def _choose(self, name: str, left: NDArray[np.float64], right: NDArray[np.float64]) -> int:
+        """One of several vertices, for both sides."""
+        observed, steering = self.meeting.observed, self.meeting.steering
+        lean = partial(steering.lean, observed.log_ratio, observed.spread)
+        law = choice(left, right, self.meeting.noise, lean)
+        observed.laws.append(law)
+        observed.names.append(name)
+        return int(law.released)
 
     def _iterate_compiled(
         self,

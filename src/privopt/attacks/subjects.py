@@ -187,9 +187,9 @@ def _game(claim: Claim, records: Records) -> End:
     return [*found.params, found.status.value]
 
 
-_CLASS = Turned(target=1, others=(0,), share=0.05)
+_CLASS = Turned(target=1, others=(0,), share=0.1)
 _NUMBER = Turned(target=1.0, others=(0.0,), share=0.07)
-_COUNT = Turned(target=10, instead=4, others=(1,))
+_COUNT = Turned(target=10, instead=4, others=(1,), share=0.05)
 _SPLIT = Turned(target=1, others=(0, 1))
 _NEAR = Turned(target=0.6, instead=0.4, row=1.0, others=(0.5,), share=0.3)
 _ENDS = Turned(target=1.0, instead=0.0, row=1.0, others=(0.0, 1.0), share=0.3)
