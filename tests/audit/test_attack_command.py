@@ -31,7 +31,7 @@ def test_the_optimal_test_reaches_the_claim_on_descent_and_never_exceeds_it(rela
 def test_no_estimator_at_its_defaults_reveals_more_than_it_claims(name, relation):
     found = optimal_attack(SUBJECTS[name], Budget(1.0, 1e-6), relation=relation)
     assert not found.refutes, found
-    assert found.lower_bound > 0.2, found
+    assert found.lower_bound > 0.2 or "no bound" in found.detail, found
 
 
 def test_bounds_of_many_seeds_never_exceed_the_claim_and_nothing_is_accused():

@@ -23,6 +23,7 @@ from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.estimators.synthetic_data import SyntheticData
 from privopt.ledger.amounts import Budget
+from privopt.mean_of_users import user_mean
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.saddle import BilinearGame
@@ -174,6 +175,12 @@ def _synthetic(claim: Claim, records: Records) -> End:
     return [data.privacy_.to_json(), *(np.asarray(drawn[name]) for name in drawn)]
 
 
+def _user_mean(claim: Claim, records: Records) -> End:
+    users = np.arange(len(records))
+    found = user_mean(records.rows, users, bound=1.0, **claim.arguments())
+    return [found.value, found.status.value]
+
+
 def _game(claim: Claim, records: Records) -> End:
     game = BilinearGame(rows=2, columns=2)
     units = Units.from_arrays(
@@ -233,6 +240,7 @@ SUBJECTS = {
         ),
         Subject(name="search", run=_search, worst=_CLASS, kind=int),
         Subject(name="synthetic-data", run=_synthetic, worst=Turned(target=0.0, others=(0.0,))),
+        Subject(name="user-mean", run=_user_mean, worst=Turned(target=0.0, others=(0.0,))),
         Subject(name="game", run=_game, worst=Turned(target=0.0, others=(0.0,))),
     )
 }
