@@ -35,13 +35,13 @@ def test_no_estimator_at_its_defaults_reveals_more_than_it_claims(name, relation
 
 
 def test_bounds_of_many_seeds_never_exceed_the_claim_and_nothing_is_accused():
-    """Each is wrong with probability 1e-3 at most: three of 200 happen once in 900 times."""
+    """Each is wrong with probability 1e-3 at most: two of 100 happen once in 200 times."""
     found = [
         optimal_attack(SUBJECTS["descent"], Budget(1.0, 1e-6), relation=RELATIONS[seed % 2], seed=seed)
-        for seed in range(200)
+        for seed in range(100)
     ]
     assert [one.faults for one in found if one.faults] == []
-    assert sum(one.refutes for one in found) <= 2
+    assert sum(one.refutes for one in found) <= 1
     assert np.median([one.lower_bound for one in found]) >= 0.9
 
 

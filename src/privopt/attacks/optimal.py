@@ -6,6 +6,7 @@ is stronger. That the noise is what it is taken for, and that the program is pos
 beside it; what is broken is told by its name.
 """
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,6 +28,7 @@ ROUNDING = (
     1e-6  # by which a move may exceed its sensitivity: that of the engine, which the sensitivity bounds
 )
 PILOTS = 4
+WELL_STEERED = 16  # releases: transcripts of fewer are steered in coarse steps, and more of them are counted
 UNSEEN = "its releases are not of a kind whose law is known here"
 
 
@@ -75,7 +77,7 @@ def optimal_attack(
         subject: what is attacked.
         budget: the claim.
         relation: the neighbouring relation.
-        runs: pairs of runs.
+        runs: pairs of runs; as many more as there are fewer than `WELL_STEERED` releases.
         confidence: the probability with which the bound holds.
         seed: of the noise; None for the operating system's.
         kind: the curator that the program runs against.
@@ -106,12 +108,15 @@ def optimal_attack(
     faults = _past_the_answers(subject, relation, meet)
     left, right = subject.sides(relation)
     steering, seen, widest = Steering(), list[Observed](), 0.0
-    shuffles = np.random.default_rng(seed).integers(2**31, size=PILOTS + runs)
-    for number, shuffle in enumerate(shuffles.tolist()):
-        seen.append(meet(left, right, shuffle, steering))
-        if number < PILOTS:
-            widest = max(widest if number > 1 else 0.0, seen[-1].spread)  # the first one has not leaned yet
-            steering = Steering.for_spread(widest, budget.delta)
+    shuffles = np.random.default_rng(seed)
+    for number in range(PILOTS):
+        seen.append(meet(left, right, int(shuffles.integers(2**31)), steering))
+        widest = max(widest if number > 1 else 0.0, seen[-1].spread)  # the first one has not leaned yet
+        steering = Steering.for_spread(widest, budget.delta)
+    answered = len(seen[-1].laws)
+    runs *= math.ceil(WELL_STEERED / answered) if answered and not seen[-1].unwatched else 1
+    for _ in range(runs):
+        seen.append(meet(left, right, int(shuffles.integers(2**31)), steering))
     counted = seen[PILOTS:]
     faults += _run_faults(seen, alone=not faults)
     faults += noise_faults([[law.residual for law in one.laws if law.residual is not None] for one in seen])
