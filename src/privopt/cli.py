@@ -328,24 +328,42 @@ audit_commands.command("map")(audit_map)
 
 @audit_commands.command()
 def attack(
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MODEL", help="'descent', or a model of `fit`; default: all.", show_default=False
+    estimator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--estimator", metavar="NAME", help="What is attacked; may be repeated.", show_default=False
         ),
     ] = None,
+    solver: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--solver", metavar="NAME", help="A solver to attack; may be repeated.", show_default=False
+        ),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Attack every estimator at its defaults: minutes.")
+    ] = False,
     epsilon: Annotated[float, typer.Option("--epsilon", help="The claim.")] = 1.0,
     delta: Annotated[float, typer.Option("--delta", help="The claim.")] = 1e-6,
-    runs: Annotated[int, typer.Option("--runs", help="Runs of descent on each side.")] = 1000,
+    runs: Annotated[int, typer.Option("--runs", help="Pairs of runs of the optimal test.")] = 20,
     pairs: Annotated[int, typer.Option("--pairs", help="Coins of one fit.")] = 200,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
     """Attack models on made-up data: a lower bound on epsilon for each; exit code 0 if no claim is refuted, else 1."""
     from privopt.commands import attacking
     from privopt.commands.mistakes import public_arguments
+    from privopt.ledger.amounts import Budget
 
     with public_arguments():
-        held = attacking.run(model, epsilon=epsilon, delta=delta, runs=runs, pairs=pairs, as_json=as_json)
+        held = attacking.run(
+            estimator or [],
+            solver or [],
+            everything=everything,
+            budget=Budget(epsilon, delta),
+            runs=runs,
+            pairs=pairs,
+            as_json=as_json,
+        )
     if not held:
         raise typer.Exit(1)
 

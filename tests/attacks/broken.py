@@ -1,31 +1,41 @@
-"""Curators that break what descent rests on, one mistake each."""
+"""What is broken, one mistake each, and the name under which an attack must find it."""
 
 import dataclasses
 
 import numpy as np
+from examples.plain_descent import PlainDescent
 
-from privopt.attacks.watched import Watched
+from privopt.attacks.lockstep import SideCurator
+from privopt.attacks.optimal import optimal_attack
+from privopt.attacks.subjects import SUBJECTS, descent
+from privopt.ledger.amounts import Budget
+from privopt.ledger.sampling import EveryUnit
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.noise import NoiseSource
+from privopt.queries.gradient import ClippedGradient
+from privopt.result import Outcome
+from privopt.status import Status
 
 
-class ClipForgotten(Watched):
+class ClipForgotten(SideCurator):
     """Sums gradients as they are."""
 
-    def _answer(self, query, mechanism, sampling, sensitivity):
-        return super()._answer(dataclasses.replace(query, clip=1e3), mechanism, sampling, sensitivity)
+    def private_value(self, query, sampling, private_draw):
+        return super().private_value(dataclasses.replace(query, clip=1e3), sampling, private_draw)
 
 
-class SensitivityHalved(Watched):
-    """Takes the sensitivity of add-or-remove-one where units are replaced."""
+class SensitivityHalved(SideCurator):
+    """Takes half the sensitivity."""
 
     def _answer(self, query, mechanism, sampling, sensitivity):
         return super()._answer(query, mechanism, sampling, sensitivity / 2)
 
 
-class OneDraw:
+class NoiseReused:
     """Noise that is drawn once."""
 
-    def __init__(self, noise):
-        self._noise, self._drawn = noise, {}
+    def __init__(self, seed=None):
+        self._noise, self._drawn = NoiseSource(seed), {}
 
     def __getattr__(self, name):
         return getattr(self._noise, name)
@@ -34,16 +44,8 @@ class OneDraw:
         return self._drawn.setdefault(shape, self._noise.rounded_normal(shape, exponent))
 
 
-class NoiseReused(Watched):
-    """Adds the same noise to every release."""
-
-    def __init__(self, left, right, ledger, *, noise=None):
-        super().__init__(left, right, ledger, noise=noise)
-        self._noise = OneDraw(self._noise)
-
-
-class Slow(OneDraw):
-    """Noise that forgets its past too slowly."""
+class NoiseCorrelated(NoiseReused):
+    """Noise of the right size that resembles the noise before it."""
 
     def rounded_normal(self, shape, exponent):
         before, drawn = self._drawn.get(shape, 0), self._noise.rounded_normal(shape, exponent)
@@ -51,16 +53,53 @@ class Slow(OneDraw):
         return self._drawn[shape]
 
 
-class NoiseCorrelated(Watched):
-    """Adds noise of the right size that resembles the noise before it."""
+class NoiseHalved(NoiseReused):
+    """Half the noise."""
 
-    def __init__(self, left, right, ledger, *, noise=None):
-        super().__init__(left, right, ledger, noise=noise)
-        self._noise = Slow(self._noise)
+    def rounded_normal(self, shape, exponent):
+        return self._noise.rounded_normal(shape, exponent) // 2
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StopsByData(PlainDescent):
+    """Stops when the gradient is small, the one before noise."""
+
+    def run(self, curator, problem, start):
+        for t in range(self.steps):
+            query = ClippedGradient(loss=problem.loss, at=start, clip=self.clip)
+            if t > 3 and np.linalg.norm(curator.private_value(query, EveryUnit(), None)) < 0.5 * self.clip:
+                break
+            curator.release(query, Gaussian(self.noise_multiplier))
+        return Outcome(start, Status.FINISHED)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LeaksN(PlainDescent):
+    """Divides by the number of records that there are, in place of the public one."""
+
+    def run(self, curator, problem, start):
+        found = PlainDescent.run(self, curator, problem, start)
+        return found._replace(params=found.params * (self.steps / curator.private_engine.private_count))
+
+
+def descending(kind):
+    """Descent of 16 steps by such a solver, as a subject."""
+    return descent(kind(steps=16, clip=0.7, step_size=1e-9))
+
+
+# By the name under which it is found: what to attack, and with what.
 BROKEN = {
-    "sensitivity": (ClipForgotten, SensitivityHalved),
-    "same noise": (NoiseReused,),
-    "not independent": (NoiseCorrelated,),
+    "clip forgotten": {"kind": ClipForgotten},
+    "sensitivity understated": {"kind": SensitivityHalved},
+    "noise reused": {"source": NoiseReused},
+    "noise not independent": {"source": NoiseCorrelated},
+    "noise too small": {"source": NoiseHalved},
+    "stop that follows the data": {"subject": descending(StopsByData)},
+    "leaked n": {"subject": descending(LeaksN), "relation": "add-or-remove-one"},
 }
+
+
+def attack_broken(fault, epsilon=1.0, runs=6, **changes):
+    """The attack on what is broken in this way."""
+    given = {"subject": SUBJECTS["descent"], "runs": runs, "seed": 7} | BROKEN[fault] | changes
+    return optimal_attack(given.pop("subject"), Budget(epsilon, 1e-6), **given)

@@ -6,17 +6,9 @@ import pytest
 from privopt.attacks.confidence import (
     chance_of_guesses,
     deviation_bounds,
-    epsilon_lower_bound,
+    mean_is_above_one,
     one_run_epsilon,
 )
-
-
-def test_counts_that_a_claim_allows_refute_nothing_of_it():
-    # Randomised response at epsilon = 1: 73 % against 27 %.
-    assert 0.9 < epsilon_lower_bound(73_106, 26_894, 100_000, 0.0) < 1.0
-    assert epsilon_lower_bound(500, 500, 1000, 0.0) < 0
-    assert epsilon_lower_bound(0, 0, 1000, 0.1) == -math.inf
-    assert epsilon_lower_bound(1000, 0, 1000, 0.1) > 4.5
 
 
 def test_the_chance_of_guesses_is_binomial_without_delta_and_grows_with_it():
@@ -50,3 +42,12 @@ def test_the_deviation_of_normal_draws_is_between_its_bounds():
     draws = 1.3 * np.random.default_rng(1).standard_normal(2000)
     low, high = deviation_bounds(float(draws @ draws), draws.size)
     assert 1.15 < low < 1.3 < high < 1.45
+
+
+def test_a_mean_is_told_from_one_only_where_it_is_above():
+    assert mean_is_above_one(np.full(20, 1.6))
+    assert not mean_is_above_one(np.full(20, 1.0))
+    assert not mean_is_above_one(np.full(5, 1.6))
+    generator = np.random.default_rng(2)
+    alarms = [mean_is_above_one(generator.exponential(size=30), 0.95) for _ in range(2000)]
+    assert np.mean(alarms) <= 0.05

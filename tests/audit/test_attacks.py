@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from tests.support.worst_pair import counted_bound, worst_pair
 
-from privopt.attacks.optimal import counted_bound, worst_pair
 from privopt.curator.local import LocalCurator
 from privopt.ledger.amounts import Budget
 from privopt.ledger.gaussian_dp import gaussian_epsilon

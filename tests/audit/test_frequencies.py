@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
+from tests.support.worst_pair import worst_pair
 
-from privopt.attacks.optimal import worst_pair
 from privopt.curator import loops, scan
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.support.worst_pair import HUGE, counted_bound
 
-from privopt.attacks.optimal import HUGE, counted_bound
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget

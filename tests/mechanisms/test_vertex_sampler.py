@@ -482,3 +482,15 @@ def test_holding_items_to_their_size_widens_no_range() -> None:
             sampler.add(state, NoiseSource(seed=0), one, 1.0)
             scores.append(state.private_scores)
         assert np.ptp(scores[0] - scores[1]) <= np.ptp(item - other) * (1 + 1e-9) + 1e-9
+
+
+def test_the_chances_that_an_audit_compares_are_those_of_the_draws() -> None:
+    sampler = full_batch(n=50, steps=2, power=0.0, scale=1.5, draws=2000)
+    noise = NoiseSource(2)
+    state = sampler.open(noise, (4,))
+    sampler.draw(state, noise)
+    sampler.add(state, noise, REFERENCE_SCORES, 0.1)
+    chances = np.exp(sampler.log_chances(state))
+    assert np.sum(chances) == pytest.approx(1.0)
+    drawn = sampler.draw(state, noise)
+    assert np.bincount(drawn, minlength=4) / len(drawn) == pytest.approx(chances, abs=0.05)

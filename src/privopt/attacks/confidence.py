@@ -4,33 +4,14 @@ import math
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 _stats = cast("Any", stats)  # its type information is incomplete
 CONFIDENCE = 1 - 1e-3
 _HALVINGS = 40
+_BETS = (0.1, 0.3, 0.5, 0.7, 0.9)
 _MOST_EPSILON = 64.0
-
-
-def epsilon_lower_bound(
-    left: int, right: int, runs: int, delta: float, confidence: float = CONFIDENCE
-) -> float:
-    """The largest epsilon that the counts refute: log((P_left - delta) / P_right), both Clopper-Pearson.
-
-    Args:
-        left: how often an event was seen under one data set.
-        right: how often under the other.
-        runs: number of runs under each.
-        delta: of the claim.
-        confidence: the probability with which the bound holds; minus infinity says that nothing is refuted.
-
-    Source:
-        Jagielski, Ullman, Oprea 2020, section 3.
-    """
-    half = (1 - confidence) / 2
-    at_least = float(_stats.beta.ppf(half, left, runs - left + 1)) if left else 0.0
-    at_most = float(_stats.beta.ppf(1 - half, right + 1, runs - right)) if right < runs else 1.0
-    return math.log((at_least - delta) / at_most) if at_least > delta else -math.inf
 
 
 def chance_of_guesses(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
@@ -69,3 +50,17 @@ def deviation_bounds(squares: float, count: int, confidence: float = CONFIDENCE)
     ends = (float(_stats.chi2.ppf(part, count)) for part in (1 - half, half))
     low, high = (math.sqrt(squares / end) for end in ends)
     return low, high
+
+
+def mean_is_above_one(values: NDArray[np.float64], confidence: float = CONFIDENCE) -> bool:
+    """Whether the mean of independent values, at least 0 and as large as they like, is above 1.
+
+    A gambler who starts with 1 and puts a share s of it on every value has prod(1 + s (value - 1)) at the end, at most
+    1 on average if the mean is at most 1: also on average over several s. Markov's inequality does the rest.
+
+    Source:
+        Waudby-Smith, Ramdas 2024, section 4 (bounded means by betting), with bets that are fixed.
+    """
+    with np.errstate(divide="ignore"):
+        wealth = [float(np.sum(np.log1p(bet * (values - 1)))) for bet in _BETS]
+    return float(np.logaddexp.reduce(wealth)) - math.log(len(_BETS)) >= -math.log(1 - confidence)

@@ -9,6 +9,7 @@ Source:
     Steinke, Nasr, Jagielski 2023 (many coins in one run); Yeom et al. 2018 (the loss as evidence).
 """
 
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -29,12 +30,14 @@ def one_run_attack(
     make: Callable[..., Any],
     kind: Kind,
     *,
+    name: str,
     epsilon: float,
     delta: float,
     of_classes: bool,
     pairs: int = 200,
     others: int = 200,
     width: int = 400,
+    confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Attack:
     """Fit a model once and guess which records it has seen.
@@ -42,12 +45,14 @@ def one_run_attack(
     Args:
         make: an estimator with its defaults, called with epsilon, delta, bounds and classes or target bounds.
         kind: what the pairs are made of.
+        name: what the attack calls it.
         epsilon: the claim.
         delta: the claim.
         of_classes: whether it predicts classes 0 and 1; else numbers in [0, 1].
         pairs: how many coins.
         others: records that are the same whatever the coins say.
         width: features, each in [-1, 1].
+        confidence: the probability with which the bound holds.
         seed: of the made-up records and the coins; the noise is the operating system's.
 
     Raises:
@@ -55,6 +60,7 @@ def one_run_attack(
     """
     if pairs < 16 or others < 0 or width < 1:
         raise ArgumentError(f"one run needs at least 16 pairs and a feature, got {pairs} and {width}.")
+    began = time.perf_counter()
     generator = np.random.default_rng(seed)
     first, second = _pairs(generator, kind, pairs, width, of_classes)
     coins = generator.random(pairs) < 0.5
@@ -71,18 +77,18 @@ def one_run_attack(
     surest = np.argsort(-np.abs(evidence), kind="stable")
     guessed = [int(share * pairs) for share in _SHARES]
     right = [int(np.sum((evidence[surest[:count]] > 0) == coins[surest[:count]])) for count in guessed]
-    confidence = 1 - (1 - CONFIDENCE) / len(_SHARES)
+    each = 1 - (1 - confidence) / len(_SHARES)
     bounds = [
-        one_run_epsilon(pairs, count, good, delta, confidence)
-        for count, good in zip(guessed, right, strict=True)
+        one_run_epsilon(pairs, count, good, delta, each) for count, good in zip(guessed, right, strict=True)
     ]
     best = int(np.argmax(bounds))
     return Attack(
-        name=f"{kind}, {type(model).__name__}",
+        name=f"{kind}, {name}",
         claim=epsilon,
         lower_bound=bounds[best],
         faults=(),
         detail=f"one fit, {right[best]} of {guessed[best]} guesses right, {pairs} coins",
+        seconds=time.perf_counter() - began,
     )
 
 

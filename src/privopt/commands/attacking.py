@@ -2,71 +2,111 @@
 
 import json
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 
 from privopt.attacks.confidence import CONFIDENCE
-from privopt.attacks.one_run import one_run_attack
+from privopt.attacks.one_run import Kind, one_run_attack
 from privopt.attacks.optimal import Attack, optimal_attack
+from privopt.attacks.solver_subjects import solver_subject
+from privopt.attacks.subjects import IN_ONE_RUN, SUBJECTS
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_epsilon
-from privopt.commands.task import MODELS
 from privopt.json_values import json_value
 from privopt.ledger.amounts import Budget
+from privopt.public import Relation
+from privopt.solvers.registry import SOLVERS
 
-DESCENT = "descent"
+USUAL = ("descent", "logistic")
+KINDS: tuple[Kind, ...] = ("canaries", "membership")
+HEADER = f"{'attack':<52} {'claimed':>8} {'found':>8}  {'verdict':<11} {'seconds':>7}  tried"
 
 
-def run(model: str | None, *, epsilon: float, delta: float, runs: int, pairs: int, as_json: bool) -> bool:
+def run(
+    names: Sequence[str],
+    solvers: Sequence[str],
+    *,
+    everything: bool,
+    budget: Budget,
+    runs: int,
+    pairs: int,
+    as_json: bool,
+) -> bool:
     """Print what the attacks found; gives whether no claim was refuted.
 
+    Args:
+        names: estimators that are attacked; none, and no solvers, for the usual.
+        solvers: solvers that are attacked.
+        everything: whether all estimators are attacked.
+        budget: the claim.
+        runs: of the optimal test.
+        pairs: coins of one fit.
+        as_json: whether one JSON document is printed instead.
+
     Raises:
-        Mistake: there is no such model.
+        Mistake: there is nothing of such a name, or the claim is none.
     """
-    if model not in (None, DESCENT, *MODELS):
-        raise Mistake(f"MODEL must be one of {', '.join([DESCENT, *MODELS])}, got {model!r}.")
-    if math.isinf(check_epsilon(epsilon)) or not 0 < delta < 1:
+    unknown = [name for name in names if name not in SUBJECTS]
+    if unknown:
+        raise Mistake(f"--estimator must be one of {', '.join(SUBJECTS)}, got {unknown[0]!r}.")
+    unknown = [name for name in solvers if name not in SOLVERS]
+    if unknown:
+        raise Mistake(f"--solver must be one of {', '.join(SOLVERS)}, got {unknown[0]!r}.")
+    if names and everything:
+        raise Mistake("--all attacks every estimator: leave out --estimator, or --all.")
+    if math.isinf(check_epsilon(budget.epsilon)) or not 0 < budget.delta < 1:
         raise Mistake("an attack needs a claim: a finite --epsilon, and a --delta above 0 and below 1.")
-    terminal = screen.console()
-    found: list[Attack] = []
-    if model in (None, DESCENT):
-        for relation in ("replace-one", "add-or-remove-one"):
-            found.append(optimal_attack(Budget(epsilon, delta), relation=relation, runs=runs))
-            if not as_json:
-                terminal.out("\n".join(lines_of(found[-1])))
-    for name, kind in MODELS.items():
-        if model not in (None, name):
-            continue
-        for attack in ("canaries", "membership"):
-            found.append(
-                one_run_attack(
-                    kind.estimator,
-                    attack,
-                    epsilon=epsilon,
-                    delta=delta,
-                    of_classes=kind.of_classes,
-                    pairs=pairs,
-                )
-            )
-            if not as_json:
-                terminal.out("\n".join(lines_of(found[-1])))
+    usual = () if solvers else USUAL
+    chosen = list(SUBJECTS) if everything else list(dict.fromkeys(names or usual))
+    attacks = planned(chosen, solvers, budget, runs=runs, pairs=pairs)
+    terminal, found = screen.console(), list[Attack]()
+    if not as_json:
+        terminal.out(HEADER)
+    for attack in attacks:
+        found.append(attack(confidence=1 - (1 - CONFIDENCE) / len(attacks)))
+        if not as_json:
+            terminal.out("\n".join(lines_of(found[-1])))
     if as_json:
-        values = [json_value(asdict(attack)) | {"refutes": attack.refutes} for attack in found]
+        values = [json_value(asdict(one)) | {"refutes": one.refutes} for one in found]
         terminal.out(json.dumps(values, indent=2))
     else:
-        refuted = sum(attack.refutes for attack in found)
+        refuted = sum(one.refutes for one in found)
+        seconds = sum(one.seconds for one in found)
         terminal.out(
-            f"{refuted} of {len(found)} claims refuted; each bound holds with probability {CONFIDENCE}. An attack "
-            "can refute a claim and never confirm it."
+            f"{refuted} of {len(found)} claims refuted, in {seconds:.0f} seconds. All bounds hold together with "
+            f"probability {CONFIDENCE}. An attack can refute a claim and never confirm it."
         )
-    return not any(attack.refutes for attack in found)
+    return not any(one.refutes for one in found)
+
+
+def planned(
+    names: Sequence[str], solvers: Sequence[str], budget: Budget, *, runs: int, pairs: int
+) -> list[Callable[..., Attack]]:
+    """The attacks on some estimators and solvers, to be called with a confidence."""
+    attacks: list[Callable[..., Attack]] = [
+        partial(optimal_attack, solver_subject(name), budget, relation=Relation.REPLACE_ONE, runs=runs)
+        for name in dict.fromkeys(solvers)
+    ]
+    for name in names:
+        attacks += [
+            partial(optimal_attack, SUBJECTS[name], budget, relation=relation, runs=runs)
+            for relation in Relation
+        ]
+        if name in IN_ONE_RUN:
+            estimator, of_classes = IN_ONE_RUN[name]
+            claim = {"epsilon": budget.epsilon, "delta": budget.delta}
+            attacks += [
+                partial(
+                    one_run_attack, estimator, kind, name=name, of_classes=of_classes, pairs=pairs, **claim
+                )
+                for kind in KINDS
+            ]
+    return attacks
 
 
 def lines_of(attack: Attack) -> list[str]:
-    """An attack as lines of a terminal."""
-    bound = max(0.0, attack.lower_bound)
+    """An attack as lines of a terminal, under `HEADER`."""
     verdict = "REFUTED" if attack.refutes else "not refuted"
-    return [
-        f"{attack.name}: epsilon {attack.claim:.4g} claimed, at least {bound:.3g} found: {verdict}",
-        f"  {attack.detail}",
-        *(f"  BROKEN: {fault}" for fault in attack.faults),
-    ]
+    row = f"{attack.name:<52} {attack.claim:>8.4g} {attack.lower_bound:>8.3f}  {verdict:<11} {attack.seconds:>7.1f}"
+    return [f"{row}  {attack.detail}", *(f"  BROKEN: {fault}" for fault in attack.faults)]

@@ -255,6 +255,17 @@ class VertexStream(StreamMechanism):
         state.private_ahead[now] = private_drawn
         return state.private_ahead[first : first + count].copy()
 
+    def log_chances(self, state: VertexState) -> NDArray[np.float64]:
+        """The logarithms of the chances that the next step draws each vertex with: what an audit compares. PRIVATE.
+
+        Raises:
+            ValueError: the schedule holds an item before that step that has not been added.
+        """
+        self._require_items(state, state.drawn)
+        with np.errstate(all="ignore"):  # a warning must not depend on the data
+            private_logits = self._logits(state, state.drawn)
+            return private_logits - np.logaddexp.reduce(private_logits)
+
     def _forget(self, state: VertexState, step: int) -> None:
         """Drop what no step after this one needs."""
 

@@ -1,0 +1,397 @@
+"""The same program on two data sets in lockstep: both are given the same answers, and what tells them apart is noted.
+
+Each side runs in a thread of its own, through the package's own entry points. At every release the two meet: they show
+what they ask for and the value before noise, one answer is drawn for the left one, and both go on with it. A program
+that is post-processing of its releases cannot tell that it was not alone. One that looks past them asks for something
+else, stops elsewhere, or ends elsewhere, and is caught at that.
+"""
+
+import math
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.attacks.laws import Law, choice, law_of
+from privopt.attacks.samples import sampled_law
+from privopt.attacks.steering import Steering
+from privopt.curator import loops
+from privopt.curator.audit import distance
+from privopt.curator.feeds import Feed
+from privopt.curator.handles import StreamRequest
+from privopt.curator.local import LocalCurator
+from privopt.curator.run import Run
+from privopt.data.units import Units
+from privopt.engine.protocol import Engine
+from privopt.ledger.default_account import nothing_private
+from privopt.ledger.payer import Payer
+from privopt.ledger.sampling import EveryUnit, Poisson, Sampling, expected_units
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.base import Mechanism
+from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.vertex_stream import VertexStream
+from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, Scalar
+
+SLACK = 1e-6  # of a sum: rounding
+PATIENCE = 300.0  # seconds that one side waits for the other
+Fit = Callable[[], Sequence[Any]]
+
+
+class Parted(Exception):
+    """The other side is no longer there: it ended, failed, or did something else."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """What one side asks for.
+
+    Attributes:
+        name: of the query; empty at the end of the program.
+        what: mechanism and sampling, in words.
+        sensitivity: as stated.
+        most: how far the value moves at most if the contribution of one unit is clipped; 0 where nothing is known.
+        value: before noise; at the end, everything that the program ended with.
+        in_question: of a Poisson sample, the value with the last record and without it.
+    """
+
+    name: str
+    what: str
+    sensitivity: float = 0.0
+    most: float = 0.0
+    value: Any
+    in_question: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Move:
+    """How far one release moved before noise.
+
+    Attributes:
+        ratio: over its stated sensitivity.
+        name: of the query.
+        beyond: by how much the contributions of the changed unit are farther apart than clipped ones can be; at most 1
+            where they are clipped, or nothing is known of a clip.
+    """
+
+    ratio: float = 0.0
+    name: str = ""
+    beyond: float = 0.0
+
+    def fault(self) -> str:
+        """What is wrong where the ratio is above 1."""
+        if self.beyond > 1 + SLACK:
+            return (
+                f"clip forgotten: one unit moves {self.name} {self.beyond:.3g} times as far as its clip allows, and "
+                f"{self.ratio:.3g} times its stated sensitivity"
+            )
+        return f"sensitivity understated: one unit moves {self.name} by {self.ratio:.3g} times what is stated"
+
+
+@dataclass(kw_only=True)
+class Observed:
+    """What an observer of one pair of runs noted.
+
+    Attributes:
+        laws: of each release, how it is told apart.
+        names: of these releases.
+        unwatched: the names of releases whose law is not known here.
+        longest: the largest move over its stated sensitivity.
+        parted: how the two sides parted; empty if they did the same to the end.
+        same_end: whether both ended with the same numbers.
+    """
+
+    laws: list[Law] = field(default_factory=list[Law])
+    names: list[str] = field(default_factory=list[str])
+    unwatched: list[str] = field(default_factory=list[str])
+    longest: Move = Move()
+    parted: str = ""
+    same_end: bool = True
+
+    def moved(self, query: Query, far: float, offer: "Offer") -> None:
+        """Note how far a value moved."""
+        ratio = 0.0 if far == 0 else far / offer.sensitivity if offer.sensitivity > 0 else math.inf
+        if ratio > self.longest.ratio:
+            self.longest = Move(
+                ratio=ratio, name=query.name, beyond=far / offer.most if offer.most > 0 else 0.0
+            )
+
+    @property
+    def log_ratio(self) -> float:
+        """Of the whole transcript: its log-likelihood on the left less that on the right."""
+        return sum(law.log_ratio for law in self.laws)
+
+    @property
+    def spread(self) -> float:
+        """Twice the divergence of the releases, given what was released before: mu squared where all are Gaussian."""
+        return sum(law.spread for law in self.laws)
+
+    @property
+    def log_weight(self) -> float:
+        """How much likelier the transcript was made, as a logarithm, with the sign turned."""
+        return sum(law.log_weight for law in self.laws)
+
+
+class Meeting:
+    """Where the two sides meet.
+
+    Args:
+        steering: how answers lean to the left side.
+        noise: what the answers are drawn with.
+    """
+
+    def __init__(self, steering: Steering, noise: NoiseSource) -> None:
+        self.steering, self.noise, self.observed = steering, noise, Observed()
+        self._slots: list[Any] = [None, None]
+        self._barrier = threading.Barrier(2, timeout=PATIENCE)
+
+    def exchange(self, side: int, item: Any) -> tuple[Any, Any]:
+        """Show something to the other side and see what it shows.
+
+        Raises:
+            Parted: it is no longer there.
+        """
+        try:
+            self._slots[side] = item
+            self._barrier.wait()
+            left, right = self._slots
+            self._barrier.wait()
+            return left, right
+        except threading.BrokenBarrierError:
+            raise Parted("the other side is no longer there") from None
+
+    def leave(self) -> None:
+        """Let nobody wait for this side."""
+        self._barrier.abort()
+
+    def agree(self, side: int, offer: Offer) -> tuple[Offer, Offer]:
+        """Both offers, if they ask for the same.
+
+        Raises:
+            Parted: they do not; how they differ is noted.
+        """
+        left, right = self.exchange(side, offer)
+        if (left.name, left.what) != (right.name, right.what):
+            asked = [one.name or "the end" for one in (left, right)]
+            what = "stop" if "the end" in asked else "control"
+            after = f"{len(self.observed.names)} answers, the same on both"
+            where = f"one side is at {asked[0]}, the other at {asked[1]}"
+            self.observed.parted = f"{what} that follows the data: after {after}, {where}"
+            raise Parted(self.observed.parted)
+        if left.sensitivity != right.sensitivity:
+            self.observed.parted = f"noise that follows the data: the sensitivity of {left.name} differs"
+            raise Parted(self.observed.parted)
+        return left, right
+
+    def answer(self, side: int, offer: Offer, draw: Callable[[Offer, Offer], Any]) -> Any:
+        """One answer for both sides, drawn by the left one."""
+        left, right = self.agree(side, offer)
+        drawn = draw(left, right) if side == 0 else None
+        return self.exchange(side, drawn)[0]
+
+
+class SideCurator(LocalCurator):
+    """The curator of one side: answers are agreed on with the other one.
+
+    Loops run step by step. Whom a sample holds, and where units are cut, is drawn alike on both sides.
+    """
+
+    meeting: Meeting
+    side: int
+
+    def bind(self, meeting: Meeting, side: int) -> "SideCurator":
+        """Take a side of a meeting."""
+        self.meeting, self.side = meeting, side
+        return self
+
+    def _child(self, private_engine: Engine, ledger: Payer) -> "SideCurator":
+        child = type(self)(
+            private_engine, ledger, noise=self._noise, observer=self._observer, transcript=self.transcript
+        )
+        return child.bind(self.meeting, self.side)
+
+    def private_offer(
+        self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar
+    ) -> Offer:
+        """What this side asks for, and its value."""
+        query = self.with_lots(query)
+        private_draw = self.private_draw(sampling)
+        private_value = self.private_value(query, sampling, private_draw)
+        in_question = None
+        if private_draw is not None and isinstance(sampling, Poisson) and isinstance(query, MeanQuery):
+            in_question = self._with_and_without(query, sampling, private_draw)
+        most = 0.0
+        if isinstance(query, MeanQuery) and (query.radius_norm or query.norm) == query.norm:
+            clip = float(query.radius()) * (1.0 if query.norm != "range" else 2.0)
+            both = self.public.relation.factor * clip / expected_units(sampling, self.public.n)
+            most = both if math.isfinite(both) else 0.0
+        return Offer(
+            name=query.name,
+            what=f"{mechanism}, {sampling}",
+            sensitivity=float(sensitivity),
+            most=most,
+            value=private_value,
+            in_question=in_question,
+        )
+
+    def _with_and_without(
+        self, query: Query, sampling: Sampling, private_draw: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The value with the last record and without it, over the others that the left side drew."""
+        last = self.meeting.exchange(self.side, self.private_engine.private_count)[0] - 1
+        private_others = self.meeting.exchange(self.side, private_draw[private_draw != last])[0]
+        there = (
+            private_others if self.private_engine.private_count <= last else np.append(private_others, last)
+        )
+        first, second = (
+            np.asarray(self.private_value(query, sampling, positions), np.float64)
+            for positions in (there, private_others)
+        )
+        return first, second
+
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        offer = self.private_offer(query, mechanism, sampling, sensitivity)
+        plain = isinstance(sampling, EveryUnit) and not isinstance(query, ArgminQuery | PassQuery)
+
+        def draw(left: Offer, right: Offer) -> Any:
+            meeting, observed = self.meeting, self.meeting.observed
+            lean = partial(meeting.steering.lean, observed.log_ratio, observed.spread)
+            law = None
+            if plain:
+                ours, theirs = (np.asarray(one.value, np.float64) for one in (left, right))
+                observed.moved(query, distance(ours, theirs, query.norm), left)
+                if left.sensitivity == 0:
+                    return left.value
+                law = law_of(mechanism, ours, theirs, left.sensitivity, meeting.noise, lean)
+            elif left.in_question and right.in_question and isinstance(mechanism, Gaussian):
+                (ours, without), (theirs, _) = left.in_question, right.in_question
+                observed.moved(query, distance(ours, theirs, query.norm), left)
+                if left.sensitivity > 0 and mechanism.noise_multiplier > 0:
+                    values = (without, ours, theirs)
+                    law = sampled_law(mechanism, values, sampling.rate, left.sensitivity, meeting.noise, lean)
+            if law is None:
+                observed.unwatched.append(query.name)
+                return mechanism.release(meeting.noise, left.value, left.sensitivity)
+            observed.laws.append(law)
+            observed.names.append(query.name)
+            return law.released
+
+        return self.meeting.answer(self.side, offer, draw)
+
+    def _answer_stream(self, request: StreamRequest, state: Any) -> Any:
+        mechanism, private_chances = request.mechanism, None
+        if isinstance(mechanism, VertexStream) and request.name == "draw" and not mechanism.mixture:
+            private_chances = mechanism.log_chances(state)
+        answer = super()._answer_stream(
+            request, state
+        )  # the stream moves on; what it answered is not looked at
+        offer = Offer(
+            name=request.label,
+            what=repr(mechanism),
+            sensitivity=request.sensitivity,
+            value=answer if private_chances is None else private_chances,
+        )
+        if not mechanism.request(request.name).releases:
+            self.meeting.agree(self.side, offer)
+            return answer
+
+        def draw(left: Offer, right: Offer) -> Any:
+            if private_chances is None:
+                self.meeting.observed.unwatched.append(request.label)
+                return left.value
+            drawn = [self._choose(request.label, left.value, right.value) for _ in answer]
+            return np.asarray(drawn, np.int64)
+
+        return self.meeting.answer(self.side, offer, draw)
+
+    def _choose(self, name: str, left: NDArray[np.float64], right: NDArray[np.float64]) -> int:
+        """One of several vertices, for both sides."""
+        observed, steering = self.meeting.observed, self.meeting.steering
+        lean = partial(steering.lean, observed.log_ratio, observed.spread)
+        law = choice(left, right, self.meeting.noise, lean)
+        observed.laws.append(law)
+        observed.names.append(name)
+        return int(law.released)
+
+    def _iterate_compiled(
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        return self._iterate_eagerly(step, state, times, slots, feeds)
+
+
+_SIDE = threading.local()
+_ONE_AT_A_TIME = threading.Lock()  # the curator of runs is replaced for all threads of the process
+
+
+@contextmanager
+def _watched_runs(kind: type[SideCurator]) -> Generator[None]:
+    """Runs that are opened in the threads of a meeting hold a curator of their side; all others are as ever."""
+    usual = Run.curator
+
+    def curator(run: Run, data: Units | Engine, ledger: Payer | None = None) -> LocalCurator:
+        meeting: Meeting | None = getattr(_SIDE, "meeting", None)
+        if meeting is None:
+            return usual(run, data, ledger)
+        paid = run.ledger if ledger is None else ledger
+        return kind(data, paid, noise=run.noise, transcript=run.transcript).bind(meeting, _SIDE.number)
+
+    with mock.patch.object(Run, "curator", curator):
+        yield
+
+
+def in_lockstep(
+    left: Fit,
+    right: Fit,
+    *,
+    steering: Steering = Steering(),
+    noise: NoiseSource | None = None,
+    kind: type[SideCurator] = SideCurator,
+) -> Observed:
+    """Run a program on two data sets with the same answers.
+
+    Args:
+        left: runs it on one, and gives everything that it ended with.
+        right: on the other; the same seed decides who is sampled.
+        steering: how answers lean to the left side; by default they do not.
+        noise: what answers are drawn with; default: the operating system's.
+        kind: the curator of either side.
+    """
+    meeting = Meeting(steering, NoiseSource() if noise is None else noise)
+    failures: list[BaseException] = []
+
+    def follow(side: int, fit: Fit) -> None:
+        _SIDE.meeting, _SIDE.number = meeting, side
+        try:
+            with nothing_private():
+                end = Offer(name="", what="", value=[np.asarray(one) for one in fit()])
+            first, other = meeting.agree(side, end)
+            meeting.observed.same_end = all(
+                (a.shape, a.tobytes()) == (b.shape, b.tobytes())
+                for a, b in zip(first.value, other.value, strict=True)
+            )
+        except Parted:
+            pass
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            meeting.leave()
+
+    threads = [threading.Thread(target=follow, args=(side, fit)) for side, fit in enumerate((left, right))]
+    with _ONE_AT_A_TIME, _watched_runs(kind):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]
+    return meeting.observed
