@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
+import jax.numpy as jnp
 import numpy as np
 
 from privopt.curator.local import LocalCurator
@@ -78,7 +79,7 @@ def main(arguments: Sequence[str]) -> None:
     def answers(noise: NoiseName) -> object:
         curator = LocalCurator(units, Unlimited("replace-one"), noise=NoiseSource.named(noise))
         with double_precision():
-            length = GradientNorm(loss=losses.logistic, at=np.zeros(COLUMNS), clip=1.0)
+            length = GradientNorm(loss=losses.logistic, at=jnp.zeros(COLUMNS), clip=1.0)
             stream = curator.stream("test", AboveThreshold(1e6, 0.5, 0.5))
             return [stream.ask("answer", length) for _ in range(TESTS)]
 
