@@ -17,6 +17,8 @@ from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery
 from privopt.queries.safeguards import row_form_of
 
+_REPLAYED_ENTRIES = 2**24
+
 
 class TracedRows(NamedTuple):
     """Dense records, the arrays of a compiled loop."""
@@ -55,9 +57,12 @@ def traced_arrays(units: Units) -> TracedRows:
 def traced_shapes(public: Public) -> TracedRows:
     """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data.
 
-    Under add-or-remove-one nothing public says how many records there are, and n may be far more: one stands for all.
+    One record stands for all where nothing public says how many there are (under add-or-remove-one, n may be far more),
+    and where they would take more than 64 MB: a replay looks at none of them. Otherwise there are n, so that a replay
+    beside the run finds its program compiled.
     """
-    return _absent(public.n if public.relation is Relation.REPLACE_ONE else 1, public.d)
+    fits = public.relation is Relation.REPLACE_ONE and public.n * public.d <= _REPLAYED_ENTRIES
+    return _absent(public.n if fits else 1, public.d)
 
 
 def _absent(rows: int, width: int) -> TracedRows:
