@@ -26,7 +26,6 @@ from privopt.problems.workload import Workload
 from privopt.queries.base import MeanQuery
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.marginals import MarginalMeans
-from privopt.queries.mixed_gradient import MixedGradient
 
 N = 150
 SMALL = 32  # units of a part in the tests that patch it
@@ -99,33 +98,21 @@ def require_parts_agree(
         close(one, other, radius, units.public.n)
 
 
-PATHS: dict[str, Callable[[], tuple[MeanQuery, tuple[str, ...]]]] = {
-    "kernel": lambda: (
-        ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.3),
-        LAYOUTS,
-    ),
-    "mixed": lambda: (
-        MixedGradient(
-            loss=losses.logistic, at=np.ones(D), previous=np.zeros(D), clip=0.5, change_clip=0.2, gain=0.6
-        ),
-        ("dense", "users", "mapped"),
-    ),
-    "second moment": lambda: (EVERY_QUERY["second moment"], ("dense", "users")),
-    "lots": lambda: (EVERY_QUERY["gradient at random points"], ("dense",)),
-    "own loss": lambda: (
-        ClippedGradient(loss=losses.RecordLoss(own_residual), at=np.ones(D), clip=0.3),
-        ("dense", "users"),
-    ),
-}
+KERNEL = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.3)
+OWN = ClippedGradient(loss=losses.RecordLoss(own_residual), at=np.ones(D), clip=0.3)
 
 
-@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
-def test_parts_sum_to_what_one_part_sums_to(path, relation, monkeypatch):
-    query, layouts = PATHS[path]()
-    for layout in layouts:
-        require_parts_agree(query, units_for(layout, relation), InProcessEngine, monkeypatch)
-    require_parts_agree(query, units_for(layouts[-1], relation), ReferenceEngine, monkeypatch)
+def test_parts_sum_to_what_one_part_sums_to(relation, monkeypatch):
+    for layout in ("dense", "sparse users", "mapped"):
+        require_parts_agree(KERNEL, units_for(layout, relation), InProcessEngine, monkeypatch)
+    require_parts_agree(OWN, units_for("users", relation), ReferenceEngine, monkeypatch)
+    units = units_for("dense", relation)
+    for name in (
+        "gradient at random points",
+        "second moment",
+    ):  # the lots follow the positions among all units
+        require_parts_agree(EVERY_QUERY[name], units, InProcessEngine, monkeypatch)
 
 
 @pytest.mark.audit
@@ -134,10 +121,17 @@ def test_parts_sum_to_what_one_part_sums_to(path, relation, monkeypatch):
 )
 def test_every_query_is_summed_over_parts_alike(name, monkeypatch):
     query = EVERY_QUERY[name]
-    for layout in ("dense", "users"):
+    for layout in ("dense", "users", "sparse"):
         if not is_of_codes(query):
             for make in (InProcessEngine, ReferenceEngine):
                 require_parts_agree(query, units_for(layout), make, monkeypatch)
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_is_summed_over_parts_alike(layout, monkeypatch):
+    for query in (KERNEL, OWN):
+        require_parts_agree(query, units_for(layout), InProcessEngine, monkeypatch)
 
 
 def test_counts_and_shares_are_exact_over_parts(monkeypatch):
@@ -166,7 +160,7 @@ def test_threads_do_not_show_in_sums_over_parts(monkeypatch):
 
 def test_a_compiled_loop_sums_in_parts(small_parts):
     units = units_for("dense")
-    query = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.3)
+    query = KERNEL
     arrays, engine = InProcessEngine(units).traced_arrays(), ReferenceEngine(units)
     run = jax.jit(lambda query, indices: traced_sum(query, units.public, arrays, indices))
     close(run(query, None), engine.clipped_sum(query), 0.3)
