@@ -18,7 +18,7 @@ from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
-from privopt.tables import read_table, read_target, row_count, table_columns, user_keys
+from privopt.tables import open_table, read_table, read_target, row_count, table_columns, user_keys
 
 
 def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) -> None:
@@ -73,7 +73,7 @@ def _fitted(
     try:
         with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as advance:
             count("table", 0)
-            private_table = read_table(table, task.schema, columns=task.columns)
+            private_table = open_table(table, task.schema, columns=task.columns)
             private_features = task.encoder.fit(private_table).transform(private_table)
             private_target = read_target(private_table, task.schema, task.target.column)
             groups = user_keys(private_table, task.groups) if task.groups else None

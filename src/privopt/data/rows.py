@@ -73,6 +73,23 @@ def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
     return np.asarray(private_rows[positions].toarray())
 
 
+def row_range(private_rows: Rows, start: int, stop: int) -> Rows:
+    """The rows start..stop-1 as they are stored; their entries are not copied."""
+    if isinstance(private_rows, MappedRows):
+        private_source = row_range(private_rows.private_source, start, stop)
+        return MappedRows(private_source, private_rows.matrix, private_rows.bound)
+    if isinstance(private_rows, np.ndarray):
+        return private_rows[start:stop]
+    first, last = private_rows.indptr[start], private_rows.indptr[stop]
+    shape: Any = private_rows.shape
+    private_part = sparse.csr_array((stop - start, shape[1]), dtype=private_rows.dtype)
+    # Set one by one: the constructor copies an array that is a small piece of another.
+    private_part.data = private_rows.data[first:last]
+    private_part.indices = private_rows.indices[first:last]
+    private_part.indptr = private_rows.indptr[start : stop + 1] - first
+    return private_part
+
+
 def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """`B^T a` for some rows a, in float64; a sparse row is not made dense first."""
     if isinstance(private_rows, sparse.csr_array):
