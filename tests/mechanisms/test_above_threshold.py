@@ -74,6 +74,7 @@ def test_the_threshold_for_a_failure_probability_errs_on_the_safe_side() -> None
         distance = split(1.0).threshold_for(failure, tests)
         assert tests * split(1.0).tail(distance) <= failure
         assert tests * split(1.0).tail(distance * (1 - 1e-9)) > failure
+    assert 0 < AboveThreshold(0.0, math.inf, math.inf).threshold_for(1e-7, 20) < 1e-300
     with pytest.raises(ValueError, match="tests must be at least 1 and failure in"):
         split(1.0).threshold_for(0.5, 1)
 
