@@ -314,7 +314,7 @@ def test_a_solver_of_another_version_may_ask_and_end_otherwise(report, tmp_path,
     path.write_text(json.dumps(document))
     check = check_of(path)
     assert check.outcome is Outcome.UNCHECKED
-    assert "it was made by another version of privopt; with this one, " in check.sentence
+    assert "it was made by another version of privopt, and with this one " in check.sentence
 
 
 def test_version_1_says_nothing_of_a_replay(report):

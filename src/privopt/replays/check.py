@@ -73,7 +73,8 @@ def _replayed(
         raise Unreplayable(f"the released values, {releases.name}, do not lie beside it")
     packed = read_regular(releases, MOST_KEPT_BYTES + _HEADER)
     if hashlib.sha256(packed).hexdigest() != index.get("sha256"):
-        return _fails(f"{releases.name} is not the file that the report was written with")
+        wrong = f"nothing was replayed: {releases.name} is not the file that the report was written with"
+        return Check(SUBJECT, Outcome.FAILS, wrong)
     recorded, made = _recorded(index, packed, report)
     recipe = index.get("recipe")
     again = rebuilt(cast("Mapping[str, Any]", recipe) if isinstance(recipe, dict) else {})
@@ -114,11 +115,7 @@ def _wrong(report: Mapping[str, Any], what: str) -> Check:
         Unreplayable: the report is of another version.
     """
     if not _same_version(report):
-        raise Unreplayable(f"it was made by another version of privopt; with this one, {what}")
-    return _fails(what)
-
-
-def _fails(what: str) -> Check:
+        raise Unreplayable(f"it was made by another version of privopt, and with this one {what}")
     return Check(SUBJECT, Outcome.FAILS, f"the run was replayed, and {what}")
 
 
