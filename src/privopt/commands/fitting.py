@@ -16,6 +16,7 @@ from privopt.commands.paying import Paying, account_for
 from privopt.commands.task import Estimator, Task, named
 from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
+from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
 from privopt.tables import open_table, read_table, read_target, row_count, table_columns, user_keys
@@ -172,6 +173,11 @@ def _summarise(terminal: Console, report: PrivacyReport, directory: Path, paying
             *paying.summary(),
             ("model", f"{directory / 'model.json'}, model.safetensors"),
             ("report", f"{directory / model_directory.REPORT_PAGE}, {model_directory.REPORT_DATA}"),
+            *(
+                [("releases", f"{directory / RELEASES_FILE}, for privopt verify")]
+                if (directory / RELEASES_FILE).exists()
+                else []
+            ),
             ("next", f"privopt predict {directory} TABLE --output predictions.parquet"),
         ],
     )
