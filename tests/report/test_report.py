@@ -117,6 +117,13 @@ def test_the_first_screen_says_what_is_protected_and_how_strongly(pages: dict[st
         assert phrase in first
 
 
+def test_floating_point_is_not_covered_only_where_noise_was_drawn_in_it() -> None:
+    report = gaussian()
+    floats = tuple(dataclasses.replace(group, exact=False) for group in report.releases)
+    assert "floating point" not in str(report)
+    assert "floating point, timing" in " ".join(str(dataclasses.replace(report, releases=floats)).split())
+
+
 def test_the_page_contains_the_numbers_of_the_transcript(pages: dict[str, str]) -> None:
     text = Page(pages["gaussian"]).text
     for number in (
