@@ -147,6 +147,15 @@ def test_names_are_escaped(pages: dict[str, str]) -> None:
     assert not tags & {"script", "i", "u", "s"}
 
 
+def test_names_of_releases_steer_no_terminal_by_way_of_a_picture(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    group = group_releases(samples.adaptive_result(50).transcript)[0]
+    hostile = dataclasses.replace(group, name="\x1b[2J\x07")
+    assert schedule_figure([hostile, hostile], "key")
+    assert [str(one.message) for one in recwarn] == []
+
+
 def test_names_steer_neither_a_terminal_nor_a_page() -> None:
     hostile = "\x1b[2Jred\x07\u202eevil\u200b"
     report = samples.gaussian_report(title=hostile, metrics={hostile: 1.0})
