@@ -10,8 +10,12 @@ OPEN_ENDED = {"while_loop", "count", "repeat", "cycle"}  # of jax.lax and iterto
 # Every loop behind the door without a number of steps, and what it depends on. One that depends on data stands in
 # docs/sharp-edges.md, "Running time".
 KNOWN = {
+    "data/participants.py": {
+        "_settled: noise only; poisson_positions: noise, and how many units are there, see the documentation"
+    },
     "engine/kernels.py": {"_dense_add: the number of rows, which is public, and where a matrix ends"},
     "mechanisms/above_threshold.py": {"threshold: the number of tests and a probability, which are public"},
+    "mechanisms/exact_gumbel.py": {"fill_gumbel, settled_gumbel: noise only"},
     "mechanisms/exact_noise.py": {"all of them: noise only"},
     "proofs/certified_minimiser.py": {"certified_minimiser, _model_descent: data, see the documentation"},
     "proofs/huberised_sum.py": {"_pairwise: the number of parts, which is public"},

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -18,6 +19,7 @@ from privopt import Account
 from privopt.cli import app
 from privopt.commands import fitting, planning, synthesizing
 from privopt.commands.model_directory import SavedModel
+from privopt.commands.paying import Paying
 from privopt.curator.local import LocalCurator
 from privopt.estimators import table_source
 from privopt.estimators.synthetic_data import SyntheticData
@@ -109,6 +111,22 @@ def test_from_the_first_release_on_the_whole_price_is_spent(
     assert not (tmp_path / "rows.parquet").exists()
 
 
+@pytest.mark.parametrize("command", ["fit", "synthesize"])
+def test_between_the_fit_and_the_writing_of_its_result_the_whole_price_is_spent(
+    command: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the fit is known to have been made, and nothing was done with it yet."""
+
+    def fitted(paying: Paying, value: bool) -> None:
+        if value:
+            interrupt()
+
+    monkeypatch.setattr(Paying, "fitted", property(lambda paying: False, fitted), raising=False)
+    last = stopped(command, folder, tmp_path)
+    assert last.startswith("privopt: stopped. Stopped after ")
+    assert last.endswith(WHOLE)
+
+
 def test_a_payment_that_was_entered_is_spent_though_no_release_was_made(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +136,19 @@ def test_a_payment_that_was_entered_is_spent_though_no_release_was_made(
     assert last.startswith("privopt: stopped. Stopped after 0 of ")
     assert last.endswith(WHOLE)
     assert len(Account(path=tmp_path / "budget.sqlite").entries) == 1
+
+
+def test_a_device_without_memory_is_no_error_of_ours(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*arguments: Any) -> Any:
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")
+
+    monkeypatch.setattr(LocalCurator, "private_value", exhausted)
+    outcome = CliRunner().invoke(app, words("fit", folder, tmp_path))
+    assert outcome.exit_code == 2
+    assert outcome.stderr.startswith("privopt: there is not enough memory for this")
+    assert "count its whole price as spent" in re.sub(r"\s+", " ", outcome.stdout)
 
 
 @pytest.mark.audit

@@ -56,15 +56,22 @@ NOTE = "privopt: "  # how what the library adds to another's exception begins
 
 
 def add_note(error: BaseException, sentence: str) -> None:
-    """Say something in an exception that passes by, as a line below its own message."""
-    error.add_note(f"{NOTE}{sentence}")
+    """Say something in an exception that passes by, as a line below its message, whatever its class says."""
+    line = f"{NOTE}{sentence}"
+    try:
+        error.add_note(line)
+    except Exception:  # another's class may refuse attributes, or have notes that are no list
+        kept = getattr(error, "__notes__", [])
+        BaseException.__setattr__(error, "__notes__", [*(kept if isinstance(kept, list) else []), line])
 
 
 def notes_of(error: BaseException) -> list[str]:
     """What was said in an exception, and in those that it came from."""
     found: list[str] = []
+    met: set[int] = set()
     step: BaseException | None = error
-    while step is not None:
+    while step is not None and id(step) not in met:  # `raise error from error` comes from itself
+        met.add(id(step))
         notes: list[str] = getattr(step, "__notes__", [])
         found += [note.removeprefix(NOTE) for note in notes if note.startswith(NOTE)]
         step = step.__cause__ or step.__context__

@@ -17,7 +17,7 @@ from privopt import Account, BilinearGame, Budget, LogisticRegression, Synthetic
 from privopt.curator import scan
 from privopt.curator.local import LocalCurator
 from privopt.curator.outlays import tells_what_was_spent
-from privopt.errors import AccountError, BudgetExceeded, notes_of
+from privopt.errors import AccountError, BudgetExceeded, add_note, notes_of
 from privopt.estimators.selection import PrivateSearchCV
 from privopt.ledger.account_file import AccountFile
 from privopt.problems import losses
@@ -288,6 +288,35 @@ def test_each_run_of_a_call_is_told_once_by_the_outermost() -> None:
     with pytest.raises(ValueError, match="afterwards") as raised:
         two()
     assert len(raised.value.__notes__) == 2
+
+
+class Unnoted(Exception):
+    """Takes no attributes of its own, and so no notes either."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in ("__traceback__", "__context__", "__cause__"):
+            raise AttributeError(f"cannot assign to {name}")
+        super().__setattr__(name, value)
+
+
+def test_an_exception_that_takes_no_notes_is_told_of_and_goes_on_as_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise Unnoted("broken")
+
+    account = Account(1e6, 1e-2, composition="basic")
+    monkeypatch.setattr(LocalCurator, "private_value", broken)
+    with pytest.raises(Unnoted, match="broken") as raised:
+        RUNS["gradient descent"](account)()
+    assert "has paid for the run" in notes_of(raised.value)[-1]
+
+
+def test_notes_of_an_exception_that_comes_from_itself_end() -> None:
+    error = ValueError("mine")
+    error.__cause__ = error
+    add_note(error, "said")
+    assert notes_of(error) == ["said"]
 
 
 def test_a_model_that_is_fitted_anew_is_the_old_one_or_the_new_one() -> None:

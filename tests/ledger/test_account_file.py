@@ -1,5 +1,6 @@
 """An account in a file: what was paid survives, whatever happens to the process, the disk, the clock or the file."""
 
+import errno
 import pickle
 import shutil
 import sqlite3
@@ -11,7 +12,7 @@ import pytest
 from tests.support.account_files import FIT, names, opened, pay
 
 from privopt.errors import AccountError, BudgetExceeded, NotPriceable
-from privopt.ledger import account_file, payments
+from privopt.ledger import account_file, counters, payments
 from privopt.ledger.account import Account
 from privopt.ledger.accounting import zcdp_rho
 from privopt.ledger.counters import CounterBeside, CounterFolder, Mark
@@ -354,9 +355,15 @@ def test_of_two_copies_that_pay_at_once_a_folder_lets_one(
     assert CounterFolder(folder).read(mark.account) == mark
 
 
-def test_a_folder_that_cannot_be_written_stops_the_run(path: Path) -> None:
-    with pytest.raises(AccountError, match="cannot be written"):
+def test_without_its_folder_no_account_is_opened(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(AccountError, match=r"cannot be reached \(no such folder\)"):
         opened(path, counter=CounterFolder(path.parent / "nowhere"))
+    monkeypatch.setattr(counters, "add_file", full)
+    with pytest.raises(AccountError, match=r"cannot be written: No space .* No account was opened\."):
+        opened(path, counter=CounterFolder(path.parent))
     assert not path.exists()
     assert not CounterBeside.of(path).path.exists()
     with pytest.raises(AccountError, match="not one that privopt gave"):

@@ -117,6 +117,13 @@ def test_the_first_screen_says_what_is_protected_and_how_strongly(pages: dict[st
         assert phrase in first
 
 
+def test_floating_point_is_not_covered_only_where_noise_was_drawn_in_it() -> None:
+    report = gaussian()
+    floats = tuple(dataclasses.replace(group, exact=False) for group in report.releases)
+    assert "floating point" not in str(report)
+    assert "floating point, timing" in " ".join(str(dataclasses.replace(report, releases=floats)).split())
+
+
 def test_the_page_contains_the_numbers_of_the_transcript(pages: dict[str, str]) -> None:
     text = Page(pages["gaussian"]).text
     for number in (
@@ -138,6 +145,15 @@ def test_names_are_escaped(pages: dict[str, str]) -> None:
     page = combined_html([report, report], "<i>&", [{"<u>": "<s>"}])
     tags = {tag for tag, _ in Page(page).tags}
     assert not tags & {"script", "i", "u", "s"}
+
+
+def test_names_of_releases_steer_no_terminal_by_way_of_a_picture(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    group = group_releases(samples.adaptive_result(50).transcript)[0]
+    hostile = dataclasses.replace(group, name="\x1b[2J\x07")
+    assert schedule_figure([hostile, hostile], "key")
+    assert [str(one.message) for one in recwarn] == []
 
 
 def test_names_steer_neither_a_terminal_nor_a_page() -> None:

@@ -45,8 +45,9 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
             title="Plan, made before any record is read",
             on_account=paying.announce,
         )
-        saved = _fitted(terminal, table, task, estimator, plan, paying)
-        with paying.keeping(terminal, plan):
+        with paying.telling(terminal, plan):
+            saved = _fitted(terminal, table, task, estimator, plan, paying)
+            paying.fitted = True
             try:
                 saved.write(directory)
             except PrivoptError as error:  # it is paid for: another place is better than none
@@ -55,34 +56,22 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
                     terminal, f"{error} The model is paid for, and is written to {directory} instead."
                 )
                 saved.write(directory)
-    with paying.keeping(terminal, plan):
-        saved.write_report(directory)
-        _summarise(terminal, saved.report, directory, paying)
+            saved.write_report(directory)
+            _summarise(terminal, saved.report, directory, paying)
 
 
 def _fitted(
     terminal: Console, table: Path, task: Task, estimator: Estimator, plan: Plan, paying: Paying
 ) -> model_directory.SavedModel:
-    """Read the table and fit the model; whatever stops that, say what was spent."""
-    made = 0
-
-    def count(name: str, releases: int) -> None:
-        nonlocal made
-        made += releases
-        advance(name, releases)
-
-    try:
-        with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as advance:
-            count("table", 0)
-            private_table = open_table(table, task.schema, columns=task.columns)
-            private_features = task.encoder.fit(private_table).transform(private_table)
-            private_target = read_target(private_table, task.schema, task.target.column)
-            groups = user_keys(private_table, task.groups) if task.groups else None
-            estimator.fit(private_features, private_target, groups=groups, observer=count)
-        return model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
-    except BaseException as error:
-        paying.warn(terminal, error, plan, made)
-        raise
+    """Read the table and fit the model."""
+    with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as advance:
+        advance("table", 0)
+        private_table = open_table(table, task.schema, columns=task.columns)
+        private_features = task.encoder.fit(private_table).transform(private_table)
+        private_target = read_target(private_table, task.schema, task.target.column)
+        groups = user_keys(private_table, task.groups) if task.groups else None
+        estimator.fit(private_features, private_target, groups=groups, observer=paying.observing(advance))
+    return model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from privopt.errors import PrivoptError
 
 MOST_EPSILON = 1e6
+_NO_MEMORY_ON_DEVICE = "RESOURCE_EXHAUSTED:"  # how jax says it
 
 
 class Mistake(PrivoptError, ValueError):
@@ -24,7 +25,9 @@ def sentence_about(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.strerror:
         place = f"{str(error.filename)!r} cannot be used" if error.filename else "the system refused"
         return f"{place}: {error.strerror.lower()}."
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and str(error).startswith(_NO_MEMORY_ON_DEVICE)
+    ):
         return "there is not enough memory for this: take fewer or narrower columns, or a machine with more."
     return None
 

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake
+from privopt.curator.base import Observer
 from privopt.errors import AccountError, BudgetExceeded, PrivoptError, add_note, notes_of
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import Policy, paying_account
@@ -41,10 +42,12 @@ class Paying:
 
     Args:
         account: that pays; None for none.
+    Attributes:
+        fitted: whether the fit was made, to be set once it was.
     """
 
     def __init__(self, account: Account | None) -> None:
-        self.account = account
+        self.account, self.fitted, self._made = account, False, 0
         self._before = 0 if account is None or account.file is None else len(account.file.payments())
 
     def announce(self, plan: Plan) -> list[tuple[str, str]]:
@@ -89,29 +92,34 @@ class Paying:
         )
 
     @contextmanager
-    def keeping(self, terminal: Console, plan: Plan) -> Generator[None]:
-        """Around what is done with a result once it is paid for: whatever stops that, say what was spent."""
+    def telling(self, terminal: Console, plan: Plan) -> Generator[None]:
+        """Around a fit and what is done with its result: whatever stops that, say what was spent.
+
+        One block for both: between two, Ctrl-C would find nobody who knows of the payment.
+        """
         try:
             yield
         except BaseException as error:
-            screen.warn(terminal, screen.done(plan))
-            add_note(error, screen.done(plan))
+            self._tell(terminal, error, plan)
             raise
 
-    def warn(self, terminal: Console, error: BaseException, plan: Plan, made: int) -> None:
-        """Say what a fit that failed has cost, on the terminal and in its exception.
+    def observing(self, observer: Observer) -> Observer:
+        """An observer that also counts the releases of the fit for the account of what was spent."""
 
-        Args:
-            terminal: where to say it.
-            error: what stopped it; a fit that had begun has said so in it, see `curator.outlays`.
-            plan: what was to be released.
-            made: how many releases were made.
-        """
+        def observe(name: str, releases: int) -> None:
+            self._made += releases
+            observer(name, releases)
+
+        return observe
+
+    def _tell(self, terminal: Console, error: BaseException, plan: Plan) -> None:
+        """Say what a command that failed has cost, on the terminal and in its exception."""
         refused = isinstance(error, PrivoptError) and self.account is not None  # which knows what was entered
-        begun = bool(notes_of(error)) and not refused
-        if made or begun:
-            screen.warn(terminal, screen.spent(plan, made))
-            add_note(error, screen.spent(plan, made))
+        begun = bool(notes_of(error)) and not refused  # see `curator.outlays`
+        if self.fitted or self._made or begun:
+            sentence = screen.done(plan) if self.fitted else screen.spent(plan, self._made)
+            add_note(error, sentence)
+            screen.warn(terminal, sentence)
             return
         screen.warn(terminal, screen.NOTHING_SPENT if self.account is None else self._entered())
 

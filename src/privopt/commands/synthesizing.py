@@ -46,8 +46,11 @@ def run(table: Path, options: SynthesisOptions, *, output: Path | None, overwrit
     data = _estimator(schema, options, n).set_params(account=paying.account)
     terminal = screen.console()
     plan = _announce(terminal, data, options, n, how_n, paying)
-    _fit(terminal, table, data, options, plan, paying)
-    with paying.keeping(terminal, plan):
+    with paying.telling(terminal, plan):
+        with screen.release_bar(terminal, "Modelling the table", plan.releases) as advance:
+            groups = tuple(options.group) if options.group else None
+            data.fit(table, groups=groups, observer=paying.observing(advance))
+        paying.fitted = True
         rows = data.sample(options.rows, random_state=options.seed)
         file, reports = _write(terminal, file, rows, data)
         _summarise(terminal, data, len(rows), file, reports, paying)
@@ -131,25 +134,6 @@ def _announce(
     if not plan.budget.is_private:
         screen.warn(terminal, screen.NOT_PRIVATE_EPSILON)
     return plan
-
-
-def _fit(
-    terminal: Console, table: Path, data: SyntheticData, options: SynthesisOptions, plan: Plan, paying: Paying
-) -> None:
-    """Model the table; whatever stops that, say what was spent."""
-    made = 0
-
-    def count(name: str, releases: int) -> None:
-        nonlocal made
-        made += releases
-        advance(name, releases)
-
-    try:
-        with screen.release_bar(terminal, "Modelling the table", plan.releases) as advance:
-            data.fit(table, groups=tuple(options.group) if options.group else None, observer=count)
-    except BaseException as error:
-        paying.warn(terminal, error, plan, made)
-        raise
 
 
 def _write(

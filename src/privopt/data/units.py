@@ -372,8 +372,8 @@ class Units:
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            "Units cannot be pickled: the file would hold every private record. Give another process the arrays, and "
-            "make the Units there."
+            "Units cannot be pickled or copied: the copy would hold every private record. Give another "
+            "process the arrays, and make the Units there."
         )
 
 

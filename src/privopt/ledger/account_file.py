@@ -124,6 +124,8 @@ class AccountFile:
                 f"{str(beside.path)!r} is there already, the counter of an account that was at {str(path)!r}: bring "
                 "that account back, or create this one under another name."
             )
+        if counter is not None:
+            counter.read(terms.account)  # refused here, while there is nothing to undo
         ours = False
         try:
             try:

@@ -80,7 +80,7 @@ class CounterBeside:
         try:
             replace_file(self.path, _text(mark))
         except OSError as error:
-            raise _unwritten(self.path, error) from error
+            raise _unwritten(self.path, mark, error) from error
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class CounterFolder:
                     f"in {str(self.folder)!r} has seen. Bring back that file; nothing was read for this payment."
                 ) from None
         except OSError as error:
-            raise _unwritten(path, error) from error
+            raise _unwritten(path, mark, error) from error
 
     def _of(self, account: str) -> Path:
         if not _NAME.fullmatch(account):
@@ -167,10 +167,11 @@ def _text(mark: Mark) -> bytes:
     return json.dumps(asdict(mark)).encode("utf-8")
 
 
-def _unwritten(path: Path, error: OSError) -> AccountError:
+def _unwritten(path: Path, mark: Mark, error: OSError) -> AccountError:
+    left = "The payment may stand in the account, but nothing was read for it."
     return AccountError(
-        f"the counter {str(path)!r} cannot be written: {error.strerror or error}. The payment may stand in the "
-        "account, but nothing was read for it."
+        f"the counter {str(path)!r} cannot be written: {error.strerror or error}. "
+        f"{left if mark.payments else 'No account was opened.'}"
     )
 
 

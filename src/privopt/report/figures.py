@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from privopt.planning.picture import Picture
-from privopt.printable import printable
+from privopt.printable import printable, printable_lines
 from privopt.report import words
 from privopt.report.facts import ReportFacts
 from privopt.report.releases import ReleaseGroup
@@ -196,7 +196,9 @@ def _name_bars(axes: Any, categories: Sequence[str]) -> None:
     step = math.ceil(len(categories) / room)
     places = range(0, len(categories), step)
     axes.set_xticks(list(places))
-    axes.set_xticklabels([textwrap.shorten(categories[at], _LONGEST_NAME, placeholder="…") for at in places])
+    axes.set_xticklabels(
+        [printable(textwrap.shorten(categories[at], _LONGEST_NAME, placeholder="…")) for at in places]
+    )
     for text in axes.get_xticklabels():
         text.set_parse_math(False)
 
@@ -306,6 +308,7 @@ def _svg(
     from matplotlib import rc_context
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     with _LOCK:
         rows = sum(1 + name.count("\n") for name in legend)
@@ -326,6 +329,8 @@ def _svg(
             spine.set_visible(side in ("left", "bottom"))
         for label in (axes.xaxis.label, axes.yaxis.label):
             label.set(color=_INK, fontsize=_FONT)
+        for text in figure.findobj(Text):  # names stand in warnings of letters that the font lacks, too
+            text.set_text(printable_lines(text.get_text()))
         buffer = io.StringIO()
         nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         with rc_context({"svg.hashsalt": key}):  # the same figure is the same text

@@ -14,7 +14,7 @@ from privopt.report.releases import ReleaseGroup
 TERMINAL_WIDTH = 79
 MOST_FINDINGS = 3
 MOST_KINDS = 3  # of releases
-NOT_COVERED = "other uses of the same data, choices made on it, floating point, timing; see the full report"
+NOT_COVERED = "other uses of the same data, choices made on it, {floats}timing; see the full report"
 
 
 def printed(report: ReportFacts) -> str:
@@ -66,7 +66,8 @@ def rows(report: ReportFacts) -> list[tuple[str, str]]:
     if report.notices:
         lines.append(("notices", f"{len(report.notices)}, first: {textwrap.shorten(report.notices[0], 120)}"))
     own = "how long the loss function takes, what it prints or stores; " if _is_black_box(report) else ""
-    return [*lines, ("not covered", own + NOT_COVERED)]
+    floats = "" if all(group.exact for group in report.releases) else "floating point, "
+    return [*lines, ("not covered", own + NOT_COVERED.format(floats=floats))]
 
 
 def _meaning(name: str, found: Finding) -> str:
