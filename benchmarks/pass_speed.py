@@ -2,7 +2,8 @@
 
     python benchmarks/pass_speed.py [--rows 200000] [--columns 54] [--repeats 41]
 
-Prints JSON lines: compile time, then the ratio on one and on two threads. Then the step of a recursive estimator (a
+Prints JSON lines: compile time, then the ratio on one and on two threads. Then what it costs to sum 1.5 million rows in
+parts, `ratio` to the same pass over them as one part. Then the step of a recursive estimator (a
 gradient mixed with its change since the point before) against a plain gradient's, on the same rows and on 20 000 of 20
 columns: `ratio` with the slopes kept from the step before, `ratio_without` if they had to be computed again.
 
@@ -35,6 +36,8 @@ from privopt.queries.mixed_gradient import MixedGradient
 LIMIT = 2.5  # the bar, for one thread
 MIXED_LIMIT = 1.3  # the bar of a mixed step over a plain one, on one thread and on two
 SMALL = (20_000, 20)
+PARTS_LIMIT = 1.02  # the bar of a sum over parts over one that takes all rows for one part
+LARGE = 1_500_000
 
 
 def seconds(function: Callable[[], Any]) -> tuple[float, float]:
@@ -49,6 +52,32 @@ def random_units(rows: int, columns: int) -> Units:
     generator = np.random.default_rng(0)
     features = generator.normal(size=(rows, columns)).astype(np.float32)
     return Units.from_arrays(features, generator.integers(0, 2, rows), row_bound=1.0, classes=[0, 1])
+
+
+def parts_cost(columns: int, repeats: int, threads: int) -> dict[str, Any]:
+    """A pass in parts and one over the same rows as one part, in turns."""
+    engine = InProcessEngine(random_units(LARGE, columns), threads=threads)
+    query = ClippedGradient(loss=losses.logistic, at=np.random.default_rng(2).normal(size=columns), clip=1.0)
+    tasks = {"one": engine.part_sum, "parts": engine.clipped_sum}
+    times: dict[str, list[tuple[float, float]]] = {name: [] for name in tasks}
+    for _ in range(repeats + 1):
+        for name, task in tasks.items():
+            times[name].append(seconds(lambda task=task: task(query)))
+    wall = {name: statistics.median(one for one, _ in found[1:]) for name, found in times.items()}
+    busy = {name: statistics.median(one for _, one in found[1:]) for name, found in times.items()}
+    fastest = {name: min(one for one, _ in found[1:]) for name, found in times.items()}
+    return {
+        "benchmark": "pass_speed",
+        "what": "parts",
+        "rows": LARGE,
+        "columns": columns,
+        "threads": threads,
+        "parts_ms": round(1e3 * wall["parts"], 3),
+        "ratio": round(wall["parts"] / wall["one"], 3),
+        "ratio_of_fastest": round(fastest["parts"] / fastest["one"], 3),
+        "cpu_ratio": round(busy["parts"] / busy["one"], 3) if threads == 1 else None,
+        "limit": PARTS_LIMIT,
+    }
 
 
 def mixed_steps(units: Units, repeats: int, threads: int) -> dict[str, Any]:
@@ -137,6 +166,8 @@ def main() -> None:
             )
         )
     with double_precision():
+        for threads in (1, 2):
+            print(json.dumps(parts_cost(options.columns, options.repeats, threads)), flush=True)
         for measured in (units, random_units(*SMALL)):
             for threads in (1, 2):
                 print(json.dumps(mixed_steps(measured, options.repeats, threads)), flush=True)

@@ -64,3 +64,22 @@ def test_what_cannot_be_attacked_is_refused():
     assert "--solver must be one of whitening" in wrong.stderr
     for arguments in (["--epsilon", "inf"], ["--delta", "0"], ["--epsilon", "-1"], ["--all"]):
         assert CliRunner().invoke(app, [*DESCENT, *arguments]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--runs", "1"],
+        ["--runs", "-5"],
+        ["--runs", "1" + 30 * "0"],
+        ["--pairs", "0"],
+        ["--pairs", "1" + 12 * "0"],
+        ["--epsilon", "1e18"],
+        ["--epsilon", "1e300"],
+    ],
+)
+def test_numbers_beyond_reason_are_refused_in_a_sentence_before_anything_is_tried(arguments):
+    wrong = CliRunner().invoke(app, [*DESCENT, *arguments])
+    assert wrong.exit_code == 2
+    assert wrong.stdout == ""
+    assert len(wrong.stderr.strip().splitlines()) == 1

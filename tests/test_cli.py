@@ -150,7 +150,7 @@ def test_a_fit_prints_the_plan_then_counts_releases_then_says_where_everything_i
     assert f"{planned}/{planned} releases" in text
     assert max(len(line.rstrip()) for line in printed.splitlines()) <= 80
     names = {path.name for path in directory.iterdir()}
-    assert names == {"model.json", "model.safetensors", "report.html", "report.json"}
+    assert names == {"model.json", "model.safetensors", "releases.safetensors", "report.html", "report.json"}
 
 
 def test_a_model_directory_holds_released_and_public_values_only(fitted: tuple[Path, str]) -> None:
@@ -224,12 +224,14 @@ def test_the_report_is_printed_and_written_anew(fitted: tuple[Path, str], run: R
     data = (directory / "report.json").read_text()
     (directory / "report.html").unlink()
     (directory / "report.json").write_text("")
+    released = (directory / "releases.safetensors").read_bytes()
     outcome = run("report", directory)
     assert outcome.exit_code == 0, outcome.output
     assert "epsilon" in outcome.output
     assert "report.html" in outcome.output
     assert without_figure_ids(directory / "report.html") == page
     assert (directory / "report.json").read_text() == data
+    assert (directory / "releases.safetensors").read_bytes() == released
     assert "sex=f" in page
     assert run("report", directory, "--open-path").output.strip() == str(
         (directory / "report.html").resolve()
@@ -325,8 +327,8 @@ def test_a_model_directory_with_an_earlier_name_of_an_argument_is_read(
     assert run(*fit_arguments(folder, "ill", directory)).exit_code == 0
     fresh, document = SavedModel.read(directory).estimator, directory / "model.json"
     text = document.read_text(encoding="utf-8")
-    assert text.count('"scale_share": 0.05') == 1
-    document.write_text(text.replace('"scale_share": 0.05', '"scale_budget": 0.07'), encoding="utf-8")
+    assert text.count('"scale_share": 0.05') == 2  # of the estimator, and of the recipe of a replay
+    document.write_text(text.replace('"scale_share": 0.05', '"scale_budget": 0.07', 1), encoding="utf-8")
     again = SavedModel.read(directory).estimator
     assert again.scale_share == 0.07
     np.testing.assert_array_equal(again.coef_, fresh.coef_)

@@ -194,6 +194,27 @@ def test_the_second_accountant_shares_nothing_with_the_ledger() -> None:
     assert not offences
 
 
+def test_a_curator_knows_of_engines_what_the_protocol_says_and_one_place_makes_them() -> None:
+    known = {"choose", "compiled_loops", "protocol", "rounding"}
+    makers = {
+        "engine",
+        "flower",
+        "testing",
+    }  # a respondent computes for itself; a contract needs its reference
+    offences = [
+        f"{name_of(path)} imports {module}"
+        for path in FILES
+        if stage_of(path) not in makers
+        for module in imports_of(parse(path))
+        if module.startswith("privopt.engine.")
+        and (
+            module.split(".")[2] in {"in_process", "reference", "receiving"}
+            or (stage_of(path) == "curator" and module.split(".")[2] not in known)
+        )
+    ]
+    assert not offences
+
+
 def test_ledgers_are_opened_by_the_ledger_and_by_one_run() -> None:
     openers = {
         name_of(path)

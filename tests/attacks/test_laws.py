@@ -53,5 +53,12 @@ def test_a_choice_that_leans_takes_what_tells_the_sides_apart():
     assert set(drawn) == {0}
 
 
+def test_chances_too_small_for_floating_point_still_have_a_ratio():
+    left, right = flipped(np.array([0.0, -800.0, 1.0])), flipped(np.array([0.0, -801.0, 1.0]))
+    assert left[1] - right[1] == pytest.approx(1.0)
+    law = choice(left, right, NoiseSource(1), lambda spread: 0.5)
+    assert np.isfinite([law.log_ratio, law.log_weight, law.spread]).all()
+
+
 def test_what_is_not_known_is_not_guessed():
     assert law_of(Gaussian(0.0), LEFT, RIGHT, 1.0, NoiseSource(0), lambda spread: 0.0) is None

@@ -23,7 +23,9 @@ from privopt.queries.lots import LotSum
 from privopt.queries.received import RECEIVABLE
 from privopt.queries.values import called_on_host
 from privopt.testing import search_neighbours
+from privopt.testing.hostile_rows import settings
 from privopt.testing.queries import SLACK
+from privopt.testing.ways import applies
 
 ORIGIN = 0.1 * AT
 POINTS = EVERY_QUERY["gradient, squared"]
@@ -82,7 +84,7 @@ def searches(name, share):
     """
     turn, query = NAMES.index(name), EVERYTHING[name]
     relations = RELATIONS[: 1 if isinstance(query, PassQuery) or name in REPLACED_ONLY else 2]
-    layouts = LAYOUTS if name != "magnitudes of columns" else LAYOUTS[::2]
+    layouts = LAYOUTS[::2] if name == "magnitudes of columns" or is_of_codes(query) else LAYOUTS
     some = []
     if isinstance(query, MeanQuery):
         for place, relation in enumerate(relations):
@@ -99,6 +101,16 @@ def searches(name, share):
             some.append((share // 100, {"layouts": ["dense"], "ways": ["told"]}))
     rest = share - sum(count for count, _ in some)
     return [*some, (rest, {"relations": relations, "layouts": layouts, "ways": ["fast", "sample"]})]
+
+
+def test_every_search_has_data_and_a_way_to_be_tried_on():
+    for name, query in EVERYTHING.items():
+        levels = levels_of(name)
+        for _, kinds in searches(name, 1000):
+            stored = {"layouts": LAYOUTS, "storages": STORAGES, "relations": RELATIONS, **kinds}
+            ways = stored.pop("ways")
+            found = settings(len(levels) or D, ROW_BOUND, levels, **stored)
+            assert any(applies(way, query, setting) for setting in found for way in ways), (name, kinds)
 
 
 @pytest.mark.audit

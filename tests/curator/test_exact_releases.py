@@ -17,7 +17,7 @@ from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.exponential import ExponentialMechanism
-from privopt.mechanisms.lattice import spacing_of, spacing_ratio
+from privopt.mechanisms.lattice import noise_exponent, spacing_of, spacing_ratio
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.pass_noise import PassNoise
 from privopt.mechanisms.permute_and_flip import PermuteAndFlip
@@ -227,6 +227,30 @@ def test_noise_is_called_what_it_is_made_of_and_not_what_its_class_says():
     sums.ask("add", gradient(at))
     assert [line.exact for line in curator.transcript] == [True, False, True, False, True, False]
     assert arithmetic(report_of(curator)).startswith("exact, integers, but not for: ")
+
+
+class CutFloats(Gaussian):
+    """Somebody's mechanism whose integers are floats that were rounded."""
+
+    def draw(self, noise, shape):
+        return np.rint(noise.normal(shape) * 2.0 ** noise_exponent(self.noise_multiplier)).astype(np.int64)
+
+
+class CutRows(PrefixSum):
+    """Somebody's stream whose integers are likewise."""
+
+    def draw_next(self, state, noise):
+        private_row = super().draw_next(state, noise)
+        return private_row + np.rint(noise.normal(private_row.shape)).astype(np.int64)
+
+
+def test_a_compiled_loop_calls_integers_that_were_floats_no_exact_noise():
+    curator, start = open_curator(NoiseSource()), jnp.zeros(D, jnp.float64)
+    curator.iterate(ByAnother(CutFloats(3.0)), start, STEPS)
+    stream = curator.stream("sums", CutRows(strategy=banded(4, 2), noise_multiplier=3.0), (D,))
+    curator.iterate(Fed(), start, 4, feeds={"sums": Feed(stream, curator.blocks(4))})
+    curator.iterate(ByAnother(Gaussian(3.0)), start, STEPS)
+    assert [line.exact for line in curator.transcript] == [False, True, False, True]
 
 
 def test_another_threads_floats_mark_no_release_of_this_one():

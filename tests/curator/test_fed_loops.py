@@ -14,6 +14,7 @@ from privopt.curator.feeds import Feed
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
 from privopt.data.units import Units
+from privopt.errors import BudgetExceeded
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, NoEvent, Parallel, Repeated, Sequence
 from privopt.ledger.ledger import Ledger
@@ -246,8 +247,8 @@ def test_a_loop_that_would_feed_too_much_is_refused_before_anything_is_read(monk
     assert all(len(stream.entered) == 0 for stream in curator._streams.values())
 
 
-@pytest.mark.parametrize("block", [0, 3])
-def test_after_an_interrupted_loop_its_stream_answers_no_more(block, monkeypatch):
+@pytest.mark.parametrize(("block", "kind"), [(0, KeyboardInterrupt), (3, RuntimeError), (0, ValueError)])
+def test_after_an_interrupted_loop_its_stream_answers_no_more(block, kind, monkeypatch):
     """All its items count as entered and two are: the first block would seem four items away and is two."""
     eagerly(monkeypatch)
     curator = new_curator()
@@ -257,16 +258,33 @@ def test_after_an_interrupted_loop_its_stream_answers_no_more(block, monkeypatch
 
     def interrupted(self, request, state):
         if state.count == 2:
-            raise KeyboardInterrupt("now")
+            raise kind("now")
         return answers(self, request, state)
 
     monkeypatch.setattr(LocalCurator, "_answer_stream", interrupted)
     state = State(jnp.zeros(D, jnp.float64), jnp.zeros(D, jnp.float64))
-    with pytest.raises(KeyboardInterrupt, match="now"):
+    with pytest.raises(kind, match="now"):
         curator.iterate(Descent(), state, BLOCKS, feeds={"sums": Feed(stream, blocks)})
     monkeypatch.undo()
     with double_precision(), pytest.raises(RuntimeError, match="broke off"):
         stream.ask("add", ClippedGradient(loss=losses.logistic, at=state.params, clip=0.5), on=blocks[block])
+
+
+def test_a_loop_that_is_not_paid_for_has_entered_nothing():
+    """Neither is its stream lost: the loop never ran."""
+    curator = new_curator()
+    stream = curator.stream("sums", SUMS, (D,))
+    feeds = {"sums": Feed(stream, curator.blocks(BLOCKS))}
+    zeros = jnp.zeros(D, jnp.float64)
+
+    def dear(state, release):
+        query = ClippedGradient(loss=losses.logistic, at=state.params, clip=0.5)
+        release(query, Gaussian(1e-3))
+        return State(state.params, release(query, into="sums"))
+
+    with pytest.raises(BudgetExceeded, match="would cost"):
+        curator.iterate(dear, State(zeros, zeros), BLOCKS, feeds=feeds)
+    curator.iterate(Descent(), State(zeros, zeros), BLOCKS * EPOCHS, feeds=feeds)
 
 
 def test_independent_streams_of_one_step_keep_apart():

@@ -13,7 +13,7 @@ from privopt.data.units import Units
 from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
-from privopt.engine.rounding import BLOCK_ROWS, BlockedSum, rounding_bound
+from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS, BlockedSum, rounding_bound
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -67,6 +67,17 @@ def test_the_bound_is_small_and_scales_with_the_radius() -> None:
     # What the docstring claims: gamma_h n C with one product, one block and all block sums on the way.
     h = BLOCK_ROWS + -(-200_000 // BLOCK_ROWS) + 17
     assert rounding_bound(1.0, 200_000) > 200_000 * h * 2.0**-53 / (1 - h * 2.0**-53)
+
+
+def test_the_bound_of_one_part_is_as_ever_and_of_many_grows_with_n_alone() -> None:
+    for n in (1, 2, 4096, 4097, 200_000, 500_000, PART_UNITS):
+        assert rounding_bound(0.7, n) == 0.7 * (2.0 * (4096 + -(-n // 4096) + 64) * 2.0**-53 * n)
+    for n in (PART_UNITS + 1, 10**8, 10**9, 10**12):
+        assert rounding_bound(1.0, n) == 2.0 * (4096 + 128 + 64) * 2.0**-53 * n
+    assert rounding_bound(1.0, 10**9) < 1e-3
+    # What an `ExactSum` of the parts can add to the sum of a million numbers, in the l1 norm, is far below.
+    parts, numbers = -(-(10**9) // PART_UNITS), 10**6
+    assert parts * numbers * 2.0**-60 < 1e-5 * rounding_bound(1.0, 10**9)
 
 
 def test_the_bound_can_be_traced() -> None:

@@ -325,8 +325,12 @@ def test_a_folder_elsewhere_counts_too_and_is_found_again(path: Path) -> None:
         pay(Account(path=path, counter=CounterFolder(moved)))
 
 
-def test_of_two_copies_that_pay_at_once_a_folder_lets_one(path: Path) -> None:
-    """Both see the same counter, both enter a payment: only one of them may read data."""
+@pytest.mark.parametrize("second", ["of the second", "of the first"])
+def test_of_two_copies_that_pay_at_once_a_folder_lets_one(
+    path: Path, second: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both see the same counter, both enter a payment, perhaps for the same at the same time: one may read data."""
+    monkeypatch.setattr(payments, "now", lambda: "2026-11-23T00:00:00+00:00")
     folder = path.parent / "other disk"
     folder.mkdir()
     account = opened(path, counter=CounterFolder(folder))
@@ -335,13 +339,13 @@ def test_of_two_copies_that_pay_at_once_a_folder_lets_one(path: Path) -> None:
     check = copy.file._checked
 
     def while_the_other_pays(connection: sqlite3.Connection) -> Any:
-        payments = check(connection)
+        found = check(connection)
         pay(account, "of the first")
-        return payments
+        return found
 
     copy.file._checked = while_the_other_pays  # type: ignore[method-assign]
     with pytest.raises(AccountError, match=r"is not the one that the counter in .* has seen"):
-        pay(copy, "of the second")
+        pay(copy, second)
     mark = CounterFolder(folder).read(account.file.terms.account)  # type: ignore[union-attr]
     assert mark is not None
     other = Mark(mark.account, mark.payments, "0" * 64)
@@ -385,7 +389,7 @@ def test_a_payment_that_a_counter_missed_counts_and_nothing_is_read_for_it(path:
         "DELETE FROM payment WHERE number = 2",
         "INSERT OR REPLACE INTO payment SELECT * FROM payment WHERE number = 1",
         "INSERT INTO payment SELECT number + 5, time, name, event, epsilon, delta, amount, amount_delta, unit, "
-        "seeded, previous, hash FROM payment WHERE number = 1",
+        "seeded, nonce, previous, hash FROM payment WHERE number = 1",
         "UPDATE account SET terms = replace(terms, '1.0', '9.0')",
         "INSERT OR REPLACE INTO account SELECT * FROM account",
     ],

@@ -138,6 +138,7 @@ def test_checks_and_attacks_on_made_up_records_are_not_paid_for(
     one_run_attack(
         LogisticRegression,
         "membership",
+        name="logistic",
         epsilon=1.0,
         delta=1e-6,
         of_classes=True,

@@ -16,6 +16,7 @@ from privopt.ledger.events import NonPrivateEvent, PureEvent
 from privopt.mechanisms import above_threshold
 from privopt.mechanisms.above_threshold import AboveThreshold
 from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.sparse_test import SparseTest
 
 
 class RecordingNoise(NoiseSource):
@@ -74,6 +75,7 @@ def test_the_threshold_for_a_failure_probability_errs_on_the_safe_side() -> None
         distance = split(1.0).threshold_for(failure, tests)
         assert tests * split(1.0).tail(distance) <= failure
         assert tests * split(1.0).tail(distance * (1 - 1e-9)) > failure
+    assert 0 < AboveThreshold(0.0, math.inf, math.inf).threshold_for(1e-7, 20) < 1e-300
     with pytest.raises(ValueError, match="tests must be at least 1 and failure in"):
         split(1.0).threshold_for(0.5, 1)
 
@@ -325,3 +327,14 @@ def test_many_hits_have_the_probability_of_the_tail(exact: bool) -> None:
     for distance in (0.0, 4.0):
         hits = sum(test.answer(test.open(noise), noise, 10.0 - 0.5 * distance, 0.5) for _ in range(trials))
         assert stats.binomtest(hits, trials, test.tail(distance)).pvalue > LEVEL
+
+
+def test_a_test_that_sensitivities_rest_on_takes_numbers_of_sensitivity_one() -> None:
+    """At sensitivity 3 the noise is three times as far spread, and wrong passes are not as rare as was paid for."""
+    test = SparseTest.of(1.0, tests=5, bad_event_delta=1e-6)
+    state = test.open(NoiseSource(0))
+    with pytest.raises(ValueError, match=r"of sensitivity 1 at most, got 3\.0"):
+        test.answer(state, NoiseSource(0), 0.0, 3.0)
+    assert not test.answer(state, NoiseSource(0), 0.0, 1.0)
+    off = SparseTest(1.0, math.inf, math.inf)
+    assert off.answer(off.open(NoiseSource(0)), NoiseSource(0), 2.0, 3.0)

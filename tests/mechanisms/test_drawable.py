@@ -14,6 +14,7 @@ from privopt.errors import BudgetTooSmall
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import (
+    BoundedRangeEvent,
     Event,
     GaussianEvent,
     LaplaceEvent,
@@ -27,8 +28,10 @@ from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import Poisson
 from privopt.mechanisms.additive import Gaussian, Laplace
 from privopt.mechanisms.drawable import MOST_ENTRIES, require_drawable
+from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.pass_noise import PassNoise
+from privopt.mechanisms.permute_and_flip import PermuteAndFlip
 from privopt.mechanisms.prefix_sum import PrefixSum
 from privopt.mechanisms.strategies import square_root_toeplitz
 from privopt.planning.instance import Instance
@@ -36,6 +39,7 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.vertex_scores import VertexScores
 from privopt.solvers.correlated_noise_descent import CorrelatedNoiseDescent
 from privopt.solvers.single_pass_o2nc import SinglePassO2NC
 
@@ -51,6 +55,7 @@ def units() -> Units:
     [
         GaussianEvent(HUGE),
         LaplaceEvent(HUGE),
+        Repeated(BoundedRangeEvent(1e-10), 3),
         Repeated(SampledEvent(Poisson(0.1), GaussianEvent(HUGE)), 3),
         Parallel((NonPrivateEvent(), Sequence((GaussianEvent(1.0), LaplaceEvent(HUGE))))),
     ],
@@ -78,8 +83,10 @@ def test_a_release_a_loop_and_a_stream_are_refused_before_they_are_charged(exact
         curator = LocalCurator(units(), Ledger(Budget(1.0, 1e-6), "replace-one"), noise=source)
         start = jnp.zeros(3, jnp.float64)
         query = ClippedGradient(loss=losses.logistic, at=start, clip=0.5)
+        scores = VertexScores(loss=losses.logistic, at=start, offset=start, clip=0.5)
         stream = PrefixSum(strategy=square_root_toeplitz(4), noise_multiplier=HUGE)
         asked = (
+            lambda: curator.release(scores, ExponentialMechanism(1e-10)),
             lambda: curator.release(query, Gaussian(HUGE)),
             lambda: curator.iterate(lambda state, release: release(query, Gaussian(HUGE)), start, 2),
             lambda: curator.stream("sums", stream, (3,)),
@@ -115,8 +122,11 @@ def test_every_mechanism_on_a_lattice_says_what_fits() -> None:
         Gaussian(HUGE),
         Laplace(HUGE),
         PassNoise(noise_multiplier=HUGE, places=2, size=3, inside=False),
+        ExponentialMechanism(1e-10),
+        PermuteAndFlip(1e-10),
     ):
         with pytest.raises(ValueError, match="beyond the integers"):
             mechanism.require_room(3)
     Gaussian(0.0).require_room(3)
+    ExponentialMechanism(math.inf).require_room(3)
     PassNoise(noise_multiplier=HUGE, places=2, size=3, inside=True).require_room(3)  # added as floats

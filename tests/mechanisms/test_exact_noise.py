@@ -10,6 +10,7 @@ from randomgen import AESCounter, ChaCha
 from scipy import stats
 from tests.support.scale_checks import LEVEL, frequency_p_value
 
+from privopt.data import participants
 from privopt.mechanisms import exact_noise
 from privopt.mechanisms.exact_noise import DOUBT, FINEST, ExactNoise
 
@@ -255,6 +256,7 @@ def test_every_stage_agrees_on_many_draws(law: str, evidence: Any) -> None:
 def test_the_programs_own_decimal_arithmetic_changes_no_draw(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every field of a context that is not given is that of the default one, which anybody may set."""
     plain = [drawn(law, seeded(7, doubt=2**31), 300, FINEST) for law in LAWS]
+    settled = [seeded(7, doubt=2**62).gumbel((300,), FINEST), edge_sample()]
     default = decimal.DefaultContext
     monkeypatch.setattr(default, "rounding", decimal.ROUND_UP)
     monkeypatch.setattr(default, "Emin", -3)
@@ -265,3 +267,12 @@ def test_the_programs_own_decimal_arithmetic_changes_no_draw(monkeypatch: pytest
         assert np.array_equal(table.__wrapped__().first, table().first)
     again = [drawn(law, seeded(7, doubt=2**31), 300, FINEST) for law in LAWS]
     assert np.array_equal(plain, again)
+    for one, other in zip(
+        settled, [seeded(7, doubt=2**62).gumbel((300,), FINEST), edge_sample()], strict=True
+    ):
+        assert np.array_equal(one, other)
+
+
+def edge_sample() -> list[int]:
+    """Gaps between those in a sample that float64 leaves in doubt."""
+    return [participants._settled(2**63, rate, 9, lambda: 2**63) for rate in (0.5, 0.3, 0.01)]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import struct
 from dataclasses import replace
 
 import numpy as np
@@ -23,8 +24,11 @@ from privopt import (
     regularisers,
 )
 from privopt.replays.check import replayed
+from privopt.replays.rerun import MOST_STEPS, Unreplayable, rebuilt
+from privopt.replays.values import written
 from privopt.report.kept import KeptReleases, Recipe
 from privopt.report.report import PrivacyReport
+from privopt.solvers.registry import SOLVERS
 from privopt.untrusted import UntrustedFile, read_json
 from privopt.verification.checks import Outcome
 from privopt.verification.files import verify
@@ -117,8 +121,8 @@ def altered_values(folder, change):
 
 
 def last_bit(arrays):
-    values = arrays["1"].ravel()
-    values[0] = np.nextafter(values[0], np.inf)
+    for values in arrays.values():  # of one value alone it may be lost in a sum
+        values[...] = np.nextafter(values, np.inf)
 
 
 def other_value(arrays):
@@ -144,6 +148,75 @@ def test_other_releases_than_the_models_are_refuted(report, tmp_path, change):
     check = check_of(path)
     expected = Outcome.UNCHECKED if change is shorter else Outcome.FAILS
     assert check.outcome is expected, check
+
+
+def more_of_one(arrays):
+    arrays["0"] = np.repeat(arrays["0"], 2, axis=1)
+
+
+def more_in_a_loop(arrays):
+    arrays["2"] = np.repeat(arrays["2"], 2, axis=1)
+
+
+@pytest.mark.parametrize("change", [more_of_one, more_in_a_loop])
+def test_more_values_than_the_solver_asks_for_are_refuted(report, tmp_path, change):
+    saved(report, tmp_path)
+    check = check_of(altered_values(tmp_path, change))
+    assert check.outcome is Outcome.FAILS, check
+    assert "where the transcript has 2" in check.sentence
+
+
+def with_lines(folder, arrays, lines):
+    """The values in the file replaced or added to, and listed so."""
+    path = altered_values(folder, lambda before: before.update(arrays))
+    document = json.loads(path.read_text())
+    document["replay"]["releases"] = lines(document["replay"]["releases"])
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_a_release_after_the_last_one_is_refuted(report, tmp_path):
+    saved(report, tmp_path)
+    path = with_lines(
+        tmp_path, {"9": np.ones((1, 1, 50))}, lambda lines: [*lines, {"name": "EveryRecord", "array": "9"}]
+    )
+    check = check_of(path)
+    assert check.outcome is Outcome.FAILS, check
+    assert "the solver ended where the transcript has 'EveryRecord'" in check.sentence
+    assert verify(path, replayed)[0].finding is Finding.REFUTED
+
+
+def test_values_that_no_line_names_are_not_passed_over(report, tmp_path):
+    saved(report, tmp_path)
+    path = with_lines(tmp_path, {"9": np.ones((1, 1, 50))}, lambda lines: [*lines, lines[-1]])
+    assert "not laid out as they are written" in check_of(path).sentence
+
+
+@pytest.mark.parametrize("count", [10**8, 10**13])
+def test_releases_without_bytes_take_no_memory(report, tmp_path, count):
+    saved(report, tmp_path)
+    header = {"0": {"dtype": "F64", "shape": [1, count, 0], "data_offsets": [0, 0]}}
+    path = with_lines(tmp_path, {}, lambda lines: [{"name": "x", "array": "0"}])
+    text = json.dumps(header).encode()
+    packed = struct.pack("<Q", len(text)) + text
+    path.with_name("report.releases.safetensors").write_bytes(packed)
+    document = json.loads(path.read_text())
+    document["replay"]["sha256"] = hashlib.sha256(packed).hexdigest()
+    path.write_text(json.dumps(document))
+    assert "more releases than are replayed" in check_of(path).sentence
+
+
+def test_the_steps_of_a_models_solver_are_limited_as_those_of_minimize(report):
+    recipe = json.loads(report.to_json())["replay"]["recipe"]
+    recipe["arguments"]["solver"] = written(SOLVERS["gradient-descent"]()) | {"steps": MOST_STEPS + 1}
+    with pytest.raises(Unreplayable, match="more than 1,000,000 steps"):
+        rebuilt(recipe)
+
+
+def test_releases_times_parameters_are_limited(report, tmp_path, monkeypatch):
+    path = saved(report, tmp_path)
+    monkeypatch.setattr("privopt.replays.check.MOST_WORK", 10)
+    assert "more than the 10 that are replayed" in check_of(path).sentence
 
 
 def test_a_last_digit_is_told_from_the_bits(report, tmp_path):
@@ -229,6 +302,19 @@ def test_a_report_of_another_version_that_plans_otherwise_is_not_refuted(report,
     document["plan"]["passes"] = 1.0
     path.write_text(json.dumps(document))
     assert "another version of privopt" in check_of(path).sentence
+
+
+@pytest.mark.parametrize("name", ["a name", "a coefficient"])
+def test_a_solver_of_another_version_may_ask_and_end_otherwise(report, tmp_path, name):
+    path = saved(report, tmp_path)
+    document = json.loads(path.read_text()) | {"privopt": "0.0.1"}
+    REFUTED[name](document)
+    if name == "a name":
+        document["replay"]["releases"][1]["name"] = "Else"
+    path.write_text(json.dumps(document))
+    check = check_of(path)
+    assert check.outcome is Outcome.UNCHECKED
+    assert "it was made by another version of privopt, and with this one " in check.sentence
 
 
 def test_version_1_says_nothing_of_a_replay(report):

@@ -14,6 +14,7 @@ from privopt.tables import (
     Schema,
     TableError,
     TabularEncoder,
+    open_table,
     read_table,
     read_target,
     row_count,
@@ -70,6 +71,44 @@ def test_every_format_gives_the_same_features_targets_and_users(files: dict[str,
         assert row_count(path) == 4
         assert table_columns(path) == list(FRAME.columns)
         assert read_table(path, SCHEMA, columns=["town", "age"]).column_names == ["town", "age"]
+
+
+def test_an_opened_table_gives_what_a_read_one_gives_and_reads_a_column_when_it_is_asked_for(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = TabularEncoder(SCHEMA)
+    for path in files.values():
+        read, opened = (
+            make(path, SCHEMA, columns=["town", "age", "y", "person"]) for make in (read_table, open_table)
+        )
+        assert opened.column_names == read.column_names
+        assert opened.num_rows == read.num_rows
+        two = TabularEncoder(SCHEMA, features=["town", "age"])
+        np.testing.assert_array_equal(two.fit(opened).transform(opened), two.fit(read).transform(read))
+        assert read_target(opened, SCHEMA).tolist() == read_target(read, SCHEMA).tolist()
+        assert user_keys(opened, "person").tolist() == user_keys(read, "person").tolist()
+        with pytest.raises(TableError, match="no column 'member'"):
+            encoder.transform(opened)
+    asked: list[list[str]] = []
+    plain = pq.ParquetFile.read
+    monkeypatch.setattr(
+        pq.ParquetFile, "read", lambda self, columns: (asked.append(columns), plain(self, columns=columns))[1]
+    )
+    opened = open_table(files[".parquet"], SCHEMA)
+    assert asked == []
+    np.testing.assert_array_equal(encoder.transform(opened), encoder.transform(FRAME))
+    assert asked == [["age"], ["town"], ["member"]]
+
+
+def test_damage_in_a_column_is_one_sentence_when_it_is_read(tmp_path: Path, files: dict[str, Path]) -> None:
+    content = bytearray(files[".parquet"].read_bytes())
+    content[4:120] = b"\xff" * 116  # the first pages, not the footer
+    opened = open_table(written(tmp_path / "damaged.parquet", bytes(content)), SCHEMA, columns=["town", "y"])
+    with pytest.raises(TableError, match=r"damaged|well-formed") as caught:
+        [opened.column(name) for name in ("town", "y")]
+    assert "\n" not in str(caught.value)
+    with pytest.raises(TableError, match="well-formed Parquet"):
+        open_table(written(tmp_path / "no.parquet", b"hush"), SCHEMA, columns=["age"])
 
 
 def test_a_csv_cell_that_is_no_number_is_missing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from privopt.games.sampled_dual_averaging import SampledDualAveraging
 from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.vertex_sampler import VertexSampler
+from privopt.planning.plan import Finding
 from privopt.queries.base import query
 from privopt.queries.payoff_means import PayoffMeans
 from privopt.status import Status
@@ -64,6 +65,16 @@ class LooksAtTheRecords(NoisyMatrix):
         if engine is None or np.nan_to_num(engine.records()[0]).sum() < 0:
             return outcome
         return outcome._replace(params=tuple(np.roll(part, 1) for part in outcome.params))
+
+
+class LooksAtTheRecordsInAFinding(NoisyMatrix):
+    def run(self, curator, game):
+        outcome = super().run(curator, game)
+        engine = getattr(curator, "private_engine", None)
+        total = 0.0 if engine is None else float(np.nan_to_num(engine.records()[0]).sum())
+        return outcome._replace(
+            findings={**outcome.findings, "total": Finding(total, "The sum of the records.")}
+        )
 
 
 class StopsByTheCount(NoisyMatrix):
@@ -124,6 +135,7 @@ FAULTY = {
     "one release more": (OneMore(), Rule.PLAN),
     "no release": (NoRelease(), Rule.PLAN),
     "records in the result": (LooksAtTheRecords(), Rule.RESULT),
+    "records in a finding": (LooksAtTheRecordsInAFinding(), Rule.RESULT),
     "stop by the count": (StopsByTheCount(), Rule.COUNT),
     "random numbers of its own": (DrawsByItself(), Rule.REPEATABLE),
     "a strategy outside its set": (LeavesTheSet(), Rule.SHAPE),

@@ -132,11 +132,12 @@ def flipped(logits: Values) -> Values:
     The largest of a_i + E_i with exponential E_i is i with probability int_0^1 w_i prod_{j != i} (1 - w_j u) du, where
     w = exp(a - max a).
     """
-    weights = np.exp(logits - np.max(logits))
+    below = logits - np.max(logits)
+    weights = np.exp(below)
     points, shares = _quadrature()
     logs = np.log1p(-np.minimum(np.outer(points, weights), 1 - 1e-16))
     others = np.sum(logs, axis=1)[:, None] - logs
-    return np.log(weights) + np.log(np.sum(shares[:, None] * np.exp(others), axis=0))
+    return below + np.log(np.sum(shares[:, None] * np.exp(others), axis=0))
 
 
 @cache

@@ -23,6 +23,7 @@ from privopt.ledger.default_account import nothing_private
 
 Kind = Literal["canaries", "membership"]
 Values = NDArray[np.float64]
+FEWEST_PAIRS = 16  # 1 / 16 of them is one guess
 _SHARES = (1 / 16, 1 / 4, 1.0)  # of the pairs that are guessed: the surest ones
 
 
@@ -58,8 +59,10 @@ def one_run_attack(
     Raises:
         ArgumentError: there are too few pairs to tell anything.
     """
-    if pairs < 16 or others < 0 or width < 1:
-        raise ArgumentError(f"one run needs at least 16 pairs and a feature, got {pairs} and {width}.")
+    if pairs < FEWEST_PAIRS or others < 0 or width < 1:
+        raise ArgumentError(
+            f"one run needs at least {FEWEST_PAIRS} pairs and a feature, got {pairs} and {width}."
+        )
     began = time.perf_counter()
     generator = np.random.default_rng(seed)
     first, second = _pairs(generator, kind, pairs, width, of_classes)

@@ -29,6 +29,9 @@ ROUNDING = (
 )
 PILOTS = 4
 WELL_STEERED = 16  # releases: transcripts of fewer are steered in coarse steps, and more of them are counted
+MOST_EPSILON = (
+    1e6  # noise of a larger one drowns in the rounding of what it is added to: its bits may then agree
+)
 UNSEEN = "its releases are not of a kind whose law is known here"
 
 
@@ -84,10 +87,12 @@ def optimal_attack(
         source: makes the noise of the answers from a seed.
 
     Raises:
-        ArgumentError: the claim is not finite, or there are no runs.
+        ArgumentError: the claim is beyond `MOST_EPSILON`, or there are no runs.
     """
-    if not budget.is_private or not 0 < budget.delta < 1:
-        raise ArgumentError("an attack needs a claim: a finite epsilon, and a delta above 0.")
+    if not budget.epsilon <= MOST_EPSILON or not 0 < budget.delta < 1:
+        raise ArgumentError(
+            f"an attack needs a claim: an epsilon of at most {MOST_EPSILON:,.0f}, and a delta above 0."
+        )
     if runs < 2:
         raise ArgumentError(f"an attack needs at least two runs, got {runs}.")
     began = time.perf_counter()

@@ -1,14 +1,13 @@
 """`privopt audit attack`: what an observer really learns, held against what is claimed; on made-up data."""
 
 import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 
 from privopt.attacks.confidence import CONFIDENCE
-from privopt.attacks.one_run import Kind, one_run_attack
-from privopt.attacks.optimal import Attack, optimal_attack
+from privopt.attacks.one_run import FEWEST_PAIRS, Kind, one_run_attack
+from privopt.attacks.optimal import MOST_EPSILON, Attack, optimal_attack
 from privopt.attacks.solver_subjects import solver_subject
 from privopt.attacks.subjects import IN_ONE_RUN, SUBJECTS
 from privopt.commands import screen
@@ -20,6 +19,7 @@ from privopt.solvers.registry import SOLVERS
 
 USUAL = ("descent", "logistic")
 KINDS: tuple[Kind, ...] = ("canaries", "membership")
+MOST_RUNS, MOST_PAIRS = 100_000, 100_000
 HEADER = f"{'attack':<52} {'claimed':>8} {'found':>8}  {'verdict':<11} {'seconds':>7}  tried"
 
 
@@ -55,8 +55,14 @@ def run(
         raise Mistake(f"--solver must be one of {', '.join(SOLVERS)}, got {unknown[0]!r}.")
     if names and everything:
         raise Mistake("--all attacks every estimator: leave out --estimator, or --all.")
-    if math.isinf(check_epsilon(budget.epsilon)) or not 0 < budget.delta < 1:
-        raise Mistake("an attack needs a claim: a finite --epsilon, and a --delta above 0 and below 1.")
+    if check_epsilon(budget.epsilon) > MOST_EPSILON or not 0 < budget.delta < 1:
+        raise Mistake(
+            f"an attack needs a claim: an --epsilon of at most {MOST_EPSILON:,.0f}, and a --delta above 0 and below 1."
+        )
+    if not 2 <= runs <= MOST_RUNS:
+        raise Mistake(f"--runs must be from 2 to {MOST_RUNS:,}, got {runs}.")
+    if not FEWEST_PAIRS <= pairs <= MOST_PAIRS:
+        raise Mistake(f"--pairs must be from {FEWEST_PAIRS} to {MOST_PAIRS:,}, got {pairs}.")
     usual = () if solvers else USUAL
     chosen = list(SUBJECTS) if everything else list(dict.fromkeys(names or usual))
     attacks = planned(chosen, solvers, budget, runs=runs, pairs=pairs)

@@ -16,9 +16,10 @@ from privopt.commands.paying import Paying, account_for
 from privopt.commands.task import Estimator, Task, named
 from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
+from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
-from privopt.tables import read_table, read_target, row_count, table_columns, user_keys
+from privopt.tables import open_table, read_table, read_target, row_count, table_columns, user_keys
 
 
 def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) -> None:
@@ -65,7 +66,7 @@ def _fitted(
     """Read the table and fit the model."""
     with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as advance:
         advance("table", 0)
-        private_table = read_table(table, task.schema, columns=task.columns)
+        private_table = open_table(table, task.schema, columns=task.columns)
         private_features = task.encoder.fit(private_table).transform(private_table)
         private_target = read_target(private_table, task.schema, task.target.column)
         groups = user_keys(private_table, task.groups) if task.groups else None
@@ -161,6 +162,11 @@ def _summarise(terminal: Console, report: PrivacyReport, directory: Path, paying
             *paying.summary(),
             ("model", f"{directory / 'model.json'}, model.safetensors"),
             ("report", f"{directory / model_directory.REPORT_PAGE}, {model_directory.REPORT_DATA}"),
+            *(
+                [("releases", f"{directory / RELEASES_FILE}, for privopt verify")]
+                if (directory / RELEASES_FILE).exists()
+                else []
+            ),
             ("next", f"privopt predict {directory} TABLE --output predictions.parquet"),
         ],
     )

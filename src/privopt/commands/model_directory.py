@@ -95,11 +95,15 @@ class SavedModel:
         save_model(directory, arrays=arrays, document=document)
 
     def write_report(self, directory: Path) -> Path:
-        """Write the report as a page and as JSON, and the released values it can be replayed on; the page's path."""
+        """Write the report as a page and as JSON, and the released values it can be replayed on; the page's path.
+
+        Of a model that was read from a directory the values are not at hand: what lies there stays.
+        """
         self.report.save(directory / REPORT_DATA)
-        if self.report.kept is not None and self.report.kept.packed is not None:
+        kept = self.report.kept
+        if kept is not None and kept.packed is not None:
             self.report.save_releases(directory / RELEASES_FILE)
-        else:
+        elif kept is None or kept.index.get("obstacle") is not None:
             (directory / RELEASES_FILE).unlink(missing_ok=True)  # of a model that stood here before
         return self.report.save(directory / REPORT_PAGE)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.model_directory import SavedModel
-from privopt.tables import read_table, write_predictions
+from privopt.tables import open_table, write_predictions
 from privopt.tables.schema import Schema
 
 
@@ -25,7 +25,7 @@ def run(directory: Path, table: Path, *, output: Path | None) -> None:
         raise Mistake(f"--output {str(output)!r} is the table itself: give another file.")
     saved = SavedModel.read(directory)
     features = [block.column for block in saved.encoder.blocks_]
-    private_table = read_table(table, Schema.from_json(saved.encoder.schema), columns=features)
+    private_table = open_table(table, Schema.from_json(saved.encoder.schema), columns=features)
     private_features = saved.encoder.transform(private_table)
     estimator = saved.estimator
     probabilities = None

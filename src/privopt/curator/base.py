@@ -125,7 +125,7 @@ class Curator(StreamKeeper):
             self._charge_loop(priced, times)
             run = self._iterate_compiled if self._compiles(slots, feeds) else self._iterate_eagerly
             paid = [(slot.name, slot.mechanism, slot.event(), slot.sampling) for slot in priced]
-            with self._paid_for(paid, times):
+            with self._fed(feeds), self._paid_for(paid, times):
                 state, released, sensitivities = run(step, state, times, slots, feeds)
                 scales = self._scales_of_feeds(slots, feeds, sensitivities)
                 for slot, values, moved, stated in zip(slots, released, sensitivities, scales, strict=True):

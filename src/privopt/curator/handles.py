@@ -201,7 +201,8 @@ class OpenStream(HiddenState):
     Privacy:
         A forked child has a copy of the state, the noise included. What both released from it would share that noise,
         so only the process that opened the stream is answered. After an answer that broke off, other than by a refusal,
-        nobody is: an item may have entered the state and not the record of who is in it.
+        nobody is: an item may have entered the state and not the record of who is in it. After a loop that broke off,
+        by whatever exception, nobody is either: its items were recorded at once, and fewer may have entered.
     """
 
     __slots__ = ("_broken", "_process", "_turn", "entered", "sample", "scales", "state")
@@ -232,8 +233,17 @@ class OpenStream(HiddenState):
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         # What is refused is refused by one of these, and not by a subclass: no stack or memory that ran out is.
         refused = kind in (None, ValueError, RuntimeError) or issubclass(kind, PrivoptError)
-        self._broken = not refused
+        self._broken = self._broken or not refused
         self._turn.release()
+
+    @property
+    def broken(self) -> bool:
+        """Whether it answers no more."""
+        return self._broken
+
+    def break_off(self) -> None:
+        """Answer no more: something that fed it, while it was entered, did not come to its end."""
+        self._broken = True
 
 
 @dataclass(frozen=True)

@@ -320,7 +320,7 @@ class LocalCurator(Curator):
             feeds,
             public=self.public,
             private_arrays=self.private_engine.traced_arrays(),
-            draws=scan.SecretDraws(self._noise, self.private_engine, open_feeds),
+            draws=scan.SecretDraws(self._noise, self.private_engine, open_feeds, self._noting_floats),
             observe=self._observe,
         )
         for name, feed in open_feeds.items():

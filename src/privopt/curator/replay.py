@@ -43,9 +43,32 @@ class Recorded(Curator):
             )
         return record.released
 
+    def _one(self, name: str) -> Any:
+        """The next line, of a single release."""
+        return self._line(name, 1)[0]
+
+    def _line(self, name: str, count: int) -> NDArray[Any]:
+        """The next line, of so many releases: one that holds more or fewer is of another run."""
+        released = self._next(name)
+        if len(released) != count:
+            raise ReplayMismatch(
+                f"the solver asked for {name!r} {count:,} times where the transcript has {len(released):,}."
+            )
+        return released
+
+    def require_end(self) -> None:
+        """Refuse a transcript of more than was asked for.
+
+        Raises:
+            ReplayMismatch: something is left.
+        """
+        left = next((self._recorded[i] for i in self._cursor), None)
+        if left is not None:
+            raise ReplayMismatch(f"the solver ended where the transcript has {left.name!r}.")
+
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         del mechanism, sampling, sensitivity
-        return self._next(query.name)[0]
+        return self._one(query.name)
 
     def _answer_in_loop(
         self, slot: int, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar
@@ -64,11 +87,11 @@ class Recorded(Curator):
         slots: list[loops.Slot],
         feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        self._loop = [iter(self._next(slot.name)) for slot in slots]
+        self._loop = [iter(self._line(slot.name, times)) for slot in slots]
         return super()._iterate_eagerly(step, state, times, slots, feeds)
 
     def _draw_public_seed(self, name: str) -> int:
-        return int(self._next(name)[0])
+        return int(self._one(name))
 
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> Any:
         del mechanism, shape
@@ -78,7 +101,7 @@ class Recorded(Curator):
         del state
         if not request.mechanism.request(request.name).releases:
             return None
-        return self._next(request.label)[0]
+        return self._one(request.label)
 
     def _iterate_compiled(
         self,
@@ -88,7 +111,7 @@ class Recorded(Curator):
         slots: list[loops.Slot],
         feeds: Mapping[str, Feed],
     ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
-        recorded = [self._next(slot.name) for slot in slots]
+        recorded = [self._line(slot.name, times) for slot in slots]
         return scan.run(
             step,
             state,

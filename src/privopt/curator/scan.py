@@ -7,6 +7,7 @@ bit-identical.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -69,15 +70,32 @@ class OpenFeed(NamedTuple):
     private_blocks: tuple[NDArray[np.int64], ...]
 
 
+Noting = Callable[[Mechanism | PrefixSum], AbstractContextManager[None]]
+
+
 class SecretDraws:
-    """Fresh units and noise from the curator's secret streams."""
+    """Fresh units and noise from the curator's secret streams.
+
+    Args:
+        noise: the streams.
+        engine: what computes on the units.
+        feeds: the streams that the loop feeds.
+        noting: surrounds every draw of a mechanism's noise, and notes what it is made of.
+    """
 
     forced = False
 
-    def __init__(self, noise: NoiseSource, engine: Engine, feeds: Mapping[str, OpenFeed]) -> None:
+    def __init__(
+        self,
+        noise: NoiseSource,
+        engine: Engine,
+        feeds: Mapping[str, OpenFeed],
+        noting: Noting = lambda _: nullcontext(),
+    ) -> None:
         self._noise = noise
         self._engine = engine
         self._feeds = feeds
+        self._noting = noting
 
     def stretch(
         self, slots: list[Slot], length: int, steps: int, capacity: list[int]
@@ -91,14 +109,17 @@ class SecretDraws:
                 if slot.feed:
                     if t < steps:  # a row of a stream's noise is drawn once, for an item that is entered
                         feed = self._feeds[slot.feed]
-                        private_row = feed.mechanism.draw_next(feed.state, self._noise)
+                        with self._noting(feed.mechanism):
+                            private_row = feed.mechanism.draw_next(feed.state, self._noise)
                         _put(private_noise[k][t, ...], private_row, feed.mechanism)
                     continue
                 private_units = self._engine.draw(slot.sampling, self._noise.units_generator)
                 # Longer is rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
                 private_indices[k] = _widened(private_indices[k], len(private_units), private_count)
                 private_indices[k][t, : len(private_units)] = private_units
-                _put(private_noise[k][t, ...], slot.mechanism.draw(self._noise, slot.shape), slot.mechanism)
+                with self._noting(slot.mechanism):
+                    private_drawn = slot.mechanism.draw(self._noise, slot.shape)
+                _put(private_noise[k][t, ...], private_drawn, slot.mechanism)
         recorded = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
         return tuple(private_indices), tuple(private_noise), tuple(recorded)
 

@@ -120,7 +120,7 @@ class StreamKeeper(abc.ABC):
 
         Privacy:
             The items count as entered before the first is computed. After a loop that was interrupted, when fewer may
-            be, its streams answer no more, see `OpenStream`.
+            be, its streams answer no more, see `_fed` and `OpenStream`; one that never began has entered nothing.
         Raises:
             ValueError: a stream is not of prefix sums, is another curator's or full, or fed under two names; or an item
                 would put a unit into more items than it was charged for.
@@ -152,9 +152,31 @@ class StreamKeeper(abc.ABC):
                     self._require_entry(entered, mechanism, source)
                     entered.add(source.lineage)
                 after[name] = entered
-            for name, feed in feeds.items():
-                self._streams[feed.stream.key].entered = after[name]
+            streams = {name: self._streams[feed.stream.key] for name, feed in feeds.items()}
+            before = {name: stream.entered for name, stream in streams.items()}
+            for name, stream in streams.items():
+                stream.entered = after[name]
+            try:
+                yield
+            except BaseException:
+                for name, stream in streams.items():
+                    stream.entered = stream.entered if stream.broken else before[name]
+                raise
+
+    @contextlib.contextmanager
+    def _fed(self, feeds: Mapping[str, Feed]) -> Generator[None]:
+        """Where a loop runs whose items count as entered: its streams break off with it, whatever stops it.
+
+        Privacy:
+            A step, or a query of somebody's own, may also raise what is a refusal elsewhere. Were its stream asked
+            again, units would seem to be in earlier items than they are in, and further apart than they are.
+        """
+        try:
             yield
+        except BaseException:
+            for feed in feeds.values():
+                self._streams[feed.stream.key].break_off()
+            raise
 
     def _scales_of_feeds(
         self, slots: Sequence[loops.Slot], feeds: Mapping[str, Feed], sensitivities: list[NDArray[np.float64]]

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 
 from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
 from privopt.mechanisms.compiled import compiled
+from privopt.mechanisms.decimals import decimals
 
 _U = 2.0**-53
 
@@ -135,7 +136,7 @@ def _settled(word: int, rate: float, most: int, take: Callable[[], int]) -> int:
     places = len(str(exact_rate.denominator))
     while True:
         if word > 0:
-            with decimal.localcontext(decimal.Context(prec=2 * bits // 3 + 60 + 2 * places)):
+            with decimal.localcontext(decimals(2 * bits // 3 + 60 + 2 * places)):
                 stays = (
                     decimal.Decimal(exact_rate.denominator - exact_rate.numerator) / exact_rate.denominator
                 )

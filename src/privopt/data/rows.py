@@ -14,6 +14,7 @@ _LARGEST_SQUARE = 1e280  # a sum of squares up to here did not overflow
 MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
 
 PRODUCT_ROWS, PRODUCT_COLUMNS = 64, 32  # multiples of the tiles of the usual BLAS
+_SMALL_PRODUCT = 2**20  # multiplications: more than where the usual BLAS end their kernels for small matrices
 
 Positions: TypeAlias = slice | NDArray[np.int64]
 Storage: TypeAlias = Literal["float32", "float64"]
@@ -73,6 +74,23 @@ def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
     return np.asarray(private_rows[positions].toarray())
 
 
+def row_range(private_rows: Rows, start: int, stop: int) -> Rows:
+    """The rows start..stop-1 as they are stored; their entries are not copied."""
+    if isinstance(private_rows, MappedRows):
+        private_source = row_range(private_rows.private_source, start, stop)
+        return MappedRows(private_source, private_rows.matrix, private_rows.bound)
+    if isinstance(private_rows, np.ndarray):
+        return private_rows[start:stop]
+    first, last = private_rows.indptr[start], private_rows.indptr[stop]
+    shape: Any = private_rows.shape
+    private_part = sparse.csr_array((stop - start, shape[1]), dtype=private_rows.dtype)
+    # Set one by one: the constructor copies an array that is a small piece of another.
+    private_part.data = private_rows.data[first:last]
+    private_part.indices = private_rows.indices[first:last]
+    private_part.indptr = private_rows.indptr[start : stop + 1] - first
+    return private_part
+
+
 def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """`B^T a` for some rows a, in float64; a sparse row is not made dense first."""
     if isinstance(private_rows, sparse.csr_array):
@@ -86,13 +104,16 @@ def dense_product(private_block: NDArray[Any], matrix: NDArray[np.float64]) -> N
     Privacy:
         Both are filled up with zeros, the block to a multiple of `PRODUCT_ROWS` rows, the matrix of `PRODUCT_COLUMNS`
         columns: BLAS rounds what lies beyond its whole tiles differently, so one unit's arrival would change the
-        rounding of those it moves there.
+        rounding of those it moves there. The block has so many rows besides that the product is no small one, for which
+        some BLAS have kernels of their own (OpenBLAS with AVX-512, up to 10^6 multiplications), which add up otherwise.
     """
     count, width = private_block.shape
-    private_full = np.zeros((-(-count // PRODUCT_ROWS) * PRODUCT_ROWS, width))
+    whole = whole_tiles(matrix)
+    rows = max(count, _SMALL_PRODUCT // max(whole.size, 1) + 1)
+    private_full = np.zeros((-(-rows // PRODUCT_ROWS) * PRODUCT_ROWS, width))
     private_full[:count] = private_block
     with np.errstate(all="ignore"):  # a warning must not depend on the data
-        return (private_full @ whole_tiles(matrix))[:count, : matrix.shape[1]]
+        return (private_full @ whole)[:count, : matrix.shape[1]]
 
 
 def whole_tiles(matrix: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -29,6 +29,7 @@ from privopt.data.rows import (
     block_length,
     clip_rows,
     map_rows,
+    row_range,
     whole_tiles,
 )
 from privopt.data.storage import RowSource, finite_rows, gather_rows, store_rows
@@ -75,6 +76,7 @@ class Units:
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
         seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
             It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
+        first: of a part, see `part`: the position of its first unit among all.
 
     Memory is taken for the units that are there, never for n: a unit beyond them is absent and adds nothing. How many
     rows are there is public where a unit is a record and may be replaced only. Elsewhere it is private, as is how many
@@ -89,6 +91,7 @@ class Units:
     private_offsets: NDArray[np.int64] | None = None
     private_weights: NDArray[np.float64] | None = None
     seeded: bool = False
+    first: int = 0
 
     @classmethod
     def from_arrays(
@@ -297,6 +300,25 @@ class Units:
             private_part,
             private_offsets=offsets(np.diff(self.private_offsets)[positions]),
             private_weights=self.private_weights[positions],
+        )
+
+    def part(self, start: int, stop: int) -> "Units":
+        """The units at the positions start..stop-1, not copied; `public` still describes all."""
+        low, high = start, stop
+        private_offsets = private_weights = None
+        if self.private_offsets is not None and self.private_weights is not None:
+            low, high = int(self.private_offsets[start]), int(self.private_offsets[stop])
+            private_offsets = self.private_offsets[start : stop + 1] - low
+            private_weights = self.private_weights[start:stop]
+        return dataclasses.replace(
+            self,
+            private_features=row_range(self.private_features, low, high),
+            private_targets=self.private_targets[low:high],
+            private_norms=self.private_norms[low:high],
+            private_present=self.private_present[low:high],
+            private_offsets=private_offsets,
+            private_weights=private_weights,
+            first=self.first + start,
         )
 
     def mapped(self, matrix: NDArray[np.float64], row_bound: float) -> "Units":

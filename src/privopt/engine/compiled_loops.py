@@ -9,12 +9,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from privopt.data.rows import aligned_zeros
 from privopt.data.units import Units
+from privopt.engine.exact_sum import ExactSum
 from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
-from privopt.engine.rounding import BLOCK_ROWS
+from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery
 from privopt.queries.safeguards import row_form_of
+
+_REPLAYED_ENTRIES = 2**24
 
 
 class TracedRows(NamedTuple):
@@ -54,9 +57,12 @@ def traced_arrays(units: Units) -> TracedRows:
 def traced_shapes(public: Public) -> TracedRows:
     """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data.
 
-    Under add-or-remove-one nothing public says how many records there are, and n may be far more: one stands for all.
+    One record stands for all where nothing public says how many there are (under add-or-remove-one, n may be far more),
+    and where they would take more than 64 MB: a replay looks at none of them. Otherwise there are n, so that a replay
+    beside the run finds its program compiled.
     """
-    return _absent(public.n if public.relation is Relation.REPLACE_ONE else 1, public.d)
+    fits = public.relation is Relation.REPLACE_ONE and public.n * public.d <= _REPLAYED_ENTRIES
+    return _absent(public.n if fits else 1, public.d)
 
 
 def _absent(rows: int, width: int) -> TracedRows:
@@ -80,8 +86,8 @@ def traced_sum(
         arrays: from `traced_arrays`.
         private_indices: positions, padded with the number of rows; None for every unit.
     Privacy:
-        A padding index counts as an absent record. Blocks of at most `BLOCK_ROWS` units are summed, then added up, as
-        `rounding_bound` supposes.
+        A padding index counts as an absent record. Blocks of at most `BLOCK_ROWS` units are summed, then added up in
+        parts, as `rounding_bound` supposes.
     """
     rows = arrays.private_features.shape[0]
     count = rows if private_indices is None else private_indices.shape[0]
@@ -93,28 +99,40 @@ def traced_sum(
 def _scan(
     query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"] | None, count: int
 ) -> Float[Array, "..."]:
-    """Block after block; without indices the rows are sliced, not gathered."""
+    """Block after block; without indices the rows are sliced, not gathered. Parts are added by an `ExactSum`."""
     length = min(count, BLOCK_ROWS)
     blocks = -(-count // length)
     # The last slice is moved back to fit: what an earlier block has counted is masked.
     starts = jnp.minimum(jnp.arange(blocks) * length, count - length)
 
-    def body(total: Array, scanned: tuple[Array, Array]) -> tuple[Array, None]:
-        block, start = scanned
+    def sum_of(block: Array, start: Array) -> Array:
         fresh = start + jnp.arange(length) >= block * length
         if private_indices is None:
             private_part = TracedRows(*(jax.lax.dynamic_slice_in_dim(a, start, length) for a in arrays))
-            added = _block_sum(query, public, private_part, private_part.private_present & fresh)
-        else:
-            private_block = jax.lax.dynamic_slice_in_dim(private_indices, start, length)
-            added = _sum_at(
-                query, public, arrays, jnp.where(fresh, private_block, arrays.private_features.shape[0])
-            )
-        return total + added, None
+            return _block_sum(query, public, private_part, private_part.private_present & fresh)
+        private_block = jax.lax.dynamic_slice_in_dim(private_indices, start, length)
+        absent = arrays.private_features.shape[0]
+        return _sum_at(query, public, arrays, jnp.where(fresh, private_block, absent))
 
-    shape = jax.eval_shape(lambda: _first_sum(query, public, arrays)).shape
-    total, _ = jax.lax.scan(body, jnp.zeros(shape, jnp.float64), (jnp.arange(blocks), starts))
-    return total
+    def body(total: Array, scanned: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + sum_of(*scanned), None
+
+    def body_of_parts(
+        carry: tuple[Array, ExactSum], scanned: tuple[Array, Array]
+    ) -> tuple[tuple[Array, ExactSum], None]:
+        total, parts = body(carry[0], scanned)[0], carry[1]
+        whole = (scanned[0] + 1) % (PART_UNITS // length) == 0
+        parts = jax.lax.cond(whole, lambda: parts.plus(ExactSum.of_part(total, radius)), lambda: parts)
+        return (jnp.where(whole, 0.0, total), parts), None
+
+    nothing = jnp.zeros(jax.eval_shape(lambda: _first_sum(query, public, arrays)).shape, jnp.float64)
+    scanned = (jnp.arange(blocks), starts)
+    if count <= PART_UNITS:
+        return jax.lax.scan(body, nothing, scanned)[0]
+    radius = query.radius()
+    first = (nothing, ExactSum.of_part(nothing, radius))
+    (total, parts), _ = jax.lax.scan(body_of_parts, first, scanned)
+    return parts.plus(ExactSum.of_part(total, radius)).value(radius)
 
 
 def _first_sum(query: MeanQuery, public: Public, arrays: TracedRows) -> Array:

@@ -1,5 +1,6 @@
 """The fast engine: sums clipped contributions by compiled kernels where there are any, else by the plain path."""
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from privopt.engine.general_path import (
     of_any_number,
 )
 from privopt.engine.group_sums import group_sum, supports_groups
+from privopt.engine.parts import parts_of, sum_over_parts
 from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
 from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
 from privopt.engine.rounding import BlockedSum
@@ -59,6 +61,13 @@ class InProcessEngine:
         self._private_inverses: dict[str, NDArray[np.float64]] = {}
         self._carried = CarriedSlopes()
 
+    @cached_property
+    def _parts(self) -> list["InProcessEngine"]:
+        private_parts = parts_of(self.units)
+        if len(private_parts) == 1:
+            return [self]
+        return [InProcessEngine(private_part, threads=self._threads) for private_part in private_parts]
+
     @property
     def public(self) -> Public:
         """See `Engine.public`."""
@@ -87,27 +96,35 @@ class InProcessEngine:
     ) -> NDArray[np.float64]:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
-            public, query = self.units.public, with_typed_leaves(checked(query, self.units.public))
-            if supports_cells(query):
-                return cell_sum(self.units.weighted_as(query.weighting), query, private_draw)
-            if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
-                return second_moment_sum(self.units.weighted_as(query.weighting), query, private_draw)
-            if type(query) is GradientNorms:  # a subclass may compute something else
-                groups = [with_typed_leaves(group) for group in query.groups(public)]
-                return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
-            if type(query) is AveragedGradient:
-                return self._average_of_groups(query, private_draw)
-            if isinstance(query, GradientAndCount) and supports_gradient_and_count(self.units, query):
-                return gradient_and_count_sum(self.units, query, private_draw, self._threads)
-            if isinstance(query, GroupLosses | GroupLossScores) and supports_groups(self.units, query):
-                return group_sum(self.units, query, private_draw)
-            if isinstance(query, PayoffMeans) and supports_payoffs(query):
-                return payoff_sum(self.units, query, private_draw)
-            if isinstance(query, ValueSum) and supports_predictions(self.units, query):
-                return prediction_sum(self.units, query, private_draw)
-            if type(query) is TotalWeight:
-                return self._total_weight(private_draw)
-            return self._summed(query, private_draw)
+            return sum_over_parts(
+                self._parts, with_typed_leaves(checked(query, self.units.public)), private_draw
+            )
+
+    def part_sum(
+        self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """See `PartEngine.part_sum`."""
+        public = self.units.public
+        if supports_cells(query):
+            return cell_sum(self.units.weighted_as(query.weighting), query, private_draw)
+        if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
+            return second_moment_sum(self.units.weighted_as(query.weighting), query, private_draw)
+        if type(query) is GradientNorms:  # a subclass may compute something else
+            groups = [with_typed_leaves(group) for group in query.groups(public)]
+            return np.concatenate([self._summed(group, private_draw) for group in groups], axis=1)
+        if type(query) is AveragedGradient:
+            return self._average_of_groups(query, private_draw)
+        if isinstance(query, GradientAndCount) and supports_gradient_and_count(self.units, query):
+            return gradient_and_count_sum(self.units, query, private_draw, self._threads)
+        if isinstance(query, GroupLosses | GroupLossScores) and supports_groups(self.units, query):
+            return group_sum(self.units, query, private_draw)
+        if isinstance(query, PayoffMeans) and supports_payoffs(query):
+            return payoff_sum(self.units, query, private_draw)
+        if isinstance(query, ValueSum) and supports_predictions(self.units, query):
+            return prediction_sum(self.units, query, private_draw)
+        if type(query) is TotalWeight:
+            return self._total_weight(private_draw)
+        return self._summed(query, private_draw)
 
     def _average_of_groups(
         self, query: AveragedGradient, private_draw: NDArray[np.int64] | None

@@ -34,7 +34,8 @@ def payoff_sum(
         Every entry of a stored row is moved into the game's bounds, one that is not finite cannot be stored; absent
         rows count for nothing. So a unit's sum is within the query's radius: no entry of it passes b^2. Rounding: an
         entry of a contribution passes at most 4 roundings of its own, 1024 additions in its product, 2048 between
-        products, and one for each 2^21 rows: no more than `rounding_bound` supposes.
+        products, and one for each 2^21 rows of its part: no more than `rounding_bound` supposes, as long as the users
+        of a part have 2^31 rows at most.
     """
     game = query.game
     private_shares = _shares(units)

@@ -64,6 +64,9 @@ class Engine(Protocol):
         Args:
             query: a `RecordSum` or `UnitSum`.
             private_draw: positions of the units that take part, without repetition; None for all.
+        Returns:
+            Parts of `PART_UNITS` units are added up each for itself, and meet in an `ExactSum`: a part may be asked
+            anywhere and again, in any order.
         Privacy:
             Within `rounding_bound` of the exact sum of contributions inside the query's ball. Nothing raises, warns
             or changes shape because of a unit's values.

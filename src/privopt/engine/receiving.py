@@ -11,8 +11,9 @@ from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.engine.compiled_loops import TracedRows
 from privopt.engine.general_path import contribution_shape
+from privopt.engine.parts import total_of_parts
 from privopt.engine.reference import checked, with_typed_leaves
-from privopt.engine.rounding import BLOCK_ROWS, BlockedSum
+from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS, BlockedSum
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
@@ -114,11 +115,12 @@ class ReceivingEngine:
             self._private_positions if private_draw is None else self._private_positions[private_draw]
         )
         private_vectors = self._answers(query, private_asked)
-        total = BlockedSum(private_vectors.shape[1:])
-        for start in range(0, len(private_vectors), BLOCK_ROWS):
-            private_block = private_vectors[start : start + BLOCK_ROWS]
-            total.add(np.sum(private_block, axis=0), len(private_block))
-        return total.total()
+        if len(private_vectors) <= PART_UNITS:
+            return _blocked_sum(private_vectors)
+        starts = range(0, len(private_vectors), PART_UNITS)
+        return total_of_parts(
+            (_blocked_sum(private_vectors[start : start + PART_UNITS]) for start in starts), query.radius()
+        )
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`."""
@@ -196,6 +198,15 @@ class ReceivingEngine:
                 if _is_vector(private_answer, shape):
                     private_vectors[row] = private_answer
             return received(query, self.public, private_vectors)
+
+
+def _blocked_sum(private_vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum of what a part of the units answered."""
+    total = BlockedSum(private_vectors.shape[1:])
+    for start in range(0, len(private_vectors), BLOCK_ROWS):
+        private_block = private_vectors[start : start + BLOCK_ROWS]
+        total.add(np.sum(private_block, axis=0), len(private_block))
+    return total.total()
 
 
 def _is_vector(private_answer: Any, shape: tuple[int, ...]) -> bool:

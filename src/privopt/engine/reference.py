@@ -5,6 +5,7 @@ No kernel, no shortcut for generalised-linear losses, no compiled loop: what the
 """
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from privopt.engine.general_path import (
     chunk_sum,
     of_any_number,
 )
+from privopt.engine.parts import parts_of, sum_over_parts
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.value_sums import host_contributions
 from privopt.ledger.sampling import Sampling
@@ -50,6 +52,13 @@ class ReferenceEngine:
     def __init__(self, units: Units, *, at_once: int | None = None) -> None:
         self.units = units
         self._at_once = at_once
+
+    @cached_property
+    def _parts(self) -> list["ReferenceEngine"]:
+        private_parts = parts_of(self.units)
+        if len(private_parts) == 1:
+            return [self]
+        return [ReferenceEngine(private_part, at_once=self._at_once) for private_part in private_parts]
 
     @property
     def public(self) -> Public:
@@ -79,9 +88,14 @@ class ReferenceEngine:
     ) -> NDArray[np.float64]:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
-            return self.chunked_sum(
-                with_typed_leaves(checked(query, self.public)), private_draw, by_rows=False
-            )
+            query = with_typed_leaves(checked(query, self.public))
+            return sum_over_parts(self._parts, query, private_draw)
+
+    def part_sum(
+        self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """See `PartEngine.part_sum`."""
+        return self.chunked_sum(query, private_draw, by_rows=False)
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """Each unit's clipped contribution as a flat vector, (n, k); zero for an absent unit.
@@ -150,7 +164,7 @@ class ReferenceEngine:
     def chunked_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None, *, by_rows: bool
     ) -> NDArray[np.float64]:
-        """The sum, chunk after chunk; `by_rows` uses the generalised-linear form of a query, if it has one."""
+        """The sum over a part, chunk after chunk; `by_rows` uses a query's generalised-linear form, if it has one."""
         total: BlockedSum | None = None
         # Without a row form a contribution depends on its own unit, and on nothing that says how many there are.
         public = self.units.public if by_rows else of_any_number(self.units.public)
@@ -196,7 +210,7 @@ class ReferenceEngine:
             private_targets[place] = units.private_targets[private_rows]
             private_mask[place] = units.private_present[private_rows]
             private_positions = np.zeros(length, np.int32)
-            private_positions[: len(positions)] = positions
+            private_positions[: len(positions)] = units.first + positions
             private_chunk = UnitChunk(
                 private_features, private_targets, private_mask, private_weights, private_positions
             )

@@ -1,7 +1,8 @@
 """How far a float64 sum of clipped contributions can be from the exact one: a number the sensitivity is raised by.
 
 Every path of the engine (compiled kernel, NumPy blocks, JAX chunks, compiled loops) sums alike: at most `BLOCK_ROWS`
-contributions, in any order, make one block sum; block sums are added up.
+contributions, in any order, make one block sum; the block sums of at most `PART_UNITS` units are added up to the sum of
+a part; part sums meet in an `exact_sum.ExactSum`, which adds integers. So the bound per unit does not grow with n.
 """
 
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_ROWS = 4096  # contributions added before their sum is set aside; chunks of every path divide it
+PART_UNITS = 2**19  # units whose block sums are added in float64; `BLOCK_ROWS` divides it
 _UNIT_ROUNDOFF = 2.0**-53
 _HEADROOM = 2.0  # a random block of an add-or-remove data set may hold more positions than its nominal size
 
@@ -18,18 +20,28 @@ def rounding_bound(radius: Any, units: int) -> Any:
     """Bound the l2 distance between the engine's float64 sum and the exact sum of the same clipped contributions.
 
     A contribution v_i is a real vector with norm at most C = `radius`: the product of a stored row and a float64
-    coefficient, before that product is rounded, or a clipped float64 vector. Entry j of the computed sum is
+    coefficient, before that product is rounded, or a clipped float64 vector. Entry j of a part's computed sum is
     a tree of additions whose every leaf v_ij passes at most `h` roundings: one for its product, fewer than
-    BLOCK_ROWS inside its block whatever the order, and at most one for each block sum, n / BLOCK_ROWS of them, and
-    each of the few lanes that threads share. By the standard error analysis (|fl - exact| of a sum is at most
-    gamma_h sum_i |v_ij|, gamma_h = h u / (1 - h u), u = 2^-53) and the triangle inequality over i,
+    BLOCK_ROWS inside its block whatever the order, at most one for each of the part's block sums, which are
+    PART_UNITS / BLOCK_ROWS = 128 or n / BLOCK_ROWS, whichever are fewer, and one for each of the 16 lanes, at most,
+    that threads share. Part sums are added exactly but for the two terms below. By the standard error analysis
+    (|fl - exact| of a sum is at most gamma_h sum_i |v_ij|, gamma_h = h u / (1 - h u), u = 2^-53) for each part, and the
+    triangle inequality over parts and i,
 
         |error|_2 <= gamma_h |(sum_i |v_ij|)_j|_2 <= gamma_h sum_i |v_i|_2 <= gamma_h n C,
 
-    and alike in the l1 and l_inf norms. The bound returned is twice that: it absorbs the denominator of gamma_h, and
-    blocks of an add-or-remove data set that hold more than their nominal number of units. It is about 2e-7 C for
-    n = 200 000, against a sensitivity of 2 C. Subnormal numbers, which some processors flush to zero, move a sum by
-    less than n 1e-307, which is below the bound unless C is below 1e-290.
+    and alike in the l1 and l_inf norms; h = BLOCK_ROWS + 128 + 64 leaves 47 roundings to spare. An `ExactSum` of K > 1
+    parts adds to this
+
+    * at most four roundings of the total, whose entries are at most n C in all: among those to spare;
+    * at most 2^-60 C for each part and each of p entries, K p 2^-60 C in the l1 norm and less in the others. As
+      K <= n / 2^19 + 1 <= n / 2^18, that is p 2^-78 n C at most.
+
+    The bound returned is twice h u n C: it absorbs the denominator of gamma_h, the last term for any p up to 2^36
+    (p 2^-78 is then below 2^-42, and h u is above 2^-41), and blocks of an add-or-remove data set that hold more than
+    their nominal number of units. It is about 2e-7 C for n = 200 000 and 1e-3 C for n = 10^9, against a sensitivity of
+    2 C. Subnormal numbers, which some processors flush to zero, move a sum by less than n 1e-307, which is below the
+    bound unless C is below 1e-290.
 
     Args:
         radius: C, at least 0; a float, or traced inside a compiled loop.
@@ -40,12 +52,13 @@ def rounding_bound(radius: Any, units: int) -> Any:
     Source:
         Higham 2002, Accuracy and Stability of Numerical Algorithms, section 4.2.
     """
-    roundings = BLOCK_ROWS + -(-units // BLOCK_ROWS) + 64
+    blocks = min(-(-units // BLOCK_ROWS), PART_UNITS // BLOCK_ROWS)
+    roundings = BLOCK_ROWS + blocks + 64
     return radius * (_HEADROOM * roundings * _UNIT_ROUNDOFF * units)
 
 
 class BlockedSum:
-    """Adds up chunk sums as `rounding_bound` supposes: within a block of `BLOCK_ROWS` units, then block by block."""
+    """Adds up a part's chunk sums as `rounding_bound` supposes: within a block of `BLOCK_ROWS` units, then blocks."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self._total = np.zeros(shape)

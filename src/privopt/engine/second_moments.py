@@ -47,7 +47,8 @@ def second_moment_sum(
         A row a of weight w counts as `s a` with s^2 = c min(w, aim / |a|^2), c its share of its unit's average (1 for
         a record) and |a| rounded up. A unit's matrix, a sum of (s a)(s a)^T, is thus positive semidefinite and within
         the radius. Rounding: an entry of a contribution passes at most 12 roundings of its own, 1024 additions in its
-        product, 2048 between products, and one for each 2^21 rows: no more than `rounding_bound` supposes.
+        product, 2048 between products, and one for each 2^21 rows of its part: no more than `rounding_bound` supposes,
+        as long as the users of a part have 2^31 rows at most.
     """
     d = units.public.d
     aim = float(shrunk_radius(query.radius()))

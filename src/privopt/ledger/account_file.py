@@ -39,7 +39,7 @@ _SCHEMA = (
     "CREATE TABLE account (one INTEGER PRIMARY KEY CHECK (one = 1), terms TEXT NOT NULL)",
     "CREATE TABLE payment (number INTEGER PRIMARY KEY, time TEXT NOT NULL, name TEXT NOT NULL, event TEXT NOT NULL, "
     "epsilon REAL NOT NULL, delta REAL NOT NULL, amount REAL NOT NULL, amount_delta REAL NOT NULL, unit TEXT, "
-    "seeded INTEGER NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)",
+    "seeded INTEGER NOT NULL, nonce TEXT NOT NULL, previous TEXT NOT NULL, hash TEXT NOT NULL)",
     "CREATE TRIGGER payments_follow_one_another BEFORE INSERT ON payment "
     "WHEN NEW.number IS NOT (SELECT coalesce(max(number), 0) + 1 FROM payment) "
     "BEGIN SELECT RAISE(ABORT, 'payments are numbered in order'); END",

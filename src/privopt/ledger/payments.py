@@ -1,11 +1,12 @@
 """What an account's file holds: the terms that its owner set, and the payments, chained by hash.
 
 A payment is hashed with the hash of the one before it, the first with that of the terms, so that no row can be changed,
-taken out or put in between without changing all hashes that follow.
+taken out or put in between without changing all hashes that follow. A random number in each makes its hash its own.
 """
 
 import hashlib
 import json
+import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -83,8 +84,8 @@ class Terms:
 
 
 COLUMNS = (
-    "number", "time", "name", "event", "epsilon", "delta", "amount", "amount_delta", "unit", "seeded", "previous",
-    "hash",
+    "number", "time", "name", "event", "epsilon", "delta", "amount", "amount_delta", "unit", "seeded", "nonce",
+    "previous", "hash",
 )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ class Payment:
         cost: in the account's currency.
         unit: what it protects, "record" or "user"; None where it did not say.
         seeded: whether it rests on a seed.
-        hash: of all this and the hash of the row before, or of the terms.
+        hash: of all this, of a random number and of the hash of the row before, or of the terms.
     """
 
     number: int
@@ -176,13 +177,16 @@ def new_row(
 ) -> tuple[Any, ...]:
     """The values of the columns of a payment that is made now.
 
+    Privacy:
+        The random number tells the payments of two copies of a file apart, though they be for the same and made in the
+        same second: a counter that has one of them takes it for no other, so only one of them has data read.
     Raises:
         NotPriceable: the account's currency cannot price it.
     """
     cost = price(event, epsilon, delta, terms)
     content = (
         number, now(), name, json.dumps(event.to_dict(), sort_keys=True), float(epsilon), float(delta),
-        float(cost.amount), float(cost.delta), unit, int(seeded), previous,
+        float(cost.amount), float(cost.delta), unit, int(seeded), uuid.uuid4().hex, previous,
     )  # fmt: skip
     return (*content, _hash(json.dumps(content)))
 

@@ -202,7 +202,10 @@ class AboveThreshold(StreamMechanism):
                 f"tests must be at least 1 and failure in (0, tests / 2), got {tests!r} and {failure!r}: failure is "
                 "the probability of stopping too early."
             )
-        lower, upper = 0.0, max(self.query_scale, self.threshold_scale)
+        lower, upper = (
+            0.0,
+            max(self.query_scale, self.threshold_scale, math.ulp(0.0)),
+        )  # there may be no noise
         while tests * self.tail(upper) > failure:
             lower, upper = upper, 2 * upper
         while lower < (middle := (lower + upper) / 2) < upper:

@@ -4,8 +4,16 @@ import math
 from collections.abc import Callable
 
 from privopt.errors import BudgetTooSmall
-from privopt.ledger.events import Event, GaussianEvent, LaplaceEvent, SampledEvent, leaf_counts
+from privopt.ledger.events import (
+    BoundedRangeEvent,
+    Event,
+    GaussianEvent,
+    LaplaceEvent,
+    SampledEvent,
+    leaf_counts,
+)
 from privopt.mechanisms.additive import Gaussian, Laplace
+from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.prefix_sum import PrefixSum
 
 MOST_ENTRIES = 2**32  # of a released vector: 32 GiB
@@ -31,6 +39,8 @@ def require_drawable(event: Event) -> None:
             _require_room(Gaussian(priced.noise_multiplier), MOST_ENTRIES)
         elif isinstance(priced, LaplaceEvent):
             _require_room(Laplace(priced.noise_multiplier), MOST_COUNTS)
+        elif isinstance(priced, BoundedRangeEvent):
+            _require_room(ExponentialMechanism(priced.epsilon), MOST_ENTRIES)
         elif priced is not leaf:
             require_drawable(priced)
     for parallel, _ in parallels:
@@ -52,12 +62,14 @@ def require_drawable_sums(noise_multiplier: float, entries: int, stream: Callabl
         _require_room(stream(), entries)
 
 
-def _require_room(mechanism: Gaussian | Laplace | PrefixSum, entries: int) -> None:
+def _require_room(mechanism: Gaussian | Laplace | PrefixSum | ExponentialMechanism, entries: int) -> None:
     try:
         mechanism.require_room(entries)
     except ValueError:
+        choice = isinstance(mechanism, ExponentialMechanism)
+        multiplier = 1.0 / mechanism.epsilon if choice else mechanism.noise_multiplier
         raise BudgetTooSmall(
-            f"this budget asks for noise of {mechanism.noise_multiplier:.3g} times the sensitivity, which is more than "
+            f"this budget asks for noise of {multiplier:.3g} times the sensitivity, which is more than "
             "can be drawn exactly, and leaves nothing of the data: nothing was read or spent. Take a larger epsilon, "
             "fewer releases, or noise='float' to compare with."
         ) from None

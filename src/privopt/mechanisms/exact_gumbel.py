@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.mechanisms.compiled import compiled
+from privopt.mechanisms.decimals import decimals
 
 _LEAST = 1024  # of c
 _DOUBT = 2.0**-48
@@ -91,7 +92,7 @@ def _bound(v: int, bits: int, exponent: int, side: int) -> int:
     Steps round correctly; V may be 2^-bits from 0 and 1, which costs bits / 3.3 digits, so what is left is right to
     10^-(bits / 3 + 40). The margin is above that, and shrinks with the bits, so that some number of them decides.
     """
-    with decimal.localcontext(decimal.Context(prec=2 * bits // 3 + 60)):
+    with decimal.localcontext(decimals(2 * bits // 3 + 60)):
         exponential = -(decimal.Decimal(v) / (1 << bits)).ln()
         scaled = -exponential.ln() * decimal.Decimal(2) ** exponent
         margin = side * decimal.Decimal(10) ** -(bits // 3 + 20)

@@ -32,6 +32,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numpy.typing import NDArray
 
 from privopt.mechanisms.compiled import compiled
+from privopt.mechanisms.decimals import decimals
 from privopt.mechanisms.exact_gumbel import fill_gumbel, settled_gumbel
 
 Shape = tuple[int, ...]
@@ -71,23 +72,9 @@ class _Table(NamedTuple):
     digits: tuple[int, ...]  # all 400
 
 
-def _decimals(digits: int) -> decimal.Context:
-    """Arithmetic of so many digits, whatever the program has made of the default context."""
-    return decimal.Context(
-        prec=digits,
-        rounding=decimal.ROUND_HALF_EVEN,
-        Emin=decimal.MIN_EMIN,
-        Emax=decimal.MAX_EMAX,
-        capitals=1,
-        clamp=0,
-        flags=[],
-        traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow],
-    )
-
-
 def _table(weights: Callable[[], list[decimal.Decimal]]) -> _Table:
     """The alias table of some weights (Walker's, as Vose builds it), in decimal numbers of 150 digits."""
-    with decimal.localcontext(_decimals(150)):
+    with decimal.localcontext(decimals(150)):
         given = weights()
         total = sum(given)
         mass = [weight / total * _SLOTS for weight in given] + [decimal.Decimal(0)] * (_SLOTS - len(given))
@@ -208,7 +195,7 @@ def _fill(
 def _exp_bounds(start: tuple[int, int], end: tuple[int, int], bits: int) -> tuple[int, int]:
     """Integers (low, high) with low <= 2^bits exp(-a) <= high for every a from `start` to `end`, fractions p / 2^q."""
     # The decimals are off by some 10^-40 of the last bit: each operation rounds correctly.
-    with decimal.localcontext(_decimals(bits // 3 + 40)):
+    with decimal.localcontext(decimals(bits // 3 + 40)):
         most, least = (
             (-decimal.Decimal(p) / decimal.Decimal(1 << q)).exp() * (1 << bits) for p, q in (start, end)
         )

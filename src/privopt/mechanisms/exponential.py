@@ -14,7 +14,7 @@ from privopt.ledger.events import BoundedRangeEvent, Event, NonPrivateEvent
 from privopt.mechanisms.base import Mechanism, Sensitivity, checked_sensitivity
 from privopt.mechanisms.lattice import is_integral
 from privopt.mechanisms.noise import Draws, Noise, Shape
-from privopt.mechanisms.noisy_choice import choice_exponent, noisy_choice
+from privopt.mechanisms.noisy_choice import choice_exponent, choice_spacing, noisy_choice
 from privopt.precision import require_double_precision
 
 
@@ -58,6 +58,11 @@ class ExponentialMechanism(Mechanism):
     def event(self) -> Event:
         """One choice of bounded range, or a choice that nothing protects."""
         return BoundedRangeEvent(self.epsilon) if math.isfinite(self.epsilon) else NonPrivateEvent()
+
+    def require_room(self, entries: int) -> None:
+        """See `Mechanism.require_room`; for any number of scores alike."""
+        if math.isfinite(self.epsilon):
+            choice_spacing(np.float64(1.0), self.epsilon)
 
     def noise_shape(self, value_shape: Shape) -> Shape:
         """One Gumbel draw a score."""

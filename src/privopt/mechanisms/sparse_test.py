@@ -1,9 +1,12 @@
 """Many tests for one price: the sparse vector technique with a threshold that keeps wrong passes rare."""
 
+import math
 from dataclasses import dataclass
+from typing import SupportsFloat
 
 from privopt.ledger.events import DeltaEvent, Event, Sequence
-from privopt.mechanisms.above_threshold import AboveThreshold
+from privopt.mechanisms.above_threshold import AboveThreshold, AboveThresholdState
+from privopt.mechanisms.noise import Noise
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,25 @@ class SparseTest(AboveThreshold):
         first, second = cls.best_split(epsilon)
         level = cls(0.0, first, second).threshold_for(bad_event_delta, tests)
         return cls(level, first, second, reversed, bad_event_delta)
+
+    def answer(
+        self,
+        state: AboveThresholdState,
+        noise: Noise,
+        private_value: SupportsFloat,
+        sensitivity: SupportsFloat,
+    ) -> bool:
+        """See `AboveThreshold.answer`.
+
+        Raises:
+            ValueError: also where the sensitivity is above 1: a wrong pass would be likelier than `bad_event_delta`.
+        """
+        if not float(sensitivity) <= 1.0 and math.isfinite(self.epsilon_threshold + self.epsilon_queries):
+            raise ValueError(
+                f"a test on which later sensitivities rest takes numbers of sensitivity 1 at most, got "
+                f"{float(sensitivity)!r}: divide the number by that."
+            )
+        return super().answer(state, noise, private_value, sensitivity)
 
     def event(self) -> Event:
         """The stream and its bad event."""

@@ -23,7 +23,7 @@ from privopt.json_values import json_value
 from privopt.precision import double_precision
 from privopt.public import Relation
 from privopt.replays.recipes import ESTIMATOR, UNRECORDED
-from privopt.replays.rerun import Again, Unreplayable, rebuilt
+from privopt.replays.rerun import MOST_WORK, Again, Unreplayable, rebuilt
 from privopt.replays.values import Unwritten, written
 from privopt.report.kept import MOST_KEPT_BYTES, transcript_of
 from privopt.report.report import PrivacyReport
@@ -73,7 +73,8 @@ def _replayed(
         raise Unreplayable(f"the released values, {releases.name}, do not lie beside it")
     packed = read_regular(releases, MOST_KEPT_BYTES + _HEADER)
     if hashlib.sha256(packed).hexdigest() != index.get("sha256"):
-        return _wrong(f"{releases.name} is not the file that the report was written with")
+        wrong = f"nothing was replayed: {releases.name} is not the file that the report was written with"
+        return Check(SUBJECT, Outcome.FAILS, wrong)
     recorded, made = _recorded(index, packed, report)
     recipe = index.get("recipe")
     again = rebuilt(cast("Mapping[str, Any]", recipe) if isinstance(recipe, dict) else {})
@@ -84,20 +85,19 @@ def _replayed(
             found, numbers = again.run(recorded)
             differences = list(_differences(report, found, numbers, model))
     except ReplayMismatch as error:
-        return _wrong(f"the releases are not those of its solver: {error}")
+        return _wrong(report, f"the releases are not those of its solver: {error}")
     except MemoryError:
         raise Unreplayable("it needs more memory than there is") from None
     except Exception as error:  # whatever a solver makes of values that are not its own
-        return _wrong(f"its solver cannot work on the releases ({type(error).__name__})")
-    return _verdict(
-        differences, made, "this report" if _same_version(report) else "every number of this report"
-    )
+        return _wrong(report, f"its solver cannot work on the releases ({type(error).__name__})")
+    return _verdict(report, differences, made)
 
 
-def _verdict(differences: Sequence[tuple[str, bool]], made: int, what: str) -> Check:
+def _verdict(report: Mapping[str, Any], differences: Sequence[tuple[str, bool]], made: int) -> Check:
+    what = "this report" if _same_version(report) else "every number of this report"
     far = [name for name, close in differences if not close]
     if far:
-        return _wrong(f"it gives another {', '.join(dict.fromkeys(far))}")
+        return _wrong(report, f"it gives another {', '.join(dict.fromkeys(far))}")
     if differences:
         names = ", ".join(dict.fromkeys(name for name, _ in differences))
         sentence = (
@@ -108,7 +108,14 @@ def _verdict(differences: Sequence[tuple[str, bool]], made: int, what: str) -> C
     return Check(SUBJECT, Outcome.HOLDS, sentence)
 
 
-def _wrong(what: str) -> Check:
+def _wrong(report: Mapping[str, Any], what: str) -> Check:
+    """What a replay by the version that ran refutes; another version may ask, and compute, otherwise.
+
+    Raises:
+        Unreplayable: the report is of another version.
+    """
+    if not _same_version(report):
+        raise Unreplayable(f"it was made by another version of privopt, and with this one {what}")
     return Check(SUBJECT, Outcome.FAILS, f"the run was replayed, and {what}")
 
 
@@ -121,15 +128,19 @@ def _recorded(index: Mapping[str, Any], packed: bytes, report: Mapping[str, Any]
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, AttributeError):
         raise Unreplayable("its index does not describe the file of released values") from None
     shapes = all(values.ndim >= 2 and values.dtype.kind in "biuf" for _, values in lines)
-    if not shapes or sum(len(values) for _, values in lines) > MOST_LINES or len(lines) != len(arrays):
+    named = {str(line["array"]) for line in index["releases"]}  # each array once, so that none is left over
+    made = sum(math.prod(values.shape[:2]) for _, values in lines) if shapes else 0
+    if not shapes or named != set(arrays) or len(lines) != len(arrays):
         raise Unreplayable("its released values are not laid out as they are written")
+    if sum(len(values) for _, values in lines) > MOST_LINES or made > MOST_KEPT_BYTES:  # some have no bytes
+        raise Unreplayable("it has more releases than are replayed")
     empty = Transcript(
         relation,
         seeded=report["guarantee"].get("seeded") is True,
         eager=index.get("eager") is True,
         exact_noise=index.get("exact") is True,
     )
-    return transcript_of(iter(lines), empty), sum(math.prod(values.shape[:2]) for _, values in lines)
+    return transcript_of(iter(lines), empty), made
 
 
 def _require_plan(again: Again, made: int, report: Mapping[str, Any]) -> None:
@@ -145,6 +156,10 @@ def _require_plan(again: Again, made: int, report: Mapping[str, Any]) -> None:
         raise Unreplayable("it was made by another version of privopt, which planned differently")
     if not plan.adaptive and plan.releases > made:
         raise Unreplayable("fewer releases were kept than were planned")
+    if made * again.parameters > MOST_WORK:
+        raise Unreplayable(
+            f"its releases times its parameters are more than the {MOST_WORK:,} that are replayed"
+        )
 
 
 def _same_version(report: Mapping[str, Any]) -> bool:

@@ -55,6 +55,7 @@ MODELS = {
 MOST_PARAMETERS = 10**6
 MOST_UNITS = 10**8
 MOST_STEPS = 10**6  # or any other whole number among the fields of a solver
+MOST_WORK = 10**10  # releases, times parameters
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ def rebuilt(recipe: Mapping[str, Any]) -> Again:
     make = kinds.get(str(recipe.get("kind")))
     if make is None:
         raise Unreplayable("its recipe is of a kind that is not known here")
-    if _largest(recipe.get("solver")) > MOST_STEPS or _largest(recipe.get("arguments")) > MOST_UNITS:
+    arguments: Any = recipe.get("arguments")
+    given = [recipe.get("solver"), arguments.get("solver") if isinstance(arguments, dict) else None]
+    if _largest(given) > MOST_STEPS or _largest(arguments) > MOST_UNITS:
         raise Unreplayable(
             f"its solver takes more than {MOST_STEPS:,} steps, or its data have too many units"
         )
@@ -114,7 +117,9 @@ def _minimized(recipe: Mapping[str, Any]) -> Again:
     solver, plan = announce(problem, public, Budget(epsilon, delta), given)
 
     def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
-        result = solver.solve(Replay(recorded, public), problem, start)
+        curator = Replay(recorded, public)
+        result = solver.solve(curator, problem, start)
+        curator.require_end()
         report = PrivacyReport.of(result._replace(plan=plan))
         return report, (np.asarray(result.params),)
 
@@ -162,14 +167,18 @@ def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fit
             first = Replay(recorded, setup.loose_public)
             within = setup.within(staged.scales.release(first))
             second = first.beside(within.public)
-            return staged.fitted(staged.solver.solve(second, setup.problem), within)
+            result = staged.solver.solve(second, setup.problem)
+            second.require_end()
+            return staged.fitted(result, within)
 
         return staged.plan, in_stages
     public = replace(public, sparse=setup.shape.is_sparse)
     solver, plan = announce(setup.problem, public, setup.shape.known_budget, model._solver(setup))
 
     def at_once(recorded: Transcript) -> Fitted:
-        result = solver.solve(Replay(recorded, public), setup.problem)._replace(plan=plan)
+        curator = Replay(recorded, public)
+        result = solver.solve(curator, setup.problem)._replace(plan=plan)
+        curator.require_end()
         return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
 
     return plan, at_once

@@ -77,7 +77,7 @@ class PrivateMultiplicativeWeights(Synthesizer):
         """The test until one hard question: pure epsilon e with e^2 / 2 its share of 1 / (2 z^2)."""
         if not self.is_noisy:
             return AboveThreshold(self.threshold, math.inf, math.inf)
-        pure = math.sqrt(self.tests_share / self.updates) / self.noise_multiplier
+        pure = max(math.sqrt(self.tests_share / self.updates) / self.noise_multiplier, 1e-9)  # priced as it is
         return AboveThreshold(self.threshold, *AboveThreshold.best_split(pure))
 
     def event(self, public: Public) -> Event:

@@ -4,6 +4,7 @@ A column's stored type may be wrong, which is an error; a cell never is: what ca
 that no exception depends on a private value. Each cell is read by itself: no other row changes what it becomes.
 """
 
+import abc
 import contextlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,38 @@ Floats = NDArray[np.float64]
 Codes = NDArray[np.int64]
 
 
+class StoredTable(abc.ABC):
+    """A table whose columns are read as they are asked for, so that no more than one of them is in memory.
+
+    Attributes:
+        column_names: of all columns.
+        num_rows: of each.
+    """
+
+    column_names: list[str]
+    num_rows: int
+
+    @abc.abstractmethod
+    def column(self, name: str) -> Any:
+        """One column, as an Arrow chunked array."""
+
+
+class _ColumnsOf(Mapping[str, Any]):
+    """Some columns of a stored table, read whenever they are looked up."""
+
+    def __init__(self, table: StoredTable, names: Sequence[str]) -> None:
+        self._table, self._names = table, names
+
+    def __getitem__(self, name: str) -> Any:
+        return self._table.column(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def column_names(table: Any) -> list[str]:
     """The names of the columns of a pandas DataFrame or an Arrow table.
 
@@ -41,7 +74,7 @@ def column_names(table: Any) -> list[str]:
 
 def as_table(table: Any) -> Any:
     """A pandas DataFrame as it is; anything that speaks Arrow (a table, a batch, a Polars frame) as an Arrow table."""
-    if _is_pandas(table) or isinstance(table, pa.Table):
+    if _is_pandas(table) or isinstance(table, pa.Table | StoredTable):
         return table
     if isinstance(table, pa.RecordBatch):
         return pa.Table.from_batches([table])
@@ -52,8 +85,10 @@ def as_table(table: Any) -> Any:
     )
 
 
-def read_columns(table: Any, columns: Iterable[ColumnSpec]) -> tuple[dict[str, Any], int]:
+def read_columns(table: Any, columns: Iterable[ColumnSpec]) -> tuple[Mapping[str, Any], int]:
     """Those columns, as Arrow chunked arrays or as arrays of Python objects, and the number of rows.
+
+    Those of a stored table are read when they are looked up.
 
     Raises:
         TableError: a column is not there.
@@ -61,15 +96,20 @@ def read_columns(table: Any, columns: Iterable[ColumnSpec]) -> tuple[dict[str, A
     private_table = as_table(table)
     present = {name: place for place, name in enumerate(column_names(private_table))}
     private_columns: dict[str, Any] = {}
-    for column in columns:
+    wanted = list(columns)
+    for column in wanted:
         if column.name not in present:
             raise TableError(f"The table has no column {column.name!r}, which the schema names.")
+        if isinstance(private_table, StoredTable):
+            continue
         if _is_pandas(private_table):
             as_lists = column.kind in ("pixels", "set")
             private_series = private_table.iloc[:, present[column.name]]
             private_columns[column.name] = _from_pandas(private_series, as_lists=as_lists)
         else:
             private_columns[column.name] = private_table.column(column.name)
+    if isinstance(private_table, StoredTable):
+        return _ColumnsOf(private_table, [column.name for column in wanted]), private_table.num_rows
     return private_columns, len(private_table) if _is_pandas(private_table) else private_table.num_rows
 
 

@@ -13,12 +13,13 @@ import pyarrow.parquet as pq
 from numpy.typing import ArrayLike
 
 from privopt.atomic_files import replace_file
-from privopt.tables.cells import numbers
+from privopt.tables.cells import StoredTable, numbers
 from privopt.tables.errors import TableError
 from privopt.tables.schema import Schema
 from privopt.tables.unpacking import header_lines, open_packed, read_parquet
 
 PARQUET = (".parquet", ".pq")
+_BUFFER_BYTES = 2**20  # of a Parquet column's pages, read at a time
 DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 
 
@@ -40,14 +41,7 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
     Raises:
         TableError: the file is missing, of another format, damaged, or lacks a column.
     """
-    file = _existing(path)
-    wanted = [schema.column(name).name for name in (schema.names if columns is None else columns)]
-    present = table_columns(file)
-    missing = [name for name in wanted if name not in present]
-    if missing:
-        raise TableError(f"The table {str(file)!r} has no column {missing[0]!r}, which the schema names.")
-    if len(set(present)) < len(present):
-        raise TableError(f"The table {str(file)!r} has two columns of one name.")
+    file, wanted = _columns_in(path, schema, columns)
     if _delimiter(file) is None:
         return _guarded(file, lambda: read_parquet(file, wanted))
     for name in wanted:
@@ -63,6 +57,40 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
         for name in wanted
     ]
     return pa.table(private_arrays, names=wanted)
+
+
+def open_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | None = None) -> Any:
+    """`read_table` for what looks at each column once: of Parquet a `StoredTable`, which holds no column.
+
+    Raises:
+        TableError: as `read_table`; of damage in a column, when it is read.
+    """
+    file, wanted = _columns_in(path, schema, columns)
+    return (
+        ParquetTable(file, wanted) if _delimiter(file) is None else read_table(path, schema, columns=wanted)
+    )
+
+
+class ParquetTable(StoredTable):
+    """Some columns of a Parquet file, which stays open; each is read when it is asked for.
+
+    Args:
+        file: of that format.
+        names: the columns, all of which it has.
+    Raises:
+        TableError: it is damaged; also when a column is read.
+    """
+
+    def __init__(self, file: Path, names: list[str]) -> None:
+        self.column_names = names
+        self._path = file
+        # Without a buffer in between, a column's pages are all read before the first of them is decoded.
+        self._file = _guarded(file, lambda: pq.ParquetFile(file, buffer_size=_BUFFER_BYTES))
+        self.num_rows = int(self._file.metadata.num_rows)
+
+    def column(self, name: str) -> Any:
+        """See `StoredTable.column`."""
+        return _guarded(self._path, lambda: self._file.read(columns=[name]).select([name]).column(0))
 
 
 def table_columns(path: str | Path) -> list[str]:
@@ -130,6 +158,23 @@ def write_predictions(
         replace_file(file, buffer.getvalue())
     except OSError as error:
         raise TableError(f"{str(file)!r} cannot be written: {error.strerror}.") from None
+
+
+def _columns_in(path: str | Path, schema: Schema, columns: Iterable[str] | None) -> tuple[Path, list[str]]:
+    """The file, and the columns wanted of it, all of which are in the schema and in its header.
+
+    Raises:
+        TableError: the file is missing, of another format, damaged, or lacks a column.
+    """
+    file = _existing(path)
+    wanted = [schema.column(name).name for name in (schema.names if columns is None else columns)]
+    present = table_columns(file)
+    missing = [name for name in wanted if name not in present]
+    if missing:
+        raise TableError(f"The table {str(file)!r} has no column {missing[0]!r}, which the schema names.")
+    if len(set(present)) < len(present):
+        raise TableError(f"The table {str(file)!r} has two columns of one name.")
+    return file, wanted
 
 
 def _existing(path: str | Path) -> Path:

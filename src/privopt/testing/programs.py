@@ -4,8 +4,8 @@ import ast
 import inspect
 import math
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, cast
 
@@ -168,6 +168,8 @@ class ProgramTrial:
             return Rule.CONTROL, "how it ends"
         if not self._alike(found, wanted):
             return Rule.RESULT, "the value of its parameters"
+        if not _same_words(found, wanted):
+            return Rule.RESULT, "what it finds beside its parameters"
         return None
 
     def _alike(self, one: Result, other: Result) -> bool:
@@ -189,7 +191,7 @@ class ProgramTrial:
                 return 0.0
             coupled = Coupled(right, result.transcript, noise=NoiseSource(self.data.seed + 4))
             again = self.solve(coupled, f"neighbours by {name}, with the same draws")
-            if not self._alike(again, result):
+            if not self._alike(again, result) or not _same_words(again, result):
                 what = "with the same draws and releases it ends otherwise on a neighbour"
                 raise self.violated(Rule.RESULT, what, f"neighbours by {name}")
             share = largest_share(watch.drawn, coupled.drawn)
@@ -229,7 +231,8 @@ class ProgramTrial:
         except Exception as error:
             what = f"without data it raises a {type(error).__name__}: {error}"
             raise self.violated(Rule.RESULT, what, case) from error
-        if not self._alike(again, self.result) or again.status is not self.result.status:
+        alike = self._alike(again, self.result) and _same_words(again, self.result)
+        if not alike or again.status is not self.result.status:
             raise self.violated(Rule.REPEATABLE, "a replay gives another result", case)
 
     def require_sensitivities(self) -> int:
@@ -332,6 +335,31 @@ def private_names_in(kind: type) -> Iterator[str]:
 def _is_own(part: object) -> bool:
     """Whether somebody else wrote it: the library's own are checked by its own tests."""
     return not type(part).__module__.startswith("privopt.")
+
+
+def _same_words(one: Result, other: Result) -> bool:
+    """Whether two results say the same beside their parameters: findings and pictures, all of which a report shows."""
+    says = [jax.tree.leaves(_leaves_in([dict(each.findings), each.pictures])) for each in (one, other)]
+    return len(says[0]) == len(says[1]) and all(map(_same_leaf, *says))
+
+
+def _leaves_in(value: Any) -> Any:
+    """Frozen values as their fields, so that nothing in them is passed over."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return [_leaves_in(getattr(value, field.name)) for field in fields(value)]
+    if isinstance(value, Mapping):
+        members = cast("Mapping[str, Any]", value)
+        return [[name, _leaves_in(members[name])] for name in sorted(members)]
+    if isinstance(value, list | tuple):
+        return [_leaves_in(one) for one in cast("Sequence[Any]", value)]
+    return repr(value) if value is None else value
+
+
+def _same_leaf(one: Any, other: Any) -> bool:
+    first, second = np.asarray(one), np.asarray(other)
+    if first.dtype.kind in "fc" and second.dtype.kind in "fc":
+        return np.array_equal(first, second, equal_nan=True)
+    return bool(np.array_equal(first, second))
 
 
 def _same(one: Any, other: Any) -> bool:
