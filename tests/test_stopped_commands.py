@@ -72,7 +72,7 @@ def stopped(command: str, folder: Path, place: Path, *more: Any) -> str:
 
 EARLY = {
     "fit, planning": ("fit", planning, "announce"),
-    "fit, reading": ("fit", fitting, "read_table"),
+    "fit, reading": ("fit", fitting, "open_table"),
     "synthesize, planning": ("synthesize", SyntheticData, "plan"),
     "synthesize, reading": ("synthesize", table_source, "opened"),
     "plan": ("plan", planning, "run"),
