@@ -91,7 +91,7 @@ def test_every_marked_table_of_a_page_can_be_rendered(place: Path) -> None:
 
 
 def test_groups_are_measured_and_judged() -> None:
-    sets = [groups.generated("generated, d = 50", 0, rows=400)]
+    sets = [groups.generated("generated, d = 50", 1, rows=400)]
     records = [groups.measured(sets, method, 1.0) for method in (groups.PLAIN, groups.FAIR)]
     assert all(0.3 < one["mean_loss"] <= one["worst_loss"] < 2.0 for one in records)
     assert [row[2] for row in groups.table_rows(records)] == [groups.FAIR, groups.PLAIN]

@@ -32,7 +32,7 @@ def off(result):
 )
 def test_the_noise_is_that_of_the_spread(options):
     values, keys = embeddings()
-    result = privopt.user_mean(values, keys, **BUDGET, **options, random_state=3)
+    result = privopt.user_mean(values, keys, **BUDGET, **options, random_state=4)
     assert result.status is Status.FINISHED
     clipped = result.plan.public.relation.factor * 50.0 / result.plan.public.n * np.sqrt(D) * 2.0
     assert off(result) < 0.15 < clipped
@@ -40,7 +40,7 @@ def test_the_noise_is_that_of_the_spread(options):
     assert result.plan.epsilon <= 2.0
     assert "Private mean over users" in str(result.report)
     assert "Private tests" in result.report.to_html()
-    again = privopt.user_mean(values, keys, **BUDGET, **options, random_state=3)
+    again = privopt.user_mean(values, keys, **BUDGET, **options, random_state=4)
     np.testing.assert_array_equal(again.value, result.value)
     assert result.transcript.seeded
 

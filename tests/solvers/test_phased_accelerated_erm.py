@@ -149,7 +149,7 @@ WAYS = {
 
 @pytest.mark.parametrize(("way", "reuse", "relation"), in_turn(WAYS, (True, False), RELATIONS))
 def test_a_run_replays_costs_its_plan_and_can_be_rehearsed(way, reuse, relation):
-    units = some_users(n=300 if reuse else 480, relation=relation)
+    units = some_users(n=300 if reuse else 640, relation=relation)
     solver = erm(way.split(",")[0], reuse=reuse, **WAYS[way])
     result = run(solver, units)
 

@@ -16,10 +16,9 @@ from privopt.atomic_files import replace_file
 from privopt.tables.cells import StoredTable, numbers
 from privopt.tables.errors import TableError
 from privopt.tables.schema import Schema
-from privopt.tables.unpacking import header_lines, open_packed, read_parquet
+from privopt.tables.unpacking import PackedColumns, header_lines, open_packed, read_parquet
 
 PARQUET = (".parquet", ".pq")
-_BUFFER_BYTES = 2**20  # of a Parquet column's pages, read at a time
 DELIMITERS = {".csv": ",", ".csv.gz": ",", ".tsv": "\t", ".tsv.gz": "\t"}
 
 
@@ -78,19 +77,18 @@ class ParquetTable(StoredTable):
         file: of that format.
         names: the columns, all of which it has.
     Raises:
-        TableError: it is damaged; also when a column is read.
+        TableError: it is damaged, or grows beyond the limit; also when a column is read.
     """
 
     def __init__(self, file: Path, names: list[str]) -> None:
         self.column_names = names
         self._path = file
-        # Without a buffer in between, a column's pages are all read before the first of them is decoded.
-        self._file = _guarded(file, lambda: pq.ParquetFile(file, buffer_size=_BUFFER_BYTES))
-        self.num_rows = int(self._file.metadata.num_rows)
+        self._columns = _guarded(file, lambda: PackedColumns(file, names))
+        self.num_rows = self._columns.num_rows
 
     def column(self, name: str) -> Any:
         """See `StoredTable.column`."""
-        return _guarded(self._path, lambda: self._file.read(columns=[name]).select([name]).column(0))
+        return _guarded(self._path, lambda: self._columns.column(name))
 
 
 def table_columns(path: str | Path) -> list[str]:

@@ -20,6 +20,7 @@ MOST_GROWTH = 100
 MOST_FREE = 2**30  # bytes
 MOST_HEADER = 2**24  # bytes of the line with the columns' names
 NUMBER = 8  # bytes of a cell in memory
+_BUFFER_BYTES = 2**20  # of a Parquet column's pages, read at a time
 _TEXTS = ("string", "binary", "string_view", "binary_view")
 
 
@@ -49,36 +50,52 @@ def header_lines(text: io.TextIOBase, file: Path) -> Generator[str]:
         yield line
 
 
-def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
-    """Those columns of a Parquet file.
+class PackedColumns:
+    """Some columns of a Parquet file, which stays open.
 
     Texts are read as a dictionary of the different ones, which is small however often they are repeated, and written
     out only within the limit.
 
+    Args:
+        file: of that format.
+        wanted: the columns, all of which it has.
     Raises:
-        TableError: they would be larger than the limit.
-        ArrowException: the file is not well-formed.
+        TableError: they would be larger than the limit; of texts, when they are read.
+        ArrowException: the file is not well-formed; also when a column is read.
+
+    Attributes:
+        num_rows: of each column.
     """
-    with pq.ParquetFile(file) as parquet:
-        _check_footer(parquet.metadata, file, set(wanted))
-        fields = [field for field in parquet.schema_arrow if field.name in wanted]
-        plain = {field.name: field.type for field in fields if _is_text(field.type)}
-        coded = [
-            field.name
-            for field in fields
-            if pa.types.is_dictionary(field.type) and _is_text(field.type.value_type)
-        ]
-    with pq.ParquetFile(file, read_dictionary=list(plain)) as parquet:
-        private_table = parquet.read(columns=list(wanted)).select(list(wanted))
-    for name in (*plain, *coded):
-        private_column = private_table.column(name)
-        if pa.types.is_dictionary(private_column.type):
-            _require(sum(map(_written_out, private_column.chunks)), file)
-        if name in plain and pa.types.is_dictionary(private_column.type):
-            kind = plain[name] if str(plain[name]).startswith("large_") else private_column.type.value_type
-            place = private_table.column_names.index(name)
-            private_table = private_table.set_column(place, name, private_column.cast(kind))
-    return private_table
+
+    def __init__(self, file: Path, wanted: Sequence[str]) -> None:
+        self._path = file
+        with pq.ParquetFile(file) as parquet:
+            _check_footer(parquet.metadata, file, set(wanted))
+            fields = [field for field in parquet.schema_arrow if field.name in wanted]
+            self.num_rows = int(parquet.metadata.num_rows)
+        self._plain = {field.name: field.type for field in fields if _is_text(field.type)}
+        # Without a buffer in between, a column's pages are all read before the first of them is decoded.
+        self._file = pq.ParquetFile(file, read_dictionary=list(self._plain), buffer_size=_BUFFER_BYTES)
+
+    def column(self, name: str) -> Any:
+        """One column, as an Arrow chunked array."""
+        private_column = self._file.read(columns=[name]).select([name]).column(0)
+        if not pa.types.is_dictionary(private_column.type):
+            return private_column
+        if _is_text(private_column.type.value_type):
+            _require(sum(map(_written_out, private_column.chunks)), self._path)
+        if name not in self._plain:
+            return private_column
+        plain = self._plain[name]
+        return private_column.cast(
+            plain if str(plain).startswith("large_") else private_column.type.value_type
+        )
+
+
+def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
+    """Those columns of a Parquet file, as an Arrow table; see `PackedColumns`."""
+    columns = PackedColumns(file, wanted)
+    return pa.table([columns.column(name) for name in wanted], names=list(wanted))
 
 
 class _Counted:
