@@ -1,9 +1,12 @@
 """Ball averages: their constants, and points of balls and lunes."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import special
 
 from privopt.precision import double_precision
 from privopt.problems.ball import (
@@ -113,3 +116,17 @@ def test_lunes_give_the_difference_of_ball_averages_of_a_sign(dimension):
             - first_coordinate_cdf((0.1 - shift) / radius, dimension)
         )
     assert estimated == pytest.approx(exact, abs=0.02)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 10, 54, 1000, 100_000])
+def test_the_law_of_a_coordinate_is_exact_and_of_one_number_alone(dimension: int) -> None:
+    """The last bit too follows from the position itself, not from those that are computed beside it."""
+    width = min(1.0, 12 / math.sqrt(dimension))
+    places = np.concatenate((np.linspace(-width, width, 101), [-1.0, 0.0, 1.0, 1e-200, -1e-17]))
+    share = special.betainc(0.5, (dimension + 1) / 2, places * places)
+    with double_precision():
+        found = np.asarray(first_coordinate_cdf(places, dimension))
+        beside = np.asarray(first_coordinate_cdf(np.where(np.arange(106) % 2, places, 0.0), dimension))
+    np.testing.assert_allclose(found, 0.5 + 0.5 * np.sign(places) * share, atol=1e-14)
+    np.testing.assert_array_equal(found[1::2], beside[1::2])
+    assert np.all(beside[::2] == 0.5)
