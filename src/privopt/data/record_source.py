@@ -33,7 +33,9 @@ class RecordBlock(NamedTuple):
 
 
 class RecordSource(abc.ABC):
-    """Records in a fixed order, read in blocks as often as it takes. Can be pickled; one of files holds names, not records.
+    """Records in a fixed order, read in blocks as often as it takes.
+
+    Can be pickled; a source of files holds their names, not records.
 
     Attributes:
         rows: how many there are. Private under add-or-remove-one.
