@@ -75,6 +75,7 @@ class Units:
         private_offsets: (units + 1,) user j owns rows offsets[j] to offsets[j + 1]; None when a unit is a record.
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
         seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
+        origin: what the records were read from, as a digest of names, sizes and times; empty for arrays.
             It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
         first: of a part, see `part`: the position of its first unit among all.
 
@@ -91,6 +92,7 @@ class Units:
     private_offsets: NDArray[np.int64] | None = None
     private_weights: NDArray[np.float64] | None = None
     seeded: bool = False
+    origin: str = ""
     first: int = 0
 
     @classmethod

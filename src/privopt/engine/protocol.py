@@ -31,6 +31,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def origin(self) -> str:
+        """What the records were read from, see `Units.origin`."""
+        ...
+
+    @property
     def compiles(self) -> bool:
         """Whether loops of cheap steps may be compiled over its rows; if not, they run step by step."""
         ...

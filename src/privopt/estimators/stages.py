@@ -257,10 +257,12 @@ def started(
     account: Account | None,
     name: str | None = None,
     observer: Observer | None = None,
+    resumes: bool = False,
 ) -> Run:
     """A run of everything that a plan announces; `name` is what the account calls it.
 
     Raises:
+        ArgumentError: it was to be resumed, and cannot be.
         BudgetExceeded: the account cannot pay; nothing was released.
     """
     return Run(
@@ -271,6 +273,7 @@ def started(
         noise=noise,
         account=account,
         observer=observer,
+        resumes=resumes,
     )
 
 
@@ -289,7 +292,7 @@ def fit_in_stages(
     """
     with double_precision():
         loose = staged.setup.loose_units(records)  # keys and shapes are checked before anything is paid
-        run = started(staged.plan, records.noise, account=account, observer=observer)
+        run = started(staged.plan, records.noise, account=account, observer=observer, resumes=True)
         setup = staged.setup.within(released_bounds(run, staged.scales, loose))
         del loose  # one copy of the data at a time
         units = setup.units(records)
