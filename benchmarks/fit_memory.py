@@ -1,8 +1,8 @@
 """How much memory `privopt fit` of a Parquet table takes beyond what the program itself takes.
 
-`python -m benchmarks.fit_memory [ROWS [COLUMNS]]` writes a made-up table of float64 columns and fits a logistic model to
-it by the command line, in a process of its own. Printed is the peak of that process's memory, less that of a fit to a
-thousand rows, as a multiple of the features' size in float32.
+`python -m benchmarks.fit_memory [ROWS [COLUMNS]]` writes a made-up table of float64 columns and fits a logistic model
+to it by the command line, in a process of its own. Printed is the peak of that process's memory, less that of a fit to
+a thousand rows, as a multiple of the features' size in float32.
 """
 
 import json

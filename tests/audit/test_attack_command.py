@@ -72,7 +72,7 @@ def test_guesses_about_one_run_do_not_refute_a_claim(name, kind, evidence):
         )
 
 
-# A penalty on the sum of sizes keeps coefficients at 0, and a capped loss has no slope where canaries lie: beyond its cap.
+# A penalty on the sum of sizes keeps coefficients at 0, and a capped loss has no slope where canaries lie.
 IN_VAIN = ("lasso", "robust-regression")
 
 
