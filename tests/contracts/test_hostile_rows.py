@@ -1,14 +1,13 @@
 """No query moves by more than its sensitivity, whatever stands in a row: entries from 1e-320 to 1e308, both formats."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.contracts.queries import EVERY_QUERY, LEVELS, ROW_BOUND, D, concrete_queries, is_of_codes
+from tests.support.loop_sums import loop_sum
 
 from privopt.curator.audit import distance
 from privopt.curator.local import LocalCurator
-from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import EveryUnit
 from privopt.ledger.unlimited import Unlimited
@@ -35,11 +34,7 @@ def by_general_path(query, units):
 
 
 def by_compiled_loop(query, units):
-    arrays = InProcessEngine(units).traced_arrays()
-    return np.asarray(query.finish(_traced(query, arrays, units.public) / UNITS))
-
-
-_traced = jax.jit(lambda query, arrays, public: traced_sum(query, public, arrays), static_argnames="public")
+    return np.asarray(query.finish(jnp.asarray(loop_sum(InProcessEngine(units), query)) / UNITS))
 
 
 def test_every_query_of_the_library_is_in_the_list():

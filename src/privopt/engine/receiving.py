@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
-from privopt.engine.compiled_loops import TracedRows
+from privopt.engine.drawn_rows import DrawnRows
 from privopt.engine.general_path import contribution_shape
 from privopt.engine.parts import total_of_parts
 from privopt.engine.reference import checked, with_typed_leaves
@@ -155,8 +155,8 @@ class ReceivingEngine:
             "the units hold their own records: a query that sees all of them at once cannot be answered."
         )
 
-    def traced_arrays(self) -> TracedRows:
-        """See `Engine.traced_arrays`."""
+    def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
+        """See `Engine.rows`."""
         raise ValueError("the units hold their own records: this loop runs step by step, with `release`.")
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReceivingEngine":
