@@ -1,5 +1,6 @@
 """What a compiled loop needs of the engine: the rows as arrays, and the clipped sum over drawn units as pure JAX."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -7,13 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from privopt.data.grid import GridRows
 from privopt.data.rows import aligned_zeros
 from privopt.data.units import Units
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
 from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS
 from privopt.precision import double_precision
-from privopt.public import Public, Relation
+from privopt.public import INTEGER_STORAGES, Public, Relation
 from privopt.queries.base import MeanQuery
 from privopt.queries.safeguards import row_form_of
 
@@ -23,10 +25,21 @@ _REPLAYED_ENTRIES = 2**24
 class TracedRows(NamedTuple):
     """Dense records, the arrays of a compiled loop."""
 
-    private_features: Float[Array, "n d"]  # as stored
+    private_features: Float[Array, "n d"] | Int[Array, "n d"]  # as stored
     private_targets: Float[Array, " n"]
     private_norms: Float[Array, " n"]
     private_present: Bool[Array, " n"]
+    steps: Float[Array, " d"] | None = None  # of rows on a grid
+
+    def of_rows(self, part: Callable[[Array], Array]) -> "TracedRows":
+        """Some of the records: `part` takes them from an array that has one entry a record."""
+        return TracedRows(
+            part(self.private_features),
+            part(self.private_targets),
+            part(self.private_norms),
+            part(self.private_present),
+            self.steps,
+        )
 
 
 def traced_arrays(units: Units) -> TracedRows:
@@ -38,19 +51,22 @@ def traced_arrays(units: Units) -> TracedRows:
     Raises:
         ValueError: the rows are sparse, or units are users; such loops run eagerly.
     """
-    private_features = units.private_features
+    private_features, steps = units.private_features, None
+    if isinstance(private_features, GridRows):
+        private_features, steps = private_features.private_steps, private_features.steps
     if not isinstance(private_features, np.ndarray) or units.public.unit != "record":
         raise ValueError(
             "a compiled loop needs dense records, one for each unit: run this loop with `release` instead."
         )
     if units.private_count == 0:
-        return _absent(1, units.public.d)
+        return _absent(1, units.public)
     with double_precision():
         return TracedRows(
             jax.device_put(private_features, may_alias=True),  # stored aligned, and never written again
             jnp.asarray(units.private_targets),
             jnp.asarray(units.private_norms),
             jnp.asarray(units.private_present),
+            None if steps is None else jnp.asarray(steps),
         )
 
 
@@ -62,16 +78,17 @@ def traced_shapes(public: Public) -> TracedRows:
     beside the run finds its program compiled.
     """
     fits = public.relation is Relation.REPLACE_ONE and public.n * public.d <= _REPLAYED_ENTRIES
-    return _absent(public.n if fits else 1, public.d)
+    return _absent(public.n if fits else 1, public)
 
 
-def _absent(rows: int, width: int) -> TracedRows:
+def _absent(rows: int, public: Public) -> TracedRows:
     with double_precision():
         return TracedRows(
-            jnp.asarray(aligned_zeros(rows, width)),
+            jnp.asarray(aligned_zeros(rows, public.d, public.storage)),
             jnp.zeros(rows, jnp.float64),
             jnp.zeros(rows, jnp.float64),
             jnp.zeros(rows, jnp.bool_),
+            jnp.ones(public.d, jnp.float64) if public.storage in INTEGER_STORAGES else None,
         )
 
 
@@ -108,7 +125,7 @@ def _scan(
     def sum_of(block: Array, start: Array) -> Array:
         fresh = start + jnp.arange(length) >= block * length
         if private_indices is None:
-            private_part = TracedRows(*(jax.lax.dynamic_slice_in_dim(a, start, length) for a in arrays))
+            private_part = arrays.of_rows(lambda a: jax.lax.dynamic_slice_in_dim(a, start, length))
             return _block_sum(query, public, private_part, private_part.private_present & fresh)
         private_block = jax.lax.dynamic_slice_in_dim(private_indices, start, length)
         absent = arrays.private_features.shape[0]
@@ -137,7 +154,7 @@ def _scan(
 
 def _first_sum(query: MeanQuery, public: Public, arrays: TracedRows) -> Array:
     """The sum over the first record, for its shape."""
-    private_part = TracedRows(*(a[:1] for a in arrays))
+    private_part = arrays.of_rows(lambda a: a[:1])
     return _block_sum(query, public, private_part, private_part.private_present)
 
 
@@ -145,7 +162,7 @@ def _sum_at(
     query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"]
 ) -> Float[Array, "..."]:
     private_inside = private_indices < arrays.private_features.shape[0]
-    private_part = TracedRows(*(jnp.take(a, private_indices, axis=0, mode="clip") for a in arrays))
+    private_part = arrays.of_rows(lambda a: jnp.take(a, private_indices, axis=0, mode="clip"))
     return _block_sum(query, public, private_part, private_part.private_present & private_inside)
 
 
@@ -153,6 +170,9 @@ def _block_sum(
     query: MeanQuery, public: Public, private_part: TracedRows, private_mask: Bool[Array, " b"]
 ) -> Float[Array, "..."]:
     form = row_form_of(query, public)
+    if private_part.steps is not None:  # the product is exact
+        private_rows = private_part.private_features.astype(jnp.float64) * private_part.steps
+        private_part = private_part._replace(private_features=private_rows)
     if form is not None:
         private_rows = private_part.private_features.astype(jnp.float64)
         return row_form_sum(

@@ -12,6 +12,7 @@ from numba.core import config
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.grid import GridRows
 from privopt.data.rows import MappedRows, block_length, take_rows
 from privopt.data.units import Units
 from privopt.data.users import offsets
@@ -144,8 +145,9 @@ def kernel_sum(
     if carried is not None:
         still = work.gain == 0.0 or work.change == 0.0
         memory = carried.open(work.points, work.formula, len(units.private_targets), still=still)
-    if isinstance(units.private_features, MappedRows):
-        private_sum = _mapped_sum(units, private_inverse_norms, index, count, work, memory)
+    decoded = isinstance(units.private_features, GridRows) and units.private_offsets is not None
+    if decoded or isinstance(units.private_features, MappedRows):
+        private_sum = _block_by_block_sum(units, private_inverse_norms, index, count, work, memory)
     else:
         private_sum = _stored_sum(units, private_inverse_norms, index, count, work, memory, threads)
     if carried is not None:
@@ -179,8 +181,18 @@ def _stored_sum(
     memory: SlopeMemory,
     threads: int,
 ) -> NDArray[np.float64]:
-    """`kernel_sum` over rows in memory, as (outputs, d)."""
+    """`kernel_sum` over rows in memory, as (outputs, d).
+
+    Records on a grid are summed as integers: their steps are folded into the points before the pass, since k . (s w) is
+    (k s) . w, and into the sum after it. A coefficient is clipped by the norm of the decoded row, whatever the
+    prediction; the sum is rounded once more, and `rounding_bound` has some to spare. No number leaves float64: steps
+    lie between 1e-23 and 1e28, and what is summed is a contribution, at most `LARGEST_RADIUS` long, over a step.
+    """
     width = work.points.shape[1]
+    steps = 1.0
+    if isinstance(units.private_features, GridRows):
+        steps = units.private_features.steps
+        work = work._replace(points=work.points * steps)
     owners = None
     if units.private_offsets is not None and units.private_weights is not None:
         owners = (units.private_offsets, units.private_weights)
@@ -196,10 +208,10 @@ def _stored_sum(
         work.run(private_block, index, lanes, first, last, totals)
 
     run_lanes(run, len(lanes) - 1, threads)
-    return in_order(totals)
+    return in_order(totals) * steps
 
 
-def _mapped_sum(
+def _block_by_block_sum(
     units: Units,
     private_inverse_norms: NDArray[np.float64],
     index: NDArray[np.int64],
@@ -207,7 +219,10 @@ def _mapped_sum(
     work: _Pass,
     memory: SlopeMemory,
 ) -> NDArray[np.float64]:
-    """`kernel_sum` over rows that are computed a block at a time, as (1, d); a block holds whole units."""
+    """`kernel_sum` over rows that are computed a block at a time, as (1, d); a block holds whole units.
+
+    Among them users' rows on a grid: a user's average is brought into a ball of decoded vectors.
+    """
     width = work.points.shape[1]
     total, share = BlockedSum((1, width)), np.empty((1, 1, width))
     no_index = np.empty(0, np.int64)
@@ -241,7 +256,9 @@ def shrunk(radius: Any) -> float:
 
 
 def kernel_rows(private_features: Any) -> tuple[NDArray[Any], ...]:
-    """Rows as the kernels take them."""
+    """Rows as the kernels take them; of rows on a grid the integers."""
+    if isinstance(private_features, GridRows):
+        return kernel_rows(private_features.private_steps)
     if isinstance(private_features, np.ndarray):
         return (private_features, private_features.reshape(-1))
     return (private_features.data, private_features.indices, private_features.indptr)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.grid import GridRows
 from privopt.data.rows import MappedRows
 from privopt.data.units import Units
 from privopt.engine.fast_path import (
@@ -48,7 +49,7 @@ def supports_gradient_and_count(units: Units, query: GradientAndCount) -> bool:
         and loss.outputs == 1
         and loss.kernel_code is not None
         and int(loss.kernel_code) in FORMULAS
-        and not isinstance(units.private_features, MappedRows)
+        and not isinstance(units.private_features, MappedRows | GridRows)
         and (query.row_map is None or units.public.d <= _MOST_COLUMNS)
     )
 
