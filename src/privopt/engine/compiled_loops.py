@@ -171,7 +171,7 @@ def _block_sum(
 ) -> Float[Array, "..."]:
     form = row_form_of(query, public)
     if private_part.steps is not None:  # the product is exact
-        private_rows = private_part.private_features.astype(jnp.float64) * private_part.steps
+        private_rows = private_part.private_features.astype(jnp.float64) * private_part.steps[None, :]
         private_part = private_part._replace(private_features=private_rows)
     if form is not None:
         private_rows = private_part.private_features.astype(jnp.float64)

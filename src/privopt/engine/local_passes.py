@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.grid import GridRows
 from privopt.data.rows import MappedRows
 from privopt.data.units import Units
 from privopt.engine.fast_path import in_order, kernel_rows, lane_ends, run_lanes, shrunk
@@ -32,7 +31,7 @@ def supports_groups(units: Units, query: MeanQuery) -> bool:
         and query.loss.kernel_code in {*FORMULAS, int(KernelCode.SOFTMAX)}
         and isinstance(query.regulariser, SeparableRegulariser)
         and isinstance(query.constraint, Unconstrained | L2Ball)
-        and not isinstance(units.private_features, MappedRows | GridRows)
+        and not isinstance(units.private_features, MappedRows)
     )
 
 
