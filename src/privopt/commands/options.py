@@ -135,7 +135,7 @@ class Options:
         StorageName,
         typer.Option(
             "--storage",
-            help="Format of the rows in memory; int16 takes half, int8 a quarter, each entry rounded towards zero.",
+            help="Format of the rows in memory; int16 takes half and int8 a quarter, rounded to a public grid.",
         ),
     ] = StorageName.FLOAT32
     solver: Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")] = "auto"

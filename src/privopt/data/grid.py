@@ -76,22 +76,27 @@ def grid_steps(
 
 
 def to_grid(
-    private_rows: NDArray[Any], steps: NDArray[np.float64], dtype: np.dtype[Any]
+    private_rows: NDArray[Any], steps: NDArray[np.float64], dtype: np.dtype[Any], shift: float
 ) -> NDArray[GridStep]:
-    """Finite rows as integers on the grid, rounded towards zero.
+    """Finite rows as integers on the grid: the whole part of `|a| / s + shift`, with the sign of a.
 
+    Args:
+        private_rows: (rows, d).
+        steps: (d,) of the columns.
+        dtype: int8 or int16.
+        shift: between 0, which rounds towards zero, and 1/2, to the nearest point.
     Privacy:
-        An entry's integer depends on that entry alone, and the decoded entry is no larger than the entry and of its
-        sign: so the decoded row has no larger norm than the row, in any norm. It is nearer to zero by less than
-        a step, unless the entry lies beyond the grid, whose end it becomes. A row that becomes zero is as present as
-        before. The quotient is rounded, maybe to a whole number that the entry does not reach: then the product, which
-        is exact, is larger than the entry, and the integer is made one smaller.
+        An entry's integer depends on that entry alone. With a shift of 0 the decoded entry is no larger than the entry,
+        so that the decoded row has no larger norm than the row, whichever the norm: the quotient may be rounded to a
+        whole number that the entry does not reach, but then the product, which is exact, is larger than the entry, and
+        the integer is made one smaller. With any shift an entry keeps its sign and moves by less than a step, unless it
+        lies beyond the grid, whose end it becomes.
     Raises:
         Nothing, and warns of nothing: the input is private.
     """
-    limit = float(np.iinfo(dtype).max)
     private_wide = private_rows.astype(np.float64)
-    private_steps = np.clip(np.trunc(private_wide / steps), -limit, limit)
-    private_beyond = np.abs(private_steps * steps) > np.abs(private_wide)
-    private_steps -= np.where(private_beyond, np.sign(private_steps), 0.0)
-    return private_steps.astype(dtype)
+    with np.errstate(all="ignore"):
+        private_steps = np.minimum(np.floor(np.abs(private_wide) / steps + shift), float(np.iinfo(dtype).max))
+    if shift == 0.0:
+        private_steps -= private_steps * steps > np.abs(private_wide)
+    return np.copysign(private_steps, private_wide).astype(dtype)

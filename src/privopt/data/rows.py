@@ -13,6 +13,14 @@ BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a mega
 LEAST_PEAK = 1e-24  # a row with no entry of this size is stored as zero
 _NORM_ERROR = 2.0**-53
 _LARGEST_SQUARE = 1e280  # a sum of squares up to here did not overflow
+_GRID_SHIFTS = (
+    0.5,
+    0.45,
+    0.4,
+    0.3,
+    0.15,
+    0.0,
+)  # from the nearest point of a grid to the next one towards zero
 MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
 
 PRODUCT_ROWS, PRODUCT_COLUMNS = 64, 32  # multiples of the tiles of the usual BLAS
@@ -100,16 +108,27 @@ def clip_stored(
 ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_]]:
     """`clip_rows` to a format; with steps to float32, then rounded to their grid, whose integers are returned.
 
+    A row is rounded to the nearest points of the grid if that makes it no longer, else ever more towards zero, until it
+    is no longer than before. Towards zero alone, every row would be a little too short, which costs a fit more than the
+    grid does.
+
     Privacy:
-        Rounding to the grid lengthens no row, see `grid.to_grid`, so that the norm of the row before bounds that of the
-        decoded one: the smaller of this bound and its own is kept. A decoded entry is zero or at least a step, which is
-        more than `LEAST_PEAK`, see `grid.grid_steps`: what `clip_rows` says of stored rows holds of decoded ones.
+        A row's result depends on that row alone. What is kept is accepted by its norm, rounded up, which is at most
+        that of the row before, and so at most the bound. The last rounding is towards zero and needs no test, see
+        `grid.to_grid`: the norm of the row before is a bound then, should its own be rounded up further. A decoded
+        entry is zero or at least a step, which is more than `LEAST_PEAK`, see `grid.grid_steps`: what `clip_rows` says
+        of stored rows holds of decoded ones.
     """
     if steps is None:
         return clip_rows(private_block, bound, dtype)
     private_rows, private_norms, private_finite = clip_rows(private_block, bound)
-    private_steps = to_grid(private_rows, steps, dtype)
-    return private_steps, np.minimum(row_norms(private_steps * steps), private_norms), private_finite
+    private_steps = to_grid(private_rows, steps, dtype, _GRID_SHIFTS[0])
+    private_found = row_norms(private_steps * steps)
+    for shift in _GRID_SHIFTS[1:]:
+        private_longer = np.flatnonzero(private_found > private_norms)
+        private_steps[private_longer] = to_grid(private_rows[private_longer], steps, dtype, shift)
+        private_found[private_longer] = row_norms(private_steps[private_longer] * steps)
+    return private_steps, np.minimum(private_found, private_norms), private_finite
 
 
 def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -141,8 +141,8 @@ class Units:
             noise: source of the secret choice of a user's records; default: fresh, from the operating system.
             storage: the format of the stored rows; the privacy is the same. "float64" takes twice the memory, for
                 comparisons to more than seven digits. "int16" takes half and "int8" a quarter, for dense rows: an entry
-                is rounded towards zero to a multiple of a public step, `entry_bound` (or `row_bound`) over 32767 or
-                127. Give the `entry_bound` that you know of: the grid is as fine as that is small.
+                is rounded to a multiple of a public step, `entry_bound` (or `row_bound`) over 32767 or 127, so that no
+                row gets longer. Give the `entry_bound` that you know of: the grid is as fine as that is small.
         Privacy:
             A row depends on its own record alone: clipped to `row_bound` as it is stored, or zero and absent
             if a feature or the target is NaN or infinite or the label is not among `classes`; one without an entry of

@@ -7,4 +7,4 @@ def meaning_of(storage: str) -> str:
     """A format of `public.STORAGES`, as a reader of a plan or a report needs it."""
     if storage not in _BITS:
         return f"rows of {storage} numbers"
-    return f"rows of {_BITS[storage]} integers on a public grid, each entry rounded towards zero"
+    return f"rows of {_BITS[storage]} integers on a public grid, rounded so that none gets longer"
