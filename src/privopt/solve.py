@@ -51,6 +51,7 @@ def plan(
     max_records_per_user: int | None = None,
     user_weighting: Weighting = DEFAULT_WEIGHTING,
     typical_records: float | None = None,
+    storage: str = "float32",
     solver: Solver | GameSolver | str | None = None,
     start: Any = None,
 ) -> Plans:
@@ -70,6 +71,7 @@ def plan(
             at a cap of 1. Default: a record is the unit.
         user_weighting: of users, see `Units.from_arrays`.
         typical_records: of users, likewise.
+        storage: the format of the stored rows, likewise.
         solver: only this one; default: every solver that can solve the problem.
         start: parameters of the right structure; required for a function and a `BlackBox`, ignored otherwise.
     Returns:
@@ -88,6 +90,7 @@ def plan(
         relation=Relation.parse(relation),
         row_bound=longest if row_bound is None else row_bound,
         entry_bound=entry_bound,
+        storage=storage,
         **users,
     )
     if isinstance(problem, Game):

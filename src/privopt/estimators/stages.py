@@ -204,6 +204,7 @@ def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
         relation=public.relation,
         row_bound=public.row_bound,
         entry_bound=public.entry_bound,
+        storage=public.storage,
         max_records_per_user=public.records_per_unit if public.by_user else None,
         user_weighting=public.weighting,
         typical_records=public.typical_records if public.by_user else None,
