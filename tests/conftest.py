@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.compilation import quick_compilation
+
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -23,9 +25,9 @@ for _name in ("PRIVOPT_ACCOUNT", "PRIVOPT_REQUIRE_ACCOUNT"):
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_pool, "1")
-# The tests compile thousands of programs and run most of them once. Products are fused with sums as at the default
-# level; `make audit` and `make thorough` compile as for users.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+# The tests compile thousands of programs and run most of them once; `make audit` and `make thorough` compile as for
+# users.
+os.environ.setdefault("XLA_FLAGS", quick_compilation())
 # A program that one worker has compiled, or has forgotten, is not compiled again. Nothing is kept for the next run.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="privopt-programs-")

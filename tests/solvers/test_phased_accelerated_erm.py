@@ -173,9 +173,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize(("way", "kind", "relation"), in_turn(WAYS, HOSTILE, RELATIONS))
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(way, relation, kind):
     # Under add-or-remove-one the other data set has no such user.
     left = some_users(n=170, relation=relation, last=None if relation == "replace-one" else HOSTILE["none"])
