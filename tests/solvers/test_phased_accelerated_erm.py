@@ -147,8 +147,12 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("way", "reuse", "relation"), in_turn(WAYS, (True, False), RELATIONS))
-def test_a_run_replays_costs_its_plan_and_can_be_rehearsed(way, reuse, relation):
+RUNS = [(reuse, relation) for reuse in (True, False) for relation in RELATIONS]
+
+
+@pytest.mark.parametrize(("way", "run_on"), in_turn(WAYS, RUNS))
+def test_a_run_replays_costs_its_plan_and_can_be_rehearsed(way, run_on):
+    reuse, relation = run_on
     units = some_users(n=300 if reuse else 640, relation=relation)
     solver = erm(way.split(",")[0], reuse=reuse, **WAYS[way])
     result = run(solver, units)
