@@ -20,14 +20,6 @@ def in_turn(*axes: Collection[Any]) -> list[Any]:
     return found
 
 
-def one_in(every: int, values: Iterable[Any]) -> list[Any]:
-    """Every `every`-th of the values, for `parametrize` of one name; the others wait for the audit."""
-    return [
-        pytest.param(value, marks=(pytest.mark.audit,) if place % every else ())
-        for place, value in enumerate(values)
-    ]
-
-
 def but_later(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
     """The values, for `parametrize` of one name or of one tuple of names; those that are not `quick` wait."""
     at_once = list(quick)
