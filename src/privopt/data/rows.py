@@ -279,5 +279,8 @@ def aligned_zeros(rows: int, width: int, dtype: Any = np.float32) -> NDArray[Sto
 def _towards_zero(private_values: NDArray[np.float64], dtype: Any) -> NDArray[Stored]:
     """Round towards zero."""
     private_stored = private_values.astype(dtype)
-    too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)
-    return np.where(too_long, np.nextafter(private_stored, np.zeros((), dtype)), private_stored)
+    too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)  # so it is not zero
+    # The number next to one on its way to zero has the next smaller integer for its bits.
+    private_bits = private_stored.view(np.dtype(f"i{private_stored.itemsize}"))
+    private_bits -= too_long
+    return private_stored

@@ -9,6 +9,7 @@ from pathlib import Path
 
 _EVERY = 0.005  # seconds between two looks: a pass reads some 30 MB in that time
 _STATM = Path("/proc/self/statm")
+_PAGE = mmap.PAGESIZE
 
 
 class Residency:
@@ -73,4 +74,8 @@ def _look(of: "weakref.ref[Residency]") -> None:
 
 def _file_bytes() -> int:
     """The bytes of files, mapped and shared, in this process' memory."""
-    return int(_STATM.read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
+    descriptor = os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return int(os.read(descriptor, 200).split()[2]) * _PAGE
+    finally:
+        os.close(descriptor)

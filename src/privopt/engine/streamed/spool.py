@@ -1,6 +1,7 @@
 """A room on a local disk: arrays in files without a name, mapped into memory. PRIVATE."""
 
 import contextlib
+import errno
 import mmap
 import os
 import shutil
@@ -76,6 +77,11 @@ class Spool:
             descriptor = nameless_file(self._folder)
             try:
                 whole = max(_LEAST, -(-size // _PAGE) * _PAGE) + _PAGE  # arrays begin on pages
+                disk = os.fstatvfs(descriptor)
+                if (
+                    disk.f_bavail * disk.f_frsize < whole
+                ):  # asked first, so that the disk is not full for a moment
+                    raise OSError(errno.ENOSPC, "")
                 os.posix_fallocate(descriptor, 0, whole)
                 self._files.append(_File(_mapped(descriptor, whole, self._residency)))
             finally:
