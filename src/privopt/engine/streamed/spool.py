@@ -65,6 +65,10 @@ class Spool:
         """See `Room.another`: another file in the same folder."""
         return Spool(self._folder, size, self._residency)
 
+    def let_go(self) -> None:
+        """Let go of all pages in memory; they stay in the file."""
+        self._residency.let_go()
+
     def close(self) -> None:
         """Give the room back at once where no array refers to it; else when none does any more."""
         for file in self._files:
