@@ -49,6 +49,9 @@ def test_a_room_provides_zeros_on_boundaries_and_keeps_what_it_is_given(room, tm
         assert not array.any()
         array[...] = 1
     assert all(array.all() for array in arrays)
+    place.write(arrays[0], 2, np.full((3, 3), 2.0))
+    np.testing.assert_array_equal(arrays[0][:, 0], [1, 1, 2, 2, 2, 1, 1])
+    place.write(arrays[0], 7, np.empty((0, 3)))
     values = np.arange(12.0).reshape(6, 2)
     np.testing.assert_array_equal(place.keep(values), values)
     np.testing.assert_array_equal(taken(place, values, np.array([5, 0, 5])), values[[5, 0, 5]])

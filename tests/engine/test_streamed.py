@@ -215,7 +215,7 @@ def test_a_source_that_breaks_leaves_nothing_behind(kind: type[RecordSource], tm
 def open_files(folder):
     """What this process has open in a folder, with or without a name."""
     links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
-    return [str(path.readlink()) for path in links if str(path.readlink()).startswith(str(folder))]
+    return sorted({str(path.readlink()) for path in links if str(path.readlink()).startswith(str(folder))})
 
 
 def test_a_closed_engine_gives_its_spool_back_and_says_so(tmp_path):

@@ -109,6 +109,8 @@ class _Stored:
         self._private_present[here] = private_units.private_present[private_kept]
         if self._private_sparse is not None:
             self._private_sparse.append(private_rows)
+        elif self._private_order is None:
+            self._room.write(self._private_dense, first, private_rows)
         else:
             self._private_dense[here] = private_rows[private_kept]
 

@@ -31,6 +31,10 @@ class Room(Protocol):
         """An array that was just made, for as long as the units live."""
         ...
 
+    def write(self, private_array: NDArray[Any], start: int, private_values: NDArray[Any]) -> None:
+        """Put values into an array from `zeros`, from its row `start` on."""
+        ...
+
     def growing(self, dtype: Any) -> Growing:
         """An array whose length is not known yet."""
         ...
@@ -53,6 +57,10 @@ class InMemory:
     def keep(self, private_array: NDArray[Any]) -> NDArray[Any]:
         """See `Room.keep`: it is there already."""
         return private_array
+
+    def write(self, private_array: NDArray[Any], start: int, private_values: NDArray[Any]) -> None:
+        """See `Room.write`."""
+        private_array[start : start + len(private_values)] = private_values
 
     def growing(self, dtype: Any) -> "GrowingInMemory":
         """See `Room.growing`."""

@@ -366,7 +366,7 @@ class Units:
                     private_products[start : start + step], row_bound, dtype
                 )
                 if dense:
-                    private_rows[part] = private_block
+                    room.write(private_rows, part.start, private_block)
         if not dense:
             private_longer = np.maximum(private_norms, LEAST_PEAK) * MAPPED_NORM_SLACK
             np.minimum(private_longer, row_bound, out=private_norms)

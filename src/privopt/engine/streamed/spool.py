@@ -6,6 +6,7 @@ import mmap
 import os
 import shutil
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,14 @@ class Spool:
         private_kept[...] = private_array
         return private_kept
 
+    def write(self, private_array: NDArray[Any], start: int, private_values: NDArray[Any]) -> None:
+        """See `Room.write`: by a call to the system, which maps no page for it."""
+        private_target = private_array[start : start + len(private_values)]
+        file = next(file for file in self._files if file.holds(private_target))
+        private_bytes = np.ascontiguousarray(private_values, private_array.dtype).reshape(-1).view(np.uint8)
+        with _explained(self._folder, private_bytes.nbytes):
+            file.write(private_target, private_bytes.data)
+
     def growing(self, dtype: Any) -> "GrowingFile":
         """See `Room.growing`."""
         return GrowingFile(self._folder, np.dtype(dtype), self._residency)
@@ -72,8 +81,7 @@ class Spool:
     def close(self) -> None:
         """Give the room back at once where no array refers to it; else when none does any more."""
         for file in self._files:
-            with contextlib.suppress(BufferError):
-                file.mapping.close()
+            file.close()
         self._files.clear()
 
     def _more(self, size: int) -> "_File":
@@ -87,9 +95,10 @@ class Spool:
                 ):  # asked first, so that the disk is not full for a moment
                     raise OSError(errno.ENOSPC, "")
                 os.posix_fallocate(descriptor, 0, whole)
-                self._files.append(_File(_mapped(descriptor, whole, self._residency)))
-            finally:
+                self._files.append(_File(descriptor, _mapped(descriptor, whole, self._residency)))
+            except BaseException:
                 os.close(descriptor)
+                raise
         return self._files[-1]
 
     def __repr__(self) -> str:
@@ -99,8 +108,10 @@ class Spool:
 class _File:
     """A mapped file, of which the first bytes are taken."""
 
-    def __init__(self, mapping: mmap.mmap) -> None:
+    def __init__(self, descriptor: int, mapping: mmap.mmap) -> None:
         self.mapping, self._taken = mapping, 0
+        self._descriptor, self._closed = descriptor, weakref.finalize(self, os.close, descriptor)
+        self._address = np.frombuffer(mapping, np.uint8).ctypes.data
 
     @property
     def left(self) -> int:
@@ -112,6 +123,22 @@ class _File:
         start = self._taken
         self._taken = min(len(self.mapping), start + -(-size // 64) * 64)
         return start
+
+    def holds(self, private_array: NDArray[Any]) -> bool:
+        """Whether an array lies in it."""
+        return 0 <= private_array.ctypes.data - self._address < len(self.mapping)
+
+    def write(self, private_target: NDArray[Any], private_bytes: memoryview) -> None:
+        """Write to where an array lies that is without gaps."""
+        start, done = private_target.ctypes.data - self._address, 0
+        while done < len(private_bytes):  # a write may stop in between
+            done += os.pwrite(self._descriptor, private_bytes[done:], start + done)
+
+    def close(self) -> None:
+        """Give it back, at once where no array refers to it."""
+        self._closed()
+        with contextlib.suppress(BufferError):
+            self.mapping.close()
 
 
 class GrowingFile:
