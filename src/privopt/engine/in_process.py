@@ -214,6 +214,9 @@ class InProcessEngine:
         """See `Engine.subset`."""
         return InProcessEngine(self.units.subset(private_positions, size), threads=self._threads)
 
+    def close(self) -> None:
+        """See `Engine.close`: there is nothing to give back."""
+
     def __repr__(self) -> str:
         return f"InProcessEngine({self.units!r})"
 

@@ -112,3 +112,11 @@ class Engine(Protocol):
     def subset(self, private_positions: NDArray[np.int64], size: int) -> "Engine":
         """An engine of the same kind on the units at some positions, `size` of them as far as anybody may know."""
         ...
+
+    def close(self) -> None:
+        """Give back what it holds outside of this process' memory: a spool, workers. Nothing is asked of it again.
+
+        Engines by `view` and `subset` are closed by themselves. What is not closed is given back when nobody refers to
+        the engine any more, and at the end of the process, however that comes.
+        """
+        ...

@@ -182,6 +182,9 @@ class ReceivingEngine:
             maps=self._maps,
         )
 
+    def close(self) -> None:
+        """See `Engine.close`: there is nothing to give back."""
+
     def __repr__(self) -> str:
         return f"ReceivingEngine(<private>, {self.public!r})"
 

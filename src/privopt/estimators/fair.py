@@ -19,6 +19,7 @@ from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted
+from privopt.estimators.table_arguments import in_batches
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import CAP, FLOOR
 from privopt.solvers.base import Solver
@@ -135,6 +136,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         finally:
             vars(self).pop("_fitting", None)
 
+    @in_batches
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (rows, 2)."""
         scores = self.decision_function(X)
