@@ -76,7 +76,7 @@ class _Stored:
 
     def put(self, first: int, private_units: Units) -> None:
         """Keep what is kept of a block that begins at record `first`."""
-        private_rows = private_units.private_features
+        private_rows: Any = private_units.private_features
         private_place: Any = slice(first, first + private_rows.shape[0])
         private_kept: Any = slice(None)
         if self._private_order is not None:

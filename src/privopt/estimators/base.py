@@ -157,7 +157,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     def _fit_table(self, table: Table, y: Any, groups: Any, observer: Observer | None) -> Self:
         """Fit to a table, with what its schema says in the place of arguments that were left out."""
         encoder = asked_of_a_table(table, y, groups)
-        asked: Any = clone(self).set_params(**arguments_of(table, encoder, self.get_params(deep=False)))
+        asked: Any = clone(self)
+        asked.set_params(**arguments_of(table, encoder, self.get_params(deep=False)))
         asked._account_lost = getattr(self, "_account_lost", False)
         given = asked._specification()
         budget = asked._budget(given, None)

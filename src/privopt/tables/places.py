@@ -62,6 +62,12 @@ class Place:
         """Bytes of all files together."""
         return sum(file.size for file in self.files)
 
+    def holds(self, file: Path) -> bool:
+        """Whether a file on this machine is among them."""
+        if not isinstance(self.system, fs.LocalFileSystem) or not file.exists():
+            return False
+        return any(Path(one.path).exists() and file.samefile(one.path) for one in self.files)
+
     def require_unchanged(self, file: StoredFile) -> None:
         """Refuse a file that is gone, or is not the one that was there when the table was opened.
 

@@ -39,6 +39,7 @@ class RowBlocks:
         schema: what is public about the columns.
         columns: those that are read, all in the schema.
         most: rows of a block of Parquet.
+        counted: where the records of text files begin, by path: filled in where it is not known yet.
     Raises:
         TableError: a file is damaged or has other columns than the rest.
         DataUnavailable: a file has changed since the table was opened.
@@ -49,20 +50,18 @@ class RowBlocks:
         is used to find rows, and is private where a unit may come or go.
     """
 
-    def __init__(self, place: Place, schema: Schema, columns: Sequence[str], *, most: int) -> None:
+    def __init__(
+        self,
+        place: Place,
+        schema: Schema,
+        columns: Sequence[str],
+        *,
+        most: int,
+        counted: dict[str, list[TextBlock]],
+    ) -> None:
         self._place, self._schema, self._columns, self._most = place, schema, list(columns), most
         self._cursor: _Cursor | None = None
-        if place.delimiter is not None:
-            _require_no_lists(schema, columns)
-        headers = [self._header(file) for file in place.files]
-        for file, header in zip(place.files, headers, strict=True):
-            _require_columns(file, header, columns)
-            if set(header) != set(headers[0]):
-                raise TableError(
-                    f"The table {file.shown!r} has other columns than {place.files[0].shown!r}: all must have the "
-                    "same, in any order."
-                )
-        self._headers = headers
+        headers = self._headers = checked_headers(place, schema, columns)
         self._texts: list[list[TextBlock]] = []
         self._groups: list[list[int]] = []
         for file, header in zip(place.files, headers, strict=True):
@@ -70,7 +69,9 @@ class RowBlocks:
             if place.delimiter is None:
                 self._groups.append(guarded(file.shown, lambda file=file: self._row_groups(file)))
             else:
-                self._texts.append(text_blocks(place, file, header))
+                if file.path not in counted:
+                    counted[file.path] = text_blocks(place, file, header)
+                self._texts.append(counted[file.path])
                 self._groups.append([block.rows for block in self._texts[-1]])
         self._starts = [0, *itertools.accumulate(sum(groups) for groups in self._groups)]
 
@@ -187,17 +188,8 @@ class RowBlocks:
                     [_used(private_column) for private_column in private_table.columns], names=self._columns
                 )
 
-    def _header(self, file: StoredFile) -> list[str]:
-        if self._place.delimiter is not None:
-            return text_header(self._place, file)
-        return guarded(file.shown, lambda: self._schema_of(file).names)
-
-    def _schema_of(self, file: StoredFile) -> Any:
-        with self._place.system.open_input_file(file.path) as stream:
-            return pq.read_schema(stream)
-
     def _stored_types(self, file: StoredFile) -> Any:
-        stored = guarded(file.shown, lambda: self._schema_of(file))
+        stored = guarded(file.shown, lambda: _schema_of(self._place, file))
         return pa.schema([stored.field(name) for name in self._columns])
 
     def _row_groups(self, file: StoredFile) -> list[int]:
@@ -214,6 +206,36 @@ class RowBlocks:
 
     def __repr__(self) -> str:
         return f"RowBlocks({len(self._place.files)} files, <private>)"
+
+
+def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> list[list[str]]:
+    """The names of the columns of every file.
+
+    Raises:
+        TableError: a file is damaged, lacks one of these columns, or has other columns than the rest.
+    """
+    if place.delimiter is not None:
+        _require_no_lists(schema, columns)
+    headers = [_header(place, file) for file in place.files]
+    for file, header in zip(place.files, headers, strict=True):
+        _require_columns(file, header, columns)
+        if set(header) != set(headers[0]):
+            raise TableError(
+                f"The table {file.shown!r} has other columns than {place.files[0].shown!r}: all must have the same, in "
+                "any order."
+            )
+    return headers
+
+
+def _header(place: Place, file: StoredFile) -> list[str]:
+    if place.delimiter is not None:
+        return text_header(place, file)
+    return guarded(file.shown, lambda: list(_schema_of(place, file).names))
+
+
+def _schema_of(place: Place, file: StoredFile) -> Any:
+    with place.system.open_input_file(file.path) as stream:
+        return pq.read_schema(stream)
 
 
 def _used(private_column: Any) -> Any:

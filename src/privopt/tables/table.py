@@ -21,9 +21,10 @@ from privopt.tables.encoder import TabularEncoder
 from privopt.tables.errors import TableError
 from privopt.tables.keys import block_keys, count_users
 from privopt.tables.places import Place, located
-from privopt.tables.row_blocks import RowBlocks
+from privopt.tables.row_blocks import RowBlocks, checked_headers
 from privopt.tables.schema import Schema
 from privopt.tables.targets import read_target
+from privopt.tables.text_blocks import TextBlock
 
 BLOCK_BYTES = 2**22  # of encoded rows at a time
 LEAST_BLOCK, MOST_BLOCK = 2**8, 2**14  # rows at a time
@@ -38,6 +39,7 @@ class EncodedRecords(RecordSource):
         encoder: of the features; from the schema alone.
         target: the column to predict; None where no targets are read.
         groups: the columns that say whose record a row is; none where a record is a unit.
+        counted: see `RowBlocks`.
     Raises:
         TableError: a file is damaged, lacks a column, or stores one as something that the schema rules out.
         DataUnavailable: a file has changed since the table was opened.
@@ -47,16 +49,23 @@ class EncodedRecords(RecordSource):
     """
 
     def __init__(
-        self, place: Place, encoder: TabularEncoder, *, target: str | None, groups: Sequence[str] = ()
+        self,
+        place: Place,
+        encoder: TabularEncoder,
+        *,
+        target: str | None,
+        groups: Sequence[str] = (),
+        counted: dict[str, list[TextBlock]],
     ) -> None:
         self.width, self.is_sparse, self.by_user = encoder.n_features_out_, encoder.is_sparse, bool(groups)
         self._place, self._encoder, self._target, self._groups = place, encoder, target, tuple(groups)
         self._schema = Schema.from_json(encoder.schema)
         columns = [block.column for block in encoder.blocks_]
-        self._columns = list(dict.fromkeys([*columns, *([] if target is None else [target]), *groups]))
+        targets = [] if target is None else [target]
+        self._columns: list[str] = list(dict.fromkeys([*columns, *targets, *groups]))
         cells = len(self._columns) if self.is_sparse else self.width
         most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
-        self._blocks = RowBlocks(place, self._schema, self._columns, most=most)
+        self._blocks = RowBlocks(place, self._schema, self._columns, most=most, counted=counted)
         self.rows = self._blocks.rows
         for (
             nothing
@@ -104,14 +113,15 @@ class Table:
         schema: Schema,
         *,
         target: str | None,
-        features: Sequence[str] | None,
-        exclude: Sequence[str],
-        n: int | None,
         placement: Placement,
+        features: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        n: int | None = None,
     ) -> None:
         self.schema, self.target, self.n, self.placement = schema, target, n, placement
         self._place, self._features, self._exclude = place, features, tuple(exclude)
         self._users: dict[tuple[str, ...], int] = {}
+        self._counted: dict[str, list[TextBlock]] = {}
 
     @classmethod
     def open(
@@ -122,7 +132,7 @@ class Table:
         target: str | None = None,
         features: Sequence[str] | None = None,
         exclude: Sequence[str] = (),
-        n: int | None = None,
+        n: Any = None,
         engine: PlaceName = "auto",
         memory: int | str | None = None,
         spool: str | Path | None = None,
@@ -159,7 +169,7 @@ class Table:
             target = described.target
         elif described.target_encoding(target):
             target = described.column(target).name
-        if n is not None and (isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1):
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
             raise ArgumentError(f"n must be a whole number of units of at least 1, got {n!r}.")
         placement = Placement(
             engine=engine,
@@ -176,7 +186,7 @@ class Table:
             target=target,
             features=features,
             exclude=exclude,
-            n=None if n is None else int(n),
+            n=n,
             placement=placement,
         )
 
@@ -184,6 +194,31 @@ class Table:
     def size(self) -> int:
         """Bytes of its files together."""
         return self._place.size
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns, which all its files have."""
+        return checked_headers(self._place, self.schema, [])[0]
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Refuse a table without these columns, by the headers of its files alone.
+
+        Raises:
+            TableError: a file is damaged, lacks one of them, or has other columns than the rest.
+        """
+        checked_headers(self._place, self.schema, columns)
+
+    def holds(self, file: Path) -> bool:
+        """Whether a file on this machine is one of its own."""
+        return self._place.holds(file)
+
+    def columns(self, names: Sequence[str]) -> RowBlocks:
+        """Some of its columns as they are stored."""
+        return RowBlocks(self._place, self.schema, names, most=MOST_BLOCK, counted=self._counted)
+
+    def row_count(self) -> int:
+        """How many rows it has: public under replace-one only, private under add-or-remove-one."""
+        return self.columns([]).rows
 
     def encoder(self, groups: str | Sequence[str] | None = None) -> TabularEncoder:
         """What turns its rows into features: from the schema alone, without the columns that name users."""
@@ -215,7 +250,7 @@ class Table:
             self.schema.column(name)
         encoder = self.encoder(names) if encoder is None else encoder
         target = self.target if target is None else target
-        return EncodedRecords(self._place, encoder, target=target, groups=names)
+        return EncodedRecords(self._place, encoder, target=target, groups=names, counted=self._counted)
 
     def engine(
         self,
@@ -270,7 +305,7 @@ class Table:
     def features(self, encoder: TabularEncoder | None = None) -> Iterator[Any]:
         """The features of its rows, block by block, at least one block; the target need not be there."""
         encoder = self.encoder() if encoder is None else encoder
-        records = EncodedRecords(self._place, encoder, target=None)
+        records = EncodedRecords(self._place, encoder, target=None, counted=self._counted)
         if not records.rows:
             yield records.no_features()
         for block in records.blocks(0, records.rows):
@@ -280,7 +315,7 @@ class Table:
         """The target of every row, as `read_target` gives it."""
         if self.target is None:
             raise TableError("The schema names no target: give the column to predict.")
-        blocks = RowBlocks(self._place, self.schema, [self.target], most=MOST_BLOCK)
+        blocks = self.columns([self.target])
         private_tables = [blocks.empty(), *blocks.read(0, blocks.rows)]
         return np.concatenate([read_target(each, self.schema, self.target) for each in private_tables])
 
@@ -288,7 +323,7 @@ class Table:
         """How many users its keys name: public under replace-one only, private under add-or-remove-one."""
         names = columns_of(groups)
         if names not in self._users:
-            blocks = RowBlocks(self._place, self.schema, names, most=MOST_BLOCK)
+            blocks = self.columns(names)
             self._users[names] = count_users(block_keys(each, names) for each in blocks.read(0, blocks.rows))
         return self._users[names]
 
