@@ -251,7 +251,7 @@ def _shortened(private_chunk: Any) -> Any:
     places = private_chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
     used, inverse = np.unique(places, return_inverse=True)
     shift = int(len(used) > 0 and used[0] < 0)
-    indices = pa.array(inverse - shift, mask=places < 0)
+    indices = pa.array(inverse - shift, type=private_chunk.type.index_type, mask=places < 0)
     values = pc.call_function("take", [private_chunk.dictionary, pa.array(used[shift:])])
     return pa.DictionaryArray.from_arrays(indices, values)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Self, final
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from privopt.data.record_source import Description, RecordBlock, RecordSource
@@ -215,6 +216,20 @@ class Table:
     def columns(self, names: Sequence[str]) -> RowBlocks:
         """Some of its columns as they are stored."""
         return RowBlocks(self._place, self.schema, names, most=MOST_BLOCK, counted=self._counted)
+
+    def read(self, names: Sequence[str]) -> Any:
+        """Some of its columns, as an Arrow table in memory.
+
+        Raises:
+            TableError: its files store a column in different ways.
+        """
+        blocks = self.columns(names)
+        try:
+            return pa.concat_tables(list(blocks.read(0, blocks.rows)) or [blocks.empty()])
+        except pa.ArrowException:  # its text may quote a cell
+            raise TableError(
+                "The files of the table store a column as different types: write them with the same."
+            ) from None
 
     def row_count(self) -> int:
         """How many rows it has: public under replace-one only, private under add-or-remove-one."""
