@@ -182,10 +182,6 @@ class Specification:
         Raises:
             TableError, ValueError: a column is missing, or stored as something that the schema rules out.
         """
-        if table.target is None:
-            raise ArgumentError(
-                f"{self.kind} needs a target: name one in the schema, or give Table.open target=..."
-            )
         source = table.records(encoder, groups=groups)
         if self.relation is Relation.REPLACE_ONE and self.n is None and groups is None and source.rows < 2:
             raise ArgumentError(

@@ -151,7 +151,7 @@ def _opened(where: str | Path) -> tuple[Any, str, str, str]:
     shown = re.sub(r"//[^/@]*@", "//", name).partition("?")[0]
     plain, mark, query = name.partition("?")
     base, pattern = _split(plain, "*[")
-    if len(base) <= len(scheme.group()):
+    if pattern and len(base) <= len(scheme.group()):
         raise TableError(f"The URI {shown!r} has its first wildcard where the name of its store should be.")
     try:
         system, path = _system(base + mark + query, scheme.group(1).lower())

@@ -263,7 +263,7 @@ class Table:
         names = columns_of(groups)
         for name in names:
             self.schema.column(name)
-        encoder = self.encoder(names) if encoder is None else encoder
+        encoder = self.encoder(groups) if encoder is None else encoder
         target = self.target if target is None else target
         return EncodedRecords(self._place, encoder, target=target, groups=names, counted=self._counted)
 
