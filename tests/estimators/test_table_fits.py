@@ -50,7 +50,9 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("groups", [None, "who"])
 def test_the_model_is_the_same_to_the_byte(groups: Any, folder: Path, arrays: Any) -> None:
     features, targets, keys = arrays
-    plain = LogisticRegression(**OPTIONS, **KNOWN).fit(features, targets, groups=None if groups is None else keys)
+    plain = LogisticRegression(**OPTIONS, **KNOWN).fit(
+        features, targets, groups=None if groups is None else keys
+    )
     for form in ("one.parquet", "four", "four/*.parquet", "one.csv", "one.csv.gz", "texts"):
         table = Table.open(str(folder / form), SCHEMA)
         model = LogisticRegression(**OPTIONS).fit(table, groups=groups)

@@ -178,7 +178,9 @@ class RowBlocks:
         texts = [field.name for field in self._stored_types(file) if is_text(field.type)]
         with (
             self._place.system.open_input_file(file.path) as stream,
-            pq.ParquetFile(stream, read_dictionary=texts, buffer_size=_BUFFER_BYTES) as parquet,
+            pq.ParquetFile(
+                stream, read_dictionary=texts, buffer_size=_BUFFER_BYTES, pre_buffer=False
+            ) as parquet,
         ):
             for batch in parquet.iter_batches(
                 batch_size=self._most, row_groups=groups, columns=self._columns, use_threads=True
