@@ -28,6 +28,7 @@ from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Weighting
 from privopt.tables import TableError, read_target
+from privopt.tables.table import EncodedRecords, Table
 
 ROWS = 600
 SCHEMA: dict[str, Any] = {
@@ -669,7 +670,7 @@ def test_the_plan_comes_before_the_data_and_a_failure_of_ours_shows_no_cell(
     def fail(*arguments: Any, **options: Any) -> Any:
         raise KeyError("a private cell")
 
-    monkeypatch.setattr(fitting, "open_table", fail)
+    monkeypatch.setattr(EncodedRecords, "blocks", fail)
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
     assert outcome.exit_code == 1
     assert "Plan, made before any record is read" in outcome.output
@@ -689,7 +690,7 @@ def test_an_error_below_that_is_a_value_error_is_not_shown_as_the_users(
     def fail(*arguments: Any, **options: Any) -> Any:
         return np.asarray(["a private cell"]).astype(float)
 
-    monkeypatch.setattr(fitting, "open_table", fail)
+    monkeypatch.setattr(EncodedRecords, "blocks", fail)
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
     assert outcome.exit_code == 1
     assert "internal error (ValueError)" in outcome.output
@@ -701,7 +702,7 @@ def test_a_value_error_of_python_in_a_line_of_ours_is_not_shown_either(
 ) -> None:
     names: dict[str, Any] = {"__name__": "privopt.tables.cells"}
     exec("def fail(*arguments, **options): return float('a private cell')", names)
-    monkeypatch.setattr(fitting, "open_table", names["fail"])
+    monkeypatch.setattr(EncodedRecords, "blocks", names["fail"])
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
     assert outcome.exit_code == 1
     assert "internal error (ValueError)" in outcome.output
@@ -715,7 +716,7 @@ def interrupt(*arguments: Any, **options: Any) -> Any:
 def test_a_fit_that_is_interrupted_while_it_reads_has_spent_nothing(
     folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "read_target", interrupt)
+    monkeypatch.setattr(EncodedRecords, "blocks", interrupt)
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "some" / "model"))
     assert outcome.exit_code == 130
     assert "Traceback" not in outcome.output
@@ -746,8 +747,8 @@ def test_a_fit_that_stops_halfway_says_what_was_spent(
 def test_the_place_for_the_model_is_written_to_before_anything_is_read(
     folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for reader in ("table_columns", "row_count", "open_table"):
-        monkeypatch.setattr(fitting, reader, lambda *arguments, **options: pytest.fail("something was read"))
+    for place, reader in ((fitting, "opened"), (Table, "row_count"), (EncodedRecords, "blocks")):
+        monkeypatch.setattr(place, reader, lambda *arguments, **options: pytest.fail("something was read"))
     (tmp_path / "file").write_text("")
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "file" / "model"))
     assert outcome.exit_code == 2
@@ -894,7 +895,7 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
     assert options("fit") - {"--output", "--overwrite"} == options("plan") - {"--json"}
-    assert len(options("plan")) == 19
+    assert len(options("plan")) == 26
 
 
 def test_a_bar_counts_releases() -> None:

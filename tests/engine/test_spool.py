@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from privopt.data.room import MEMORY, taken
-from privopt.engine.streamed import memory_limit
-from privopt.engine.streamed.memory_limit import available_memory
+from privopt.engine import memory_limit
+from privopt.engine.memory_limit import available_memory
 from privopt.engine.streamed.residency import Residency
 from privopt.engine.streamed.spool import Spool, nameless_file
 from privopt.errors import DataUnavailable

@@ -54,7 +54,8 @@ def read_units(
     relation = Relation.parse(description.relation)
     if not source.by_user:
         n = check_units(description.n, source.rows, relation, by_user=False)
-        return _read(source, description, None, room).units(n, relation)
+        units = _read(source, description, None, room).units(n, relation)
+        return dataclasses.replace(units, origin=source.fingerprint())
     users = user_rows(source, description, noise)
     n = check_units(description.n, len(users.private_weights), relation, by_user=True)
     units = _read(source, description, users.private_order, room).units(n, relation)
@@ -64,6 +65,7 @@ def read_units(
         private_offsets=room.keep(users.private_offsets),
         private_weights=room.keep(users.private_weights),
         seeded=users.seeded,
+        origin=source.fingerprint(),
     )
 
 

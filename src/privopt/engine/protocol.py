@@ -1,6 +1,6 @@
 """What a curator asks of an engine, whatever it computes with."""
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from privopt.queries.base import MeanQuery, Query, Scalar
 EngineName = Literal["fast", "reference"]
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Computes on units, wherever they are. Everything it returns but `sensitivity` is private.
 

@@ -9,14 +9,12 @@ from privopt.data.read_units import read_units, stored_bytes
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise, check_units
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.memory_limit import memory_share
 from privopt.engine.placement import Placement
-from privopt.engine.streamed.memory_limit import available_memory
 from privopt.engine.streamed.residency import Residency
 from privopt.engine.streamed.spool import Spool
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.public import Relation
-
-_UNKNOWN_MEMORY = 2**30  # for rows, where nothing says how much there is
 
 
 class StreamedEngine(InProcessEngine):
@@ -82,7 +80,7 @@ def open_streamed(
     """
     if not source.by_user:  # what can be refused without a spool
         check_units(description.n, source.rows, Relation.parse(description.relation), by_user=False)
-    limit = placement.memory or available_memory() or _UNKNOWN_MEMORY
+    limit = placement.memory or memory_share()
     try:
         spool = Spool(_folder(placement.spool), stored_bytes(source, description), Residency(limit))
     except DataUnavailable as error:

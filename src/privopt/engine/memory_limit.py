@@ -4,8 +4,14 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+_UNKNOWN = 2**30  # bytes for rows, where nothing says how many there are
 _NO_LIMIT = 1 << 60  # what control groups of version 1 show as no limit is larger
 _SHARE = 2  # rows may take one part in so many of what is left
+
+
+def memory_share() -> int:
+    """How many bytes rows may take where the user has not said it: half of those that are left."""
+    return max(1, available_memory() or _UNKNOWN)
 
 
 def available_memory(root: Path = Path("/")) -> int | None:
