@@ -163,7 +163,7 @@ class Units:
         codes = None if groups is None else user_keys.user_codes(groups, rows)
         units = rows if codes is None else int(codes.max(initial=-1)) + 1
         public = Public(
-            n=_check_units(n, units, relation, by_user=codes is not None),
+            n=check_units(n, units, relation, by_user=codes is not None),
             d=width + (intercept is not None),
             relation=relation,
             row_bound=row_bound if intercept is None else bound_with(row_bound, intercept),
@@ -191,7 +191,7 @@ class Units:
             private_present=np.ones(len(private_order), np.bool_),
             private_offsets=private_offsets,
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
-            seeded=noise is not None and not _is_secret(noise),
+            seeded=noise is not None and not is_secret(noise),
         )
 
     @classmethod
@@ -232,7 +232,7 @@ class Units:
         users = of_users(max_records_per_user, user_weighting, typical_records)
         keys = None if groups is None else user_keys.user_codes(groups, len(codes))
         units = len(codes) if keys is None else int(keys.max(initial=-1)) + 1
-        count = _check_units(n, units, relation, by_user=keys is not None)
+        count = check_units(n, units, relation, by_user=keys is not None)
         public = Public.of_codes(count, checked, relation, **({} if keys is None else users))
         private_order: slice | NDArray[np.int64] = slice(None)
         private_offsets = private_weights = None
@@ -251,7 +251,7 @@ class Units:
             private_present=np.ones(len(private_rows), np.bool_),
             private_offsets=private_offsets,
             private_weights=private_weights,
-            seeded=keys is not None and noise is not None and not _is_secret(noise),
+            seeded=keys is not None and noise is not None and not is_secret(noise),
         )
 
     @property
@@ -377,7 +377,7 @@ class Units:
         )
 
 
-def _is_secret(noise: UnitsNoise) -> bool:
+def is_secret(noise: UnitsNoise) -> bool:
     """Whether a source is known to be one that nobody can repeat."""
     return isinstance(noise, NoiseSource | RepeatedChoice) and not noise.seeded
 
@@ -398,7 +398,8 @@ def _check_features(features: Any) -> Any:
     return features
 
 
-def _check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
+def check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
+    """The public number of units, where so many are there; see `Units.from_arrays` for what is refused."""
     # Only the number of rows under replace-one is public: a user may be replaced by one who has none.
     what = "users" if by_user else "rows"
     if n is None:
