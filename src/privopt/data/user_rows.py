@@ -52,8 +52,8 @@ def user_rows(source: RecordSource, description: Description, noise: UnitsNoise 
     """
     if source.rows > MOST_USER_RECORDS:
         raise ArgumentError(
-            f"the keys of at most {MOST_USER_RECORDS:,} records of users are read at a time, and there are more: average "
-            "each user's records beforehand, or protect records."
+            f"the keys of at most {MOST_USER_RECORDS:,} records of users are read at a time, and there are more: "
+            "average each user's records beforehand, or protect records."
         )
     private_keys = list[Any]()
     private_usable = np.zeros(source.rows, np.bool_)

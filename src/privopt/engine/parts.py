@@ -12,7 +12,6 @@ from privopt.engine.exact_sum import ExactSum
 from privopt.engine.rounding import PART_UNITS
 from privopt.queries.base import MeanQuery
 
-
 Range = tuple[int, int]  # positions of the first unit of a part, and of the first that is not in it
 
 

@@ -7,6 +7,7 @@ and keeps what it writes in a folder that only its owner can enter, removed at t
 
 import atexit
 import contextlib
+import importlib
 import os
 import secrets
 import shutil
@@ -25,9 +26,9 @@ from privopt.errors import ArgumentError, PrivoptError
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 96 * 2**20  # of the object store, through which only points and sums of many numbers travel
 _PROBE_SECONDS = 30
-_HAS_TOKENS, _HAS_NONE = 10, 11
+_REFUSED, _ANSWERED = 10, 11
 
-# Asks a cluster for something small, without a token. Another process, as a process has one token for good.
+# Asks a cluster for something small. In another process, which can leave out our token.
 _PROBE = f"""
 import sys
 from ray._raylet import GcsClient
@@ -35,8 +36,8 @@ from ray.exceptions import AuthenticationError
 try:
     GcsClient(address=sys.argv[1]).internal_kv_keys(b"privopt", None, timeout=10)
 except AuthenticationError:
-    sys.exit({_HAS_TOKENS})
-sys.exit({_HAS_NONE})
+    sys.exit({_REFUSED})
+sys.exit({_ANSWERED})
 """
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -44,6 +45,7 @@ _QUIET = {
     "RAY_automatic_object_spilling_enabled": "0",
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_worker_prestart": "0",
+    "RAY_worker_niceness": "0",  # they are the run: no less urgent than this process
 }
 
 
@@ -72,11 +74,13 @@ class Cluster:
         self._folder: Path | None = None
         self._kept_environment: dict[str, str | None] = {}
         self._owner = os.getpid()
+        self._kept_voice = _worker_module().print_to_stdstream
         if address is None:
             self._start()
         else:
             self._connect(address, trust_network=trust_network)
         self.machines = self._machines()
+        self._kept_voice = _silenced()
         atexit.register(self._end)
 
     @classmethod
@@ -178,6 +182,10 @@ class Cluster:
                 f"the Ray cluster at {address} asks for a token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file "
                 "that only you can read."
             )
+        if self.has_tokens and _refused(address, {**os.environ, "RAY_AUTH_MODE": "token"}):
+            raise ArgumentError(
+                f"the Ray cluster at {address} does not accept our token: set RAY_AUTH_TOKEN to its own."
+            )
         self._set_environment({**_QUIET, "RAY_AUTH_MODE": "token" if self.has_tokens else "disabled"})
         try:
             with _private_files(), _as_it_was():
@@ -185,8 +193,8 @@ class Cluster:
         except Exception as error:
             self._end()
             raise ArgumentError(
-                f"the Ray cluster at {address} does not let us in ({type(error).__name__}): check the address, the token "
-                "and that it runs the same version of Ray."
+                f"the Ray cluster at {address} does not let us in ({type(error).__name__}): check the address, the "
+                "token, and that it runs the same version of Ray."
             ) from None
         except BaseException:
             self._end()
@@ -224,6 +232,7 @@ class Cluster:
             with contextlib.suppress(Exception):
                 ray.shutdown()
             _Open.cluster = None
+            _worker_module().print_to_stdstream = self._kept_voice
         kept, self._kept_environment = self._kept_environment, {}
         if kept:
             self._set_environment(kept)
@@ -231,6 +240,25 @@ class Cluster:
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
         atexit.unregister(self._end)
+
+
+def _worker_module() -> Any:
+    return importlib.import_module("ray._private.worker")
+
+
+def _silenced() -> Any:
+    """Keep Ray from printing what happens to workers, which would stand between what a command prints.
+
+    It also sends the place where this process fails to the cluster; not here.
+
+    Returns:
+        What printed.
+    """
+    module = _worker_module()
+    if sys.excepthook is module.custom_excepthook:
+        sys.excepthook = module.normal_excepthook
+    kept, module.print_to_stdstream = module.print_to_stdstream, lambda *_, **__: None
+    return kept
 
 
 class _Open:
@@ -253,7 +281,7 @@ def _check_address(address: str) -> None:
 def _without_tokens(address: str) -> ArgumentError:
     return ArgumentError(
         f"the Ray cluster at {address} asks for no tokens, so whoever reaches it can read the records: start it with "
-        "RAY_AUTH_MODE=token, or say that you trust everybody on its network (--trust-network), which the report prints."
+        "RAY_AUTH_MODE=token, or say that you trust everybody on its network (--trust-network), which the report says."
     )
 
 
@@ -264,7 +292,15 @@ def _asks_for_tokens(address: str) -> bool:
         ArgumentError: it does not answer.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH_TOKEN")}
-    environment |= {"RAY_AUTH_MODE": "disabled", "HOME": tempfile.gettempdir()}
+    return _refused(address, {**environment, "RAY_AUTH_MODE": "disabled", "HOME": tempfile.gettempdir()})
+
+
+def _refused(address: str, environment: dict[str, str]) -> bool:
+    """Whether a cluster refuses who asks with the token of an environment.
+
+    Raises:
+        ArgumentError: it does not answer.
+    """
     try:
         asked = subprocess.run(
             [sys.executable, "-c", _PROBE, address],
@@ -275,11 +311,11 @@ def _asks_for_tokens(address: str) -> bool:
         ).returncode
     except subprocess.TimeoutExpired:
         asked = None
-    if asked not in (_HAS_TOKENS, _HAS_NONE):
+    if asked not in (_REFUSED, _ANSWERED):
         raise ArgumentError(
             f"the Ray cluster at {address} cannot be reached: check the address and that it runs."
         )
-    return asked == _HAS_TOKENS
+    return asked == _REFUSED
 
 
 def _cores() -> int:
@@ -289,7 +325,7 @@ def _cores() -> int:
 @contextlib.contextmanager
 def _on_loopback() -> Generator[None]:
     """Have Ray take the address that it is given: elsewhere than on a Mac it replaces 127.0.0.1 by a public one."""
-    constants: Any = __import__("ray._private.ray_constants", fromlist=["ENABLE_RAY_CLUSTER"])
+    constants: Any = importlib.import_module("ray._private.ray_constants")
     kept = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False
     try:

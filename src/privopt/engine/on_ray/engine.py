@@ -1,4 +1,4 @@
-"""An engine whose units are held by the workers of a Ray cluster. Everything it returns but `sensitivity` is private."""
+"""An engine whose units are held by the workers of a Ray cluster."""
 
 import math
 import weakref
@@ -52,7 +52,7 @@ def open_on_ray(
         description: what is public about the units.
         placement: the cluster's address, or None for one on this machine alone; how many workers; how many retries.
         noise: source of the secret choice of users' records; default: fresh, from the operating system.
-        patience: seconds for one answer of a worker, or for reading one part; whoever takes longer counts as lost.
+        patience: seconds for one answer of a worker, who counts as lost after that; see `Fleet`.
     Raises:
         ArgumentError: the cluster cannot be used, see `Cluster.joined`.
         ValueError: what `Units.from_arrays` refuses.
@@ -81,8 +81,8 @@ class RayEngine:
     """Computes on units that workers hold, see `open_on_ray`.
 
     Sums are those of `InProcessEngine`, to the last bit: a part is computed as it is there, by whoever holds it, and
-    what workers send up are sums of integers, which no order changes. What needs all rows at once (held vectors, groups,
-    minimisers over records, compiled loops) fetches them, where they take at most `GATHERED_BYTES`.
+    what workers send up are sums of integers, which no order changes. What needs all rows at once (held vectors,
+    groups, minimisers over records, compiled loops) fetches them, where they take at most `GATHERED_BYTES`.
 
     Args:
         fleet: the workers.
@@ -235,9 +235,9 @@ class RayEngine:
     def _require_fit(self, what: str) -> None:
         if not self._fits:
             raise ValueError(
-                f"{what} needs all rows in this process, which fetches at most {GATHERED_BYTES:,} bytes from the workers "
-                f"of a cluster; n = {self.public.n:,} units could take {self.public.n * self._unit_bytes:,}: keep the "
-                "records in memory (engine='memory'), or ask for means."
+                f"{what} needs all rows in this process, which fetches at most {GATHERED_BYTES:,} bytes from the "
+                f"workers of a cluster; n = {self.public.n:,} units could take {self.public.n * self._unit_bytes:,}: "
+                "keep the records in memory (engine='memory'), or ask for means."
             )
 
     def _gathered(self, what: str) -> InProcessEngine:

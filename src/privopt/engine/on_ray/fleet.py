@@ -19,7 +19,8 @@ from privopt.engine.on_ray.shard import SOURCE, Derived, Failure, Preparation, S
 from privopt.engine.on_ray.steps import Step
 from privopt.errors import DataUnavailable
 
-PATIENCE = 600.0  # seconds for one answer, or for reading one part; a worker that takes longer counts as lost
+PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
+_LOADING = 10.0  # times as long may it take to start, or to read one part
 _BRANCHES = 64  # answers that one process adds up
 _STAYS = "What the run was charged stays charged."
 
@@ -56,7 +57,7 @@ class Fleet:
         layout: the parts.
         workers: how many; None for one a machine of another's cluster, or a core of our own.
         retries: how often the parts of a lost worker are read again, in all.
-        patience: seconds for one answer, or for reading one part.
+        patience: seconds for one answer; starting, and reading one part, may take ten times as long.
 
     Privacy:
         A worker that is lost, or does not answer in time, is replaced, and its successor is asked the same query on the
@@ -162,7 +163,7 @@ class Fleet:
             raise
 
     def _answers(self, known_as: int, calls: Mapping[int, Call], *, fetch: bool) -> list[Any]:
-        """Wait for all, each with its own patience, which begins anew with every part that it has read.
+        """Wait for all, for each as long as patience lasts, which begins anew with every part that it has read.
 
         Returns:
             The answers, or what they are known by to Ray where they are not to be fetched.
@@ -172,10 +173,10 @@ class Fleet:
         answers: dict[int, Any] = {}
         while waiting:
             heads = {self._head(k, waiting[k]): k for k in waiting}
-            left = min(since[k] for k in waiting) + self._patience - time.monotonic()
+            left = min(since[k] + self._limit(k) for k in waiting) - time.monotonic()
             ready, _ = ray.wait(list(heads), num_returns=1, timeout=max(left, 0.0), fetch_local=fetch)
-            late = [] if ready else [k for k in waiting if since[k] + self._patience <= time.monotonic()]
-            lost = {k: "did not answer in time" for k in late}
+            late = [] if ready else [k for k in waiting if since[k] + self._limit(k) <= time.monotonic()]
+            lost = dict.fromkeys(late, "did not answer in time")
             for reference in ready:
                 k = heads[reference]
                 since[k] = time.monotonic()
@@ -194,6 +195,9 @@ class Fleet:
                 self._replace(k, what)
                 waiting[k], since[k] = self._sent(k, known_as, calls[k]), time.monotonic()
         return [answers[k] for k in calls]
+
+    def _limit(self, k: int) -> float:
+        return self._patience * (_LOADING if self.workers[k].loading else 1.0)
 
     def _head(self, k: int, reference: Any) -> Any:
         loading = self.workers[k].loading

@@ -1,6 +1,5 @@
 """The parts that one worker holds, in its own process: it reads them itself, and answers with one sum over them all."""
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -164,10 +163,6 @@ class Shard:
             return StoredRows.of(units.subset(private_positions, units.public.n))
         except Exception as error:
             return Failure(type(error).__name__, part)
-
-    def pid(self) -> int:
-        """The process that holds the parts."""
-        return os.getpid()
 
     def _prepare(self, preparation: Preparation) -> None:
         for gone in preparation.forgotten:
