@@ -8,8 +8,8 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -449,29 +449,24 @@ def test_every_solver_has_the_transcript_of_one_process(
         engine.close()
 
 
-def test_an_estimator_fits_the_same_model(
-    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source, _ = records("dense")
-    private = source._private
-
-    def coefficients() -> bytes:
-        model = LogisticRegression(
-            epsilon=1.0, delta=1e-5, classes=[0, 1], row_bound=1.5, fit_intercept=False, random_state=5
-        )
-        return model.fit(private.private_features, private.private_targets).coef_.tobytes()
-
-    expected = coefficients()
-    asked = []
+def test_an_estimator_fits_the_same_model(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    del cluster
+    private = records("dense")[0]._private
+    model = LogisticRegression(epsilon=1.0, delta=1e-5, classes=[0, 1], bounds=(-2, 2), random_state=5)
+    expected = model.fit(private.private_features, private.private_targets).coef_.tobytes()
+    made: list[RayEngine] = []
 
     def on_workers(units: Units, name: str) -> RayEngine:
-        assert units.public == engines[2].public
-        asked.append(name)
-        return engines[2]
+        assert name == "fast"
+        source = ArrayRecords(units.private_features, units.private_targets)
+        made.append(opened(source, Description(row_bound=units.public.row_bound), 2))
+        return made[-1]
 
     monkeypatch.setattr("privopt.curator.local.engine_on", on_workers)
-    assert coefficients() == expected
-    assert asked
+    found = model.fit(private.private_features, private.private_targets).coef_.tobytes()
+    assert len(made) == 1
+    made[0].close()
+    assert found == expected
 
 
 # Workers that are lost.
@@ -570,10 +565,10 @@ def test_a_real_cluster_without_tokens_is_seen_to_have_none() -> None:
         other.communicate("\n")
 
 
-def test_an_interrupt_ends_workers_and_cluster_within_five_seconds(tmp_path: Path) -> None:
-    """In a process of its own: a fit that waits for a worker is interrupted."""
-    code = f"""
-import os, signal, threading, time, sys
+def test_an_interrupt_ends_workers_and_cluster_at_once() -> None:
+    """In a process of its own, which waits for a worker that does not answer."""
+    code = """
+import os, signal, threading, time
 import numpy as np, ray
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.engine.on_ray.engine import open_on_ray
@@ -581,31 +576,32 @@ from privopt.engine.placement import Placement
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
-os.environ["TMPDIR"] = {str(tmp_path)!r}
 query = ClippedGradient(loss=losses.logistic, at=np.ones(2), clip=0.3)
 with double_precision():
     engine = open_on_ray(ArrayRecords(np.ones((9, 2)), np.ones(9)), Description(row_bound=1.0), Placement(workers=1))
     engine.clipped_sum(query)
     pid = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
     os.kill(pid, signal.SIGSTOP)
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    start = time.monotonic()
     try:
         engine.clipped_sum(query)
     except KeyboardInterrupt:
-        print("interrupted", pid, flush=True)
+        print(pid, time.monotonic() - start, "RAY_AUTH_TOKEN" in os.environ, flush=True)
 """
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
-        environment.pop(name, None)
-    start = time.monotonic()
-    ran = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    del start
-    words = ran.stdout.split()
-    assert words[:1] == ["interrupted"], ran.stderr
-    assert not psutil.pid_exists(int(words[1]))
-    assert not list(tmp_path.iterdir())
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="p") as place:
+        environment = {**os.environ, "TMPDIR": place}
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+            environment.pop(name, None)
+        ran = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        pid, seconds, has_token = ran.stdout.split()
+        assert not psutil.pid_exists(int(pid))
+        assert float(seconds) < 20.0  # 5 on a machine that does nothing else
+        assert has_token == "False"
+        assert not [path for path in Path(place).iterdir() if path.name.startswith("privopt-")]
 
 
 def test_closing_the_last_engine_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from privopt.errors import ArgumentError, PrivoptError
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 96 * 2**20  # of the object store, through which only points and sums of many numbers travel
 _PROBE_SECONDS = 30
+_LONGEST_PLACE = 24  # letters: the path of a socket has 107 at most, and Ray takes 63 of them
 _REFUSED, _ANSWERED = 10, 11
 
 # Asks a cluster for something small. In another process, which can leave out our token.
@@ -137,7 +138,7 @@ class Cluster:
         """Start our own: on the loopback interface, with a fresh token, in a folder of our own."""
         import ray
 
-        self._folder = Path(tempfile.mkdtemp(prefix="privopt-ray-"))  # 0700
+        self._folder = _fresh_folder()
         self._set_environment(
             {
                 **_QUIET,
@@ -152,7 +153,6 @@ class Cluster:
                     address="local",
                     num_cpus=_cores(),
                     _node_ip_address=LOOPBACK,
-                    # A socket's path has at most 107 letters, of which Ray takes some 70.
                     _temp_dir=str(self._folder / "r"),
                     include_dashboard=False,
                     log_to_driver=False,
@@ -211,16 +211,15 @@ class Cluster:
 
     def _set_environment(self, values: dict[str, str | None]) -> None:
         """Ray reads its settings from the environment, also where it was imported before."""
-        from ray._raylet import AuthenticationTokenLoader, Config
-
+        raylet: Any = importlib.import_module("ray._raylet")
         for name, value in values.items():
             self._kept_environment.setdefault(name, os.environ.get(name))
             if value is None:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        Config.initialize("")
-        AuthenticationTokenLoader.instance().reset_cache()
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
 
     def _end(self) -> None:
         """End the connection, and our own cluster with its folder; a second time nothing is left to do."""
@@ -316,6 +315,12 @@ def _refused(address: str, environment: dict[str, str]) -> bool:
             f"the Ray cluster at {address} cannot be reached: check the address and that it runs."
         )
     return asked == _REFUSED
+
+
+def _fresh_folder() -> Path:
+    """A folder that only its owner can enter, in a place of a short name: sockets lie in it."""
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="privopt-", dir=usual if len(usual) <= _LONGEST_PLACE else "/tmp"))
 
 
 def _cores() -> int:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from numpy.typing import NDArray
-from ray import cloudpickle
+from ray.cloudpickle import cloudpickle
 from threadpoolctl import threadpool_limits
 
 from privopt.data.record_source import Description, RecordSource

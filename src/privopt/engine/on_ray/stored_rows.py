@@ -52,15 +52,14 @@ def joined_units(pieces: Sequence[StoredRows], public: Public, *, seeded: bool) 
     )
 
 
-def _joined_rows(private_pieces: Sequence[Rows]) -> Rows:
+def _joined_rows(private_pieces: Sequence[Any]) -> Rows:
     """The rows of all pieces, stored as they are."""
     first = private_pieces[0]
     if isinstance(first, MappedRows):
-        private_source = _joined_rows([piece.private_source for piece in private_pieces])  # type: ignore[union-attr]
+        private_source = _joined_rows([private_piece.private_source for private_piece in private_pieces])
         return MappedRows(private_source, first.matrix, first.bound)
     if isinstance(first, np.ndarray):
-        total = sum(len(piece) for piece in private_pieces)  # type: ignore[arg-type]
-        private_rows = aligned_zeros(total, first.shape[1], first.dtype)
+        private_rows = aligned_zeros(sum(map(len, private_pieces)), first.shape[1], first.dtype)
         np.concatenate(private_pieces, out=private_rows)
         return private_rows
     return sparse.csr_array(sparse.vstack(private_pieces, format="csr"))
