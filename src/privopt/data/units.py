@@ -405,8 +405,7 @@ def _check_features(features: Any) -> Any:
 
 
 def check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
-    """The public number of units, where so many are there; see `Units.from_arrays` for what is refused."""
-    # Only the number of rows under replace-one is public: a user may be replaced by one who has none.
+    """The public n. Only the number of rows under replace-one is public: a user may be replaced by one without any."""
     what = "users" if by_user else "rows"
     if n is None:
         if relation is Relation.ADD_OR_REMOVE_ONE:

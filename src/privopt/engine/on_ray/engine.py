@@ -13,7 +13,7 @@ from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import UnitsNoise
-from privopt.engine.compiled_loops import TracedRows
+from privopt.engine.drawn_rows import DrawnRows, absent_rows
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.fleet import PATIENCE, Call, Fleet
@@ -82,7 +82,7 @@ class RayEngine:
 
     Sums are those of `InProcessEngine`, to the last bit: a part is computed as it is there, by whoever holds it, and
     what workers send up are sums of integers, which no order changes. What needs all rows at once (held vectors,
-    groups, minimisers over records, compiled loops) fetches them, where they take at most `GATHERED_BYTES`.
+    groups, minimisers over records) fetches them, where they take at most `GATHERED_BYTES`.
 
     Args:
         fleet: the workers.
@@ -97,6 +97,8 @@ class RayEngine:
         of those drawn, and sums before noise: the network between the machines must be theirs alone, or encrypted.
     """
 
+    compiles = True
+
     def __init__(
         self,
         fleet: Fleet,
@@ -108,6 +110,7 @@ class RayEngine:
     ) -> None:
         self.public = public
         self.seeded = seeded
+        self.origin = fleet.origin
         self._fleet = fleet
         self._known_as = known_as
         self._private_ranges = private_ranges
@@ -120,11 +123,6 @@ class RayEngine:
         """Where the records are, in a sentence for reports."""
         count = len(self._fleet.workers)
         return f"{count} {'worker' if count == 1 else 'workers'} on {self._fleet.cluster.described}"
-
-    @property
-    def compiles(self) -> bool:
-        """See `Engine.compiles`: where the rows can be fetched."""
-        return self._fits
 
     @property
     def private_count(self) -> int:
@@ -177,23 +175,25 @@ class RayEngine:
         """See `Engine.records`."""
         return self._gathered("a query of all records at once").records()
 
-    def traced_arrays(self) -> TracedRows:
-        """See `engine.compiled_loops.traced_arrays`."""
-        return self._gathered("a compiled loop").traced_arrays()
-
-    def rows(self, private_positions: NDArray[np.int64]) -> StoredRows:
-        """The stored rows of the units at some positions, in the order of the parts; each position at most once.
-
-        Raises:
-            ValueError: they could take more than `GATHERED_BYTES`.
-        """
-        if len(private_positions) * self._unit_bytes > GATHERED_BYTES:
-            raise ValueError(
-                f"{len(private_positions):,} units could take more than the {GATHERED_BYTES:,} bytes that this process "
-                "fetches from the workers at a time: draw fewer."
-            )
-        public = self.public.block(max(2, len(private_positions)))
-        return StoredRows.of(joined_units(self._pieces(private_positions), public, seeded=self.seeded))
+    def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
+        """See `Engine.rows`: fetched some at a time, from all who hold some of them at once."""
+        private_all: DrawnRows | None = None
+        for start in range(0, max(len(private_draw), 1), self._at_once):
+            private_some = private_draw[start : start + self._at_once]
+            calls: dict[int, Call] = {
+                k: ("drawn", (private_draws,)) for k, private_draws in self._shares(private_some).items()
+            }
+            private_blocks = [block for blocks in self._fleet.ask(self._known_as, calls) for block in blocks]
+            if private_all is None:
+                private_first = private_blocks[0].private_features
+                private_all = absent_rows(room, self.public.d, private_first.dtype)
+            private_places = start + np.argsort(self._owners(private_some), kind="stable")
+            for private_column, private_values in zip(
+                private_all, zip(*private_blocks, strict=True), strict=True
+            ):
+                private_column[private_places] = np.concatenate(private_values)
+        assert private_all is not None
+        return private_all
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "RayEngine":
         """See `Engine.view`: the workers map the rows of their parts."""
@@ -229,11 +229,16 @@ class RayEngine:
         return 8 * (self.public.d + 3) * self.public.records_per_unit
 
     @property
-    def _fits(self) -> bool:
-        return self.public.n * self._unit_bytes <= GATHERED_BYTES
+    def _at_once(self) -> int:
+        """How many units travel at a time."""
+        return max(1, _PIECE_BYTES // self._unit_bytes)
+
+    def _owners(self, private_positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The parts of the units at some positions."""
+        return np.searchsorted([stop for _, stop in self._private_ranges], private_positions, side="right")
 
     def _require_fit(self, what: str) -> None:
-        if not self._fits:
+        if self.public.n * self._unit_bytes > GATHERED_BYTES:
             raise ValueError(
                 f"{what} needs all rows in this process, which fetches at most {GATHERED_BYTES:,} bytes from the "
                 f"workers of a cluster; n = {self.public.n:,} units could take {self.public.n * self._unit_bytes:,}: "
@@ -248,17 +253,16 @@ class RayEngine:
     def _fetched(self) -> InProcessEngine:
         """The same units in this process."""
         private_pieces = self._pieces(np.arange(self.private_count))
-        private_units = joined_units(private_pieces, self.public, seeded=self.seeded)
+        private_units = joined_units(private_pieces, self.public, seeded=self.seeded, origin=self.origin)
         return InProcessEngine(private_units, private_ranges=self._private_ranges)
 
     def _pieces(self, private_positions: NDArray[np.int64]) -> list[StoredRows]:
         """The stored rows at some positions, fetched some at a time, in the order of the parts."""
-        at_once = max(1, _PIECE_BYTES // self._unit_bytes)
         private_pieces = list[StoredRows]()
         for part, private_share in enumerate(shares_of_parts(private_positions, self._private_ranges)):
             worker = self._fleet.owner(part)
-            for start in range(0, len(private_share), at_once):
-                call: Call = ("taken", (part, private_share[start : start + at_once]))
+            for start in range(0, len(private_share), self._at_once):
+                call: Call = ("taken", (part, private_share[start : start + self._at_once]))
                 private_pieces += self._fleet.ask(self._known_as, {worker: call})
         if not private_pieces:
             call = ("taken", (0, np.zeros(0, np.int64)))
@@ -295,7 +299,7 @@ class RayEngine:
 
     def _mapped_public(self, matrix: NDArray[np.float64], row_bound: float) -> Public:
         """What is public about mapped rows, from no rows at all; refused as `Units.mapped` does."""
-        nobody = joined_units(self._none_of(), self.public, seeded=False)
+        nobody = joined_units(self._none_of(), self.public, seeded=False, origin="")
         return nobody.mapped(matrix, row_bound).public
 
     def _none_of(self) -> list[StoredRows]:

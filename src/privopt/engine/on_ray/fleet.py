@@ -80,7 +80,7 @@ class Fleet:
         self.cluster = cluster
         self.retries_left = retries
         self._source, self._description, self._layout = source, description, layout
-        self._fingerprint = source.fingerprint()
+        self.origin = source.fingerprint()
         self._patience = patience
         self._steps: dict[int, tuple[int, Step]] = {}
         self._next = SOURCE + 1
@@ -237,7 +237,7 @@ class Fleet:
         if self.retries_left == 0:
             raise _unavailable(f"a worker {what}, and no retries are left")
         self.retries_left -= 1
-        if self._source.fingerprint() != self._fingerprint:
+        if self._source.fingerprint() != self.origin:
             raise _unavailable(f"a worker {what}, and the records have changed since they were opened")
         _kill(self.workers[k])
         self._start(self.workers[k], "SPREAD")

@@ -11,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.fast_path import thread_count
 from privopt.engine.in_process import InProcessEngine
@@ -152,6 +153,21 @@ class Shard:
         if failures:
             return failures[0]
         return total_of([answer for answer in private_sums if isinstance(answer, ExactSum)])
+
+    def drawn(
+        self, preparation: Preparation, known_as: int, private_draws: Mapping[int, NDArray[np.int64]]
+    ) -> list[DrawnRows] | Failure:
+        """The rows at drawn positions of some parts, for a compiled loop."""
+        part = min(private_draws)
+        try:
+            self._prepare(preparation)
+            found = list[DrawnRows]()
+            for part, private_draw in private_draws.items():
+                units = self._private_engines[known_as][part].units
+                found.append(drawn_rows(units, private_draw, len(private_draw)))
+            return found
+        except Exception as error:
+            return Failure(type(error).__name__, part)
 
     def taken(
         self, preparation: Preparation, known_as: int, part: int, private_positions: NDArray[np.int64]

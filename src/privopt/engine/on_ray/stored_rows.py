@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.grid import GridRows
 from privopt.data.rows import MappedRows, Rows, aligned_zeros
 from privopt.data.units import Units
 from privopt.data.users import offsets
@@ -36,7 +37,7 @@ class StoredRows(NamedTuple):
         )
 
 
-def joined_units(pieces: Sequence[StoredRows], public: Public, *, seeded: bool) -> Units:
+def joined_units(pieces: Sequence[StoredRows], public: Public, *, seeded: bool, origin: str) -> Units:
     """The units of all pieces, at least one, in order."""
     columns = list(zip(*pieces, strict=True))
     by_user = pieces[0].private_counts is not None
@@ -49,6 +50,7 @@ def joined_units(pieces: Sequence[StoredRows], public: Public, *, seeded: bool) 
         private_offsets=offsets(np.concatenate(columns[4])) if by_user else None,
         private_weights=np.concatenate(columns[5]) if by_user else None,
         seeded=seeded,
+        origin=origin,
     )
 
 
@@ -58,6 +60,9 @@ def _joined_rows(private_pieces: Sequence[Any]) -> Rows:
     if isinstance(first, MappedRows):
         private_source = _joined_rows([private_piece.private_source for private_piece in private_pieces])
         return MappedRows(private_source, first.matrix, first.bound)
+    if isinstance(first, GridRows):
+        private_steps = _joined_rows([private_piece.private_steps for private_piece in private_pieces])
+        return GridRows(private_steps, first.steps)  # type: ignore[arg-type]  # an array of integers
     if isinstance(first, np.ndarray):
         private_rows = aligned_zeros(sum(map(len, private_pieces)), first.shape[1], first.dtype)
         np.concatenate(private_pieces, out=private_rows)
