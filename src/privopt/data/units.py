@@ -45,14 +45,7 @@ from privopt.data.users import choose_records, offsets, user_weights, within
 from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.problems.workload import checked_levels
-from privopt.public import (
-    DEFAULT_RECORDS,
-    DEFAULT_WEIGHTING,
-    Public,
-    Relation,
-    Weighting,
-    of_users,
-)
+from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 
 MOST_ABSENT = 2  # under replace-one, n is at most this many times the number of rows
 _MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused

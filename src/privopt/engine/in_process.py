@@ -1,5 +1,6 @@
 """The fast engine: sums clipped contributions by compiled kernels where there are any, else by the plain path."""
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -20,7 +21,13 @@ from privopt.engine.general_path import (
     of_any_number,
 )
 from privopt.engine.group_sums import group_sum, supports_groups
-from privopt.engine.parts import parts_of, sum_over_parts
+from privopt.engine.parts import (
+    Range,
+    part_ranges,
+    ranges_of_shares,
+    shares_of_parts,
+    sum_over_parts,
+)
 from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
 from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
 from privopt.engine.rounding import BlockedSum
@@ -49,12 +56,16 @@ class InProcessEngine:
     Args:
         units: the data.
         threads: threads of a compiled pass, at least 1; the results do not depend on it. Default: all.
+        private_ranges: where each part begins and ends; default: see `part_ranges`.
     """
 
     compiles = True
 
-    def __init__(self, units: Units, *, threads: int | None = None) -> None:
+    def __init__(
+        self, units: Units, *, threads: int | None = None, private_ranges: Sequence[Range] | None = None
+    ) -> None:
         self.units = units
+        self._private_ranges = part_ranges(units.private_count) if private_ranges is None else private_ranges
         self._plain = ReferenceEngine(units)
         self._threads = fast_path.thread_count() if threads is None else threads
         self._private_norms = {"l2": units.private_norms}
@@ -63,10 +74,15 @@ class InProcessEngine:
 
     @cached_property
     def _parts(self) -> list["InProcessEngine"]:
-        private_parts = parts_of(self.units)
-        if len(private_parts) == 1:
+        if len(self._private_ranges) == 1:
             return [self]
-        return [InProcessEngine(private_part, threads=self._threads) for private_part in private_parts]
+        private_parts = [self.units.part(start, stop) for start, stop in self._private_ranges]
+        return [
+            InProcessEngine(
+                private_part, threads=self._threads, private_ranges=[(0, private_part.private_count)]
+            )
+            for private_part in private_parts
+        ]
 
     @property
     def public(self) -> Public:
@@ -101,9 +117,8 @@ class InProcessEngine:
     ) -> NDArray[np.float64]:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
-            return sum_over_parts(
-                self._parts, with_typed_leaves(checked(query, self.units.public)), private_draw
-            )
+            query = with_typed_leaves(checked(query, self.units.public))
+            return sum_over_parts(self._parts, query, private_draw, self._private_ranges)
 
     def part_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
@@ -213,11 +228,17 @@ class InProcessEngine:
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> Self:
         """See `Engine.view`."""
-        return type(self)(self.units.mapped(matrix, row_bound), threads=self._threads)
+        private_units = self.units.mapped(matrix, row_bound)
+        return type(self)(private_units, threads=self._threads, private_ranges=self._private_ranges)
 
     def subset(self, private_positions: NDArray[np.int64], size: int) -> Self:
-        """See `Engine.subset`."""
-        return type(self)(self.units.subset(private_positions, size), threads=self._threads)
+        """See `Engine.subset`: units stay in their parts, wherever these are kept."""
+        private_shares = shares_of_parts(self.units.private_held(private_positions), self._private_ranges)
+        return type(self)(
+            self.units.subset(private_positions, size),
+            threads=self._threads,
+            private_ranges=ranges_of_shares(private_shares),
+        )
 
     def close(self) -> None:
         """See `Engine.close`: there is nothing to give back."""

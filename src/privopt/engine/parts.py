@@ -12,6 +12,8 @@ from privopt.engine.exact_sum import ExactSum
 from privopt.engine.rounding import PART_UNITS
 from privopt.queries.base import MeanQuery
 
+Range = tuple[int, int]  # positions of the first unit of a part, and of the first that is not in it
+
 
 class PartEngine(Protocol):
     """What sums over one part."""
@@ -25,22 +27,28 @@ class PartEngine(Protocol):
 
 def parts_of(units: Units) -> list[Units]:
     """The units as parts, in order: ranges of positions that follow from the number of units alone."""
-    count = units.private_count
-    if count <= PART_UNITS:
-        return [units]
-    ends = [*range(0, count, PART_UNITS), count]
-    return [units.part(start, stop) for start, stop in itertools.pairwise(ends)]
+    ranges = part_ranges(units.private_count)
+    return [units] if len(ranges) == 1 else [units.part(start, stop) for start, stop in ranges]
+
+
+def part_ranges(count: int) -> list[Range]:
+    """Where each part of so many units begins and ends; one of nobody, where there are none."""
+    return list(itertools.pairwise([*range(0, max(count, 1), PART_UNITS), count]))
 
 
 def sum_over_parts(
-    parts: Sequence[PartEngine], query: MeanQuery, private_draw: NDArray[np.int64] | None
+    parts: Sequence[PartEngine],
+    query: MeanQuery,
+    private_draw: NDArray[np.int64] | None,
+    ranges: Sequence[Range] | None = None,
 ) -> NDArray[np.float64]:
     """The sum over all units, or over some: of one part as it is, of several by an `ExactSum`.
 
     Args:
-        parts: engines of `parts_of` the units.
+        parts: engines of the parts.
         query: what to compute.
         private_draw: positions of the units that take part, in any order; None for all.
+        ranges: where each part begins and ends; None for those of `part_ranges`.
     Privacy:
         How a unit's contribution is rounded follows from its part, and adding the parts forgets their order. A part of
         which no unit is drawn is not asked, which shows in running time only.
@@ -49,7 +57,7 @@ def sum_over_parts(
         return parts[0].part_sum(query, private_draw)
     if private_draw is None:
         return total_of_parts((part.part_sum(query) for part in parts), query.radius())
-    private_shares = _shares(private_draw, len(parts))
+    private_shares = shares_of_parts(private_draw, _whole_ranges(len(parts)) if ranges is None else ranges)
     private_asked = [k for k, private_share in enumerate(private_shares) if len(private_share)] or [0]
     return total_of_parts(
         (parts[k].part_sum(query, private_shares[k]) for k in private_asked), query.radius()
@@ -67,11 +75,22 @@ def total_of_parts(private_sums: Iterable[NDArray[np.float64]], radius: Any) -> 
     return np.asarray(total.value(radius))
 
 
-def _shares(private_draw: NDArray[np.int64], parts: int) -> list[NDArray[np.int64]]:
+def shares_of_parts(private_draw: NDArray[np.int64], ranges: Sequence[Range]) -> list[NDArray[np.int64]]:
     """The positions within each part of those drawn, in the order in which they are drawn."""
-    private_owners = private_draw // PART_UNITS
+    starts, ends = (np.array(column, np.int64) for column in zip(*ranges, strict=True))
+    private_owners = np.searchsorted(ends, private_draw, side="right")
     if np.any(np.diff(private_owners) < 0):
         private_order = np.argsort(private_owners, kind="stable")
         private_draw, private_owners = private_draw[private_order], private_owners[private_order]
-    ends = np.searchsorted(private_owners, np.arange(parts + 1))
-    return [private_draw[ends[k] : ends[k + 1]] - k * PART_UNITS for k in range(parts)]
+    edges = np.searchsorted(private_owners, np.arange(len(ranges) + 1))
+    return [private_draw[edges[k] : edges[k + 1]] - starts[k] for k in range(len(ranges))]
+
+
+def ranges_of_shares(private_shares: Iterable[NDArray[np.int64]]) -> list[Range]:
+    """Where each part begins and ends among the drawn units, which stay in their parts; some may be empty."""
+    private_ends = [0, *itertools.accumulate(len(private_share) for private_share in private_shares)]
+    return list(itertools.pairwise(private_ends))
+
+
+def _whole_ranges(parts: int) -> list[Range]:
+    return [(k * PART_UNITS, (k + 1) * PART_UNITS) for k in range(parts)]

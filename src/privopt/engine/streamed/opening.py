@@ -33,7 +33,7 @@ class StreamedEngine(InProcessEngine):
         room = self.units.room
         closed: Any = _Closed(self.units.public, self.units.seeded)
         self.__dict__.pop("_parts", None)
-        InProcessEngine.__init__(self, closed, threads=self._threads)
+        InProcessEngine.__init__(self, closed, threads=self._threads, private_ranges=[(0, 0)])
         if isinstance(room, Spool):
             room.close()
 

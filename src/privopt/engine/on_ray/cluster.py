@@ -1,0 +1,363 @@
+"""The cluster of a run: one that is started on this machine, for us alone, or one that is there already.
+
+Ray as shipped listens on all interfaces, makes folders that everybody may write to and leaves its token in a file. Here
+a local cluster listens on 127.0.0.1, asks for a token that stands in the environment of its processes and nowhere else,
+and keeps what it writes in a folder that only its owner can enter, removed at the end.
+"""
+
+import atexit
+import contextlib
+import importlib
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from privopt.errors import ArgumentError, PrivoptError
+
+LOOPBACK = "127.0.0.1"
+STORE_BYTES = 96 * 2**20  # of the object store, through which only points and sums of many numbers travel
+_PROBE_SECONDS = 30
+_LONGEST_PLACE = 24  # letters: the path of a socket has 107 at most, and Ray takes 63 of them
+_REFUSED, _ANSWERED = 10, 11
+
+# Asks a cluster for something small. In another process, which can leave out our token.
+_PROBE = f"""
+import sys
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address=sys.argv[1]).internal_kv_keys(b"privopt", None, timeout=10)
+except AuthenticationError:
+    sys.exit({_REFUSED})
+sys.exit({_ANSWERED})
+"""
+_QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_automatic_object_spilling_enabled": "0",
+    "RAY_enable_metrics_collection": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_worker_niceness": "0",  # they are the run: no less urgent than this process
+}
+
+
+class Machine(NamedTuple):
+    """A machine of the cluster."""
+
+    node: str
+    cores: int
+
+
+class Cluster:
+    """A connection to a cluster, shared by all engines of this process: Ray allows for one.
+
+    Made by `joined`, and ended with as many calls of `close`.
+
+    Attributes:
+        address: HOST:PORT of one that was there already; None for our own.
+        machines: its machines when it was joined.
+        has_tokens: whether it asks for tokens.
+    """
+
+    def __init__(self, address: str | None, *, trust_network: bool) -> None:
+        self.address = address
+        self.has_tokens = True
+        self._users = 0
+        self._folder: Path | None = None
+        self._kept_environment: dict[str, str | None] = {}
+        self._owner = os.getpid()
+        self._kept_voice = _worker_module().print_to_stdstream
+        if address is None:
+            self._start()
+        else:
+            self._connect(address, trust_network=trust_network)
+        self.machines = self._machines()
+        self._kept_voice = _silenced()
+        atexit.register(self._end)
+
+    @classmethod
+    def joined(cls, address: str | None, *, trust_network: bool = False) -> "Cluster":
+        """The cluster at an address, or our own, which is started where it is not running yet.
+
+        Args:
+            address: HOST:PORT; None for our own.
+            trust_network: whether to use one that asks for no tokens.
+        Raises:
+            ArgumentError: the address is none, the cluster cannot be reached, or asks for no tokens; or this process is
+                connected to another one.
+        """
+        import ray  # late: an extra
+
+        if address is not None:
+            _check_address(address)
+        if _Open.cluster is not None and _Open.cluster._owner == os.getpid() and ray.is_initialized():
+            if _Open.cluster.address != address:
+                raise ArgumentError(
+                    "this process is connected to another Ray cluster, and Ray allows for one: close that engine first."
+                )
+            if not _Open.cluster.has_tokens and not trust_network:
+                raise _without_tokens(str(address))
+        elif ray.is_initialized():
+            raise ArgumentError(
+                "this process is connected to a Ray cluster that privopt did not open: call ray.shutdown() first, and "
+                "give its address (and its token in RAY_AUTH_TOKEN) if the records shall be held there."
+            )
+        else:
+            _Open.cluster = cls(address, trust_network=trust_network)
+        _Open.cluster._users += 1
+        return _Open.cluster
+
+    def close(self) -> None:
+        """One engine less; the last one ends our cluster, or the connection to another's."""
+        self._users -= 1
+        if self._users <= 0:
+            self._end()
+
+    @property
+    def described(self) -> str:
+        """Where it is and who can reach it, in a sentence for reports."""
+        if self.address is None:
+            return f"a Ray cluster of this machine's own, on {LOOPBACK}, with a token"
+        if self.has_tokens:
+            return f"the Ray cluster at {self.address}, with tokens"
+        return (
+            f"the Ray cluster at {self.address}, WITHOUT tokens: the network was declared trusted, and whoever reaches "
+            "it can read the records and the sums before noise"
+        )
+
+    def _start(self) -> None:
+        """Start our own: on the loopback interface, with a fresh token, in a folder of our own."""
+        import ray
+
+        self._folder = _fresh_folder()
+        self._set_environment(
+            {
+                **_QUIET,
+                "RAY_AUTH_MODE": "token",
+                "RAY_AUTH_TOKEN": secrets.token_hex(32),
+                "RAY_AUTH_TOKEN_PATH": None,
+            }
+        )
+        try:
+            with _on_loopback(), _private_files(), _as_it_was():
+                ray.init(
+                    address="local",
+                    num_cpus=_cores(),
+                    _node_ip_address=LOOPBACK,
+                    _temp_dir=str(self._folder / "r"),
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    configure_logging=False,
+                    object_store_memory=STORE_BYTES,
+                    namespace="privopt",
+                )
+            # Its servers listen on the loopback interface exactly where the node has that address.
+            if any(node["NodeManagerAddress"] != LOOPBACK for node in ray.nodes()):
+                raise PrivoptError(
+                    "this version of Ray does not stay on 127.0.0.1: install ray 2.59 or 2.60."
+                )
+        except BaseException:
+            self._end()
+            raise
+
+    def _connect(self, address: str, *, trust_network: bool) -> None:
+        import ray
+
+        self.has_tokens = _asks_for_tokens(address)
+        if not self.has_tokens and not trust_network:
+            raise _without_tokens(address)
+        if self.has_tokens and not (
+            os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+        ):
+            raise ArgumentError(
+                f"the Ray cluster at {address} asks for a token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file "
+                "that only you can read."
+            )
+        if self.has_tokens and _refused(address, {**os.environ, "RAY_AUTH_MODE": "token"}):
+            raise ArgumentError(
+                f"the Ray cluster at {address} does not accept our token: set RAY_AUTH_TOKEN to its own."
+            )
+        self._set_environment({**_QUIET, "RAY_AUTH_MODE": "token" if self.has_tokens else "disabled"})
+        try:
+            with _private_files(), _as_it_was():
+                ray.init(address=address, log_to_driver=False, configure_logging=False, namespace="privopt")
+        except Exception as error:
+            self._end()
+            raise ArgumentError(
+                f"the Ray cluster at {address} does not let us in ({type(error).__name__}): check the address, the "
+                "token, and that it runs the same version of Ray."
+            ) from None
+        except BaseException:
+            self._end()
+            raise
+
+    def _machines(self) -> list[Machine]:
+        import ray
+
+        return [
+            Machine(node["NodeID"], int(node["Resources"].get("CPU", 1)))
+            for node in sorted(ray.nodes(), key=lambda node: node["NodeID"])
+            if node["Alive"]
+        ]
+
+    def _set_environment(self, values: dict[str, str | None]) -> None:
+        """Ray reads its settings from the environment, also where it was imported before."""
+        raylet: Any = importlib.import_module("ray._raylet")
+        for name, value in values.items():
+            self._kept_environment.setdefault(name, os.environ.get(name))
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        raylet.Config.initialize("")
+        raylet.AuthenticationTokenLoader.instance().reset_cache()
+
+    def _end(self) -> None:
+        """End the connection, and our own cluster with its folder; a second time nothing is left to do."""
+        if os.getpid() != self._owner:  # a forked child: its parent's cluster is none of its business
+            return
+        import ray
+
+        if _Open.cluster in (None, self):
+            with contextlib.suppress(Exception):
+                ray.shutdown()
+            _Open.cluster = None
+            _worker_module().print_to_stdstream = self._kept_voice
+        kept, self._kept_environment = self._kept_environment, {}
+        if kept:
+            self._set_environment(kept)
+            self._kept_environment = {}
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        atexit.unregister(self._end)
+
+
+def _worker_module() -> Any:
+    return importlib.import_module("ray._private.worker")
+
+
+def _silenced() -> Any:
+    """Keep Ray from printing what happens to workers, which would stand between what a command prints.
+
+    It also sends the place where this process fails to the cluster; not here.
+
+    Returns:
+        What printed.
+    """
+    module = _worker_module()
+    if sys.excepthook is module.custom_excepthook:
+        sys.excepthook = module.normal_excepthook
+    kept, module.print_to_stdstream = module.print_to_stdstream, lambda *_, **__: None
+    return kept
+
+
+class _Open:
+    """The cluster of this process."""
+
+    cluster: Cluster | None = None
+
+
+def _check_address(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    if "://" in address:
+        raise ArgumentError(
+            f"address must be HOST:PORT of a cluster's head, got {address!r}: Ray Client is not used, since its proxy "
+            "would hold what belongs to this process. Run this command on a machine of the cluster's network."
+        )
+    if not host or not port.isdecimal():
+        raise ArgumentError(f"address must be HOST:PORT of a cluster's head, got {address!r}.")
+
+
+def _without_tokens(address: str) -> ArgumentError:
+    return ArgumentError(
+        f"the Ray cluster at {address} asks for no tokens, so whoever reaches it can read the records: start it with "
+        "RAY_AUTH_MODE=token, or say that you trust everybody on its network (--trust-network), which the report says."
+    )
+
+
+def _asks_for_tokens(address: str) -> bool:
+    """Whether a cluster refuses who has no token.
+
+    Raises:
+        ArgumentError: it does not answer.
+    """
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH_TOKEN")}
+    return _refused(address, {**environment, "RAY_AUTH_MODE": "disabled", "HOME": tempfile.gettempdir()})
+
+
+def _refused(address: str, environment: dict[str, str]) -> bool:
+    """Whether a cluster refuses who asks with the token of an environment.
+
+    Raises:
+        ArgumentError: it does not answer.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _PROBE, address],
+            env=environment,
+            capture_output=True,
+            timeout=_PROBE_SECONDS,
+            check=False,
+        ).returncode
+    except subprocess.TimeoutExpired:
+        asked = None
+    if asked not in (_REFUSED, _ANSWERED):
+        raise ArgumentError(
+            f"the Ray cluster at {address} cannot be reached: check the address and that it runs."
+        )
+    return asked == _REFUSED
+
+
+def _fresh_folder() -> Path:
+    """A folder that only its owner can enter, in a place of a short name: sockets lie in it."""
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="privopt-", dir=usual if len(usual) <= _LONGEST_PLACE else "/tmp"))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _on_loopback() -> Generator[None]:
+    """Have Ray take the address that it is given: elsewhere than on a Mac it replaces 127.0.0.1 by a public one."""
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    kept = constants.ENABLE_RAY_CLUSTER
+    constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = kept
+
+
+@contextlib.contextmanager
+def _private_files() -> Generator[None]:
+    """Files that are made from here on, by processes started from here on too, are their owner's."""
+    kept = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(kept)
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Generator[None]:
+    """Ray puts a handler of its own for the request to end; ours stays. Its forks only start other programs."""
+    in_main = threading.current_thread() is threading.main_thread()
+    kept = signal.getsignal(signal.SIGTERM)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)  # JAX's
+            yield
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, kept)

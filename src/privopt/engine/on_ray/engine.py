@@ -1,0 +1,311 @@
+"""An engine whose units are held by the workers of a Ray cluster."""
+
+import math
+import weakref
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.data.groups import GroupDraw
+from privopt.data.participants import drawn_positions
+from privopt.data.record_source import Description, RecordSource
+from privopt.data.units import UnitsNoise
+from privopt.engine.drawn_rows import DrawnRows, absent_rows
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.on_ray.cluster import Cluster
+from privopt.engine.on_ray.fleet import PATIENCE, Call, Fleet
+from privopt.engine.on_ray.layout import lay_out
+from privopt.engine.on_ray.shard import SOURCE, Question, question_of
+from privopt.engine.on_ray.steps import Chosen, Mapped, Step
+from privopt.engine.on_ray.stored_rows import StoredRows, joined_units
+from privopt.engine.parts import Range, ranges_of_shares, shares_of_parts
+from privopt.engine.placement import Placement
+from privopt.engine.reference import checked
+from privopt.ledger.sampling import Sampling
+from privopt.precision import double_precision
+from privopt.public import Public
+from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, RecordsQuery, Scalar
+from privopt.queries.safeguards import stated_sensitivity
+
+GATHERED_BYTES = (
+    2**30
+)  # of rows that this process fetches from the workers for what needs all of them at once
+_PIECE_BYTES = 2**23  # of rows that travel at a time
+PrivateShares = dict[int, dict[int, NDArray[np.int64] | None]]  # of each worker, by part
+
+
+def open_on_ray(
+    source: RecordSource,
+    description: Description,
+    placement: Placement,
+    *,
+    noise: UnitsNoise | None = None,
+    patience: float = PATIENCE,
+) -> "RayEngine":
+    """Have the workers of a cluster read the records, each its parts; end it with `close`.
+
+    Args:
+        source: the records.
+        description: what is public about the units.
+        placement: the cluster's address, or None for one on this machine alone; how many workers; how many retries.
+        noise: source of the secret choice of users' records; default: fresh, from the operating system.
+        patience: seconds for one answer of a worker, who counts as lost after that; see `Fleet`.
+    Raises:
+        ArgumentError: the cluster cannot be used, see `Cluster.joined`.
+        ValueError: what `Units.from_arrays` refuses.
+        DataUnavailable: the records cannot be read.
+    """
+    cluster = Cluster.joined(placement.address, trust_network=placement.trust_network)
+    try:
+        layout = lay_out(source, description, noise)
+        fleet = Fleet(
+            cluster,
+            source,
+            description,
+            layout,
+            workers=placement.workers,
+            retries=placement.retries,
+            patience=patience,
+        )
+    except BaseException:
+        cluster.close()
+        raise
+    ranges = [(plan.first, plan.first + plan.units) for plan in layout.plans]
+    return RayEngine(fleet, layout.public, SOURCE, ranges, layout.seeded, None)
+
+
+class RayEngine:
+    """Computes on units that workers hold, see `open_on_ray`.
+
+    Sums are those of `InProcessEngine`, to the last bit: a part is computed as it is there, by whoever holds it, and
+    what workers send up are sums of integers, which no order changes. What needs all rows at once (held vectors,
+    groups, minimisers over records) fetches them, where they take at most `GATHERED_BYTES`.
+
+    Args:
+        fleet: the workers.
+        public: what is public about the units.
+        known_as: what the workers know these units by.
+        private_ranges: where each part begins and ends.
+        seeded: see `Units.seeded`.
+        parent: the engine that this one is a view or a subset of, kept while this one is.
+
+    Privacy:
+        Noise, ledger and draws are made in this process. What travels are rows where they are fetched, secret positions
+        of those drawn, and sums before noise: the network between the machines must be theirs alone, or encrypted.
+    """
+
+    compiles = True
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        public: Public,
+        known_as: int,
+        private_ranges: Sequence[Range],
+        seeded: bool,
+        parent: "RayEngine | None",
+    ) -> None:
+        self.public = public
+        self.seeded = seeded
+        self.origin = fleet.origin
+        self._fleet = fleet
+        self._known_as = known_as
+        self._private_ranges = private_ranges
+        self._parent = parent
+        if parent is not None:
+            weakref.finalize(self, fleet.forget, known_as)
+
+    @property
+    def described(self) -> str:
+        """Where the records are, in a sentence for reports."""
+        count = len(self._fleet.workers)
+        return f"{count} {'worker' if count == 1 else 'workers'} on {self._fleet.cluster.described}"
+
+    @property
+    def private_count(self) -> int:
+        """See `Engine.private_count`."""
+        return self._private_ranges[-1][1]
+
+    def require(self, kind: type[Query]) -> None:
+        """See `Engine.require`."""
+        if issubclass(kind, ArgminQuery | PassQuery | RecordsQuery):
+            self._require_fit(kind.__name__)
+
+    def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
+        """See `Engine.sensitivity`."""
+        return stated_sensitivity(query, self.public, sampling)
+
+    def clipped_sum(
+        self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """See `Engine.clipped_sum`: one call a worker, and one sum up from each."""
+        with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
+            question = question_of(checked(query, self.public))
+            private_shares = self._shares(private_draw)
+            if math.isinf(question.radius):
+                return self._sum_in_order(question, private_shares)
+            calls: dict[int, Call] = {
+                k: ("answer", (question, private_draws)) for k, private_draws in private_shares.items()
+            }
+            private_total = self._fleet.total(self._known_as, calls)
+            # One part is no sum of parts: it is not rounded to their grid.
+            one = len(self._private_ranges) == 1
+            return np.array(private_total.plain if one else private_total.value(question.radius), np.float64)
+
+    def gather(self, query: MeanQuery) -> NDArray[np.float64]:
+        """See `Engine.gather`."""
+        return self._gathered("held vectors").gather(query)
+
+    def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
+        """See `Engine.gather_groups`."""
+        return self._gathered("groups of units").gather_groups(query, private_draw)
+
+    def presence(self) -> NDArray[np.bool_]:
+        """See `Engine.presence`."""
+        return self._gathered("held vectors").presence()
+
+    def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
+        """See `drawn_positions`."""
+        return drawn_positions(sampling, generator, n=self.public.n, private_count=self.private_count)
+
+    def records(self) -> tuple[Any, NDArray[np.float64]]:
+        """See `Engine.records`."""
+        return self._gathered("a query of all records at once").records()
+
+    def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
+        """See `Engine.rows`: fetched some at a time, from all who hold some of them at once."""
+        private_all: DrawnRows | None = None
+        for start in range(0, max(len(private_draw), 1), self._at_once):
+            private_some = private_draw[start : start + self._at_once]
+            calls: dict[int, Call] = {
+                k: ("drawn", (private_draws,)) for k, private_draws in self._shares(private_some).items()
+            }
+            private_blocks = [block for blocks in self._fleet.ask(self._known_as, calls) for block in blocks]
+            if private_all is None:
+                private_first = private_blocks[0].private_features
+                private_all = absent_rows(room, self.public.d, private_first.dtype)
+            private_places = start + np.argsort(self._owners(private_some), kind="stable")
+            for private_column, private_values in zip(
+                private_all, zip(*private_blocks, strict=True), strict=True
+            ):
+                private_column[private_places] = np.concatenate(private_values)
+        assert private_all is not None
+        return private_all
+
+    def view(self, matrix: NDArray[np.float64], row_bound: float) -> "RayEngine":
+        """See `Engine.view`: the workers map the rows of their parts."""
+        public = self._mapped_public(matrix, row_bound)
+        return self._child(Mapped(np.asarray(matrix, np.float64), row_bound), public, self._private_ranges)
+
+    def subset(self, private_positions: NDArray[np.int64], size: int) -> "RayEngine":
+        """See `Engine.subset`: units stay in their parts."""
+        private_held = private_positions[private_positions < self.private_count]
+        private_shares = shares_of_parts(private_held, self._private_ranges)
+        private_ranges = ranges_of_shares(private_shares)
+        step = Chosen(
+            size,
+            {
+                part: (private_range[0], private_share)
+                for part, (private_range, private_share) in enumerate(
+                    zip(private_ranges, private_shares, strict=True)
+                )
+            },
+        )
+        return self._child(step, self.public.block(size), private_ranges)
+
+    def close(self) -> None:
+        """End the workers of this engine, of its views and its subsets."""
+        self._fleet.close()
+
+    def __repr__(self) -> str:
+        return f"RayEngine(<private>, {self.public!r})"
+
+    @property
+    def _unit_bytes(self) -> int:
+        """What a unit's stored rows take at most; public."""
+        return 8 * (self.public.d + 3) * self.public.records_per_unit
+
+    @property
+    def _at_once(self) -> int:
+        """How many units travel at a time."""
+        return max(1, _PIECE_BYTES // self._unit_bytes)
+
+    def _owners(self, private_positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The parts of the units at some positions."""
+        return np.searchsorted([stop for _, stop in self._private_ranges], private_positions, side="right")
+
+    def _require_fit(self, what: str) -> None:
+        if self.public.n * self._unit_bytes > GATHERED_BYTES:
+            raise ValueError(
+                f"{what} needs all rows in this process, which fetches at most {GATHERED_BYTES:,} bytes from the "
+                f"workers of a cluster; n = {self.public.n:,} units could take {self.public.n * self._unit_bytes:,}: "
+                "keep the records in memory (engine='memory'), or ask for means."
+            )
+
+    def _gathered(self, what: str) -> InProcessEngine:
+        self._require_fit(what)
+        return self._fetched
+
+    @cached_property
+    def _fetched(self) -> InProcessEngine:
+        """The same units in this process."""
+        private_pieces = self._pieces(np.arange(self.private_count))
+        private_units = joined_units(private_pieces, self.public, seeded=self.seeded, origin=self.origin)
+        return InProcessEngine(private_units, private_ranges=self._private_ranges)
+
+    def _pieces(self, private_positions: NDArray[np.int64]) -> list[StoredRows]:
+        """The stored rows at some positions, fetched some at a time, in the order of the parts."""
+        private_pieces = list[StoredRows]()
+        for part, private_share in enumerate(shares_of_parts(private_positions, self._private_ranges)):
+            worker = self._fleet.owner(part)
+            for start in range(0, len(private_share), self._at_once):
+                call: Call = ("taken", (part, private_share[start : start + self._at_once]))
+                private_pieces += self._fleet.ask(self._known_as, {worker: call})
+        if not private_pieces:
+            call = ("taken", (0, np.zeros(0, np.int64)))
+            private_pieces += self._fleet.ask(self._known_as, {self._fleet.owner(0): call})
+        return private_pieces
+
+    def _shares(self, private_draw: NDArray[np.int64] | None) -> PrivateShares:
+        """What each worker sums over: its parts, and who takes part in each. A part of which nobody does is left out.
+
+        Privacy:
+            Who is asked shows in running time, and to whoever sees the network.
+        """
+        parts = range(len(self._private_ranges))
+        private_shares: dict[int, NDArray[np.int64] | None]
+        if private_draw is None:
+            private_shares = dict.fromkeys(parts)
+        else:
+            private_drawn = shares_of_parts(private_draw, self._private_ranges)
+            asked = [part for part in parts if len(private_drawn[part])] or [0]
+            private_shares = {part: private_drawn[part] for part in asked}
+        calls: PrivateShares = {}
+        for part, private_share in private_shares.items():
+            calls.setdefault(self._fleet.owner(part), {})[part] = private_share
+        return calls
+
+    def _sum_in_order(self, question: Question, private_shares: PrivateShares) -> NDArray[np.float64]:
+        """The sum where privacy is off: there is no grid, so that the order shows; that of the parts, one by one."""
+        private_sums = [
+            self._fleet.ask(self._known_as, {k: ("answer", (question, {part: private_share}))})[0].plain
+            for k, private_draws in private_shares.items()
+            for part, private_share in private_draws.items()
+        ]
+        return np.array(sum(private_sums[1:], start=private_sums[0]), np.float64)
+
+    def _mapped_public(self, matrix: NDArray[np.float64], row_bound: float) -> Public:
+        """What is public about mapped rows, from no rows at all; refused as `Units.mapped` does."""
+        nobody = joined_units(self._none_of(), self.public, seeded=False, origin="")
+        return nobody.mapped(matrix, row_bound).public
+
+    def _none_of(self) -> list[StoredRows]:
+        features = np.zeros((0, self.public.d))
+        return [StoredRows(features, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None)]
+
+    def _child(self, step: Step, public: Public, private_ranges: Sequence[Range]) -> "RayEngine":
+        known_as = self._fleet.known_as(self._known_as, step)
+        return RayEngine(self._fleet, public, known_as, private_ranges, self.seeded, self)

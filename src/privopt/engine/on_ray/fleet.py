@@ -1,0 +1,269 @@
+"""The workers of a run: started, asked, and replaced where they are lost, on the charge that was made before."""
+
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from privopt.data.record_source import Description, RecordSource
+from privopt.engine.exact_sum import ExactSum
+from privopt.engine.on_ray.cluster import Cluster
+from privopt.engine.on_ray.layout import Layout, PartPlan, cut
+from privopt.engine.on_ray.shard import SOURCE, Derived, Failure, Preparation, Shard, total_of
+from privopt.engine.on_ray.steps import Step
+from privopt.errors import DataUnavailable
+
+PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
+_LOADING = 10.0  # times as long may it take to start, or to read one part
+_BRANCHES = 64  # answers that one process adds up
+_STAYS = "What the run was charged stays charged."
+
+Call = tuple[str, tuple[Any, ...]]
+
+
+class Worker:
+    """One actor and what it holds.
+
+    Attributes:
+        plans: of its parts.
+        actor: the actor.
+        loading: what it has been told to read, and has not yet said to have read.
+        knows: the steps that it has made.
+        forgets: those whose outcome it is still to let go of.
+    """
+
+    def __init__(self, plans: Sequence[PartPlan]) -> None:
+        self.plans = plans
+        self.parts = [plan.index for plan in plans]
+        self.actor: Any = None
+        self.loading: deque[Any] = deque()
+        self.knows: set[int] = set()
+        self.forgets: list[int] = []
+
+
+class Fleet:
+    """The workers that hold all parts, in order; shared by an engine, its views and its subsets.
+
+    Args:
+        cluster: where they are; closed at the end.
+        source: the records.
+        description: what is public about the units.
+        layout: the parts.
+        workers: how many; None for one a machine of another's cluster, or a core of our own.
+        retries: how often the parts of a lost worker are read again, in all.
+        patience: seconds for one answer; starting, and reading one part, may take ten times as long.
+
+    Privacy:
+        A worker that is lost, or does not answer in time, is replaced, and its successor is asked the same query on the
+        same units: the sum that arrives is the one that would have arrived, to the last bit, and is noised once. How
+        often that happens depends on machines, never on what a query's answer is. A worker's error names the kind and
+        the part, see `Shard`.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        source: RecordSource,
+        description: Description,
+        layout: Layout,
+        *,
+        workers: int | None,
+        retries: int,
+        patience: float = PATIENCE,
+    ) -> None:
+        self.cluster = cluster
+        self.retries_left = retries
+        self._source, self._description, self._layout = source, description, layout
+        self.origin = source.fingerprint()
+        self._patience = patience
+        self._steps: dict[int, tuple[int, Step]] = {}
+        self._next = SOURCE + 1
+        self._closed = False
+        machines = cluster.machines
+        if workers is None:
+            workers = machines[0].cores if cluster.address is None else len(machines)
+        shares = cut(layout.plans, workers)
+        self._per_machine = math.ceil(len(shares) / len(machines))
+        self.workers = [Worker(plans) for plans in shares]
+        self._owner = {part: k for k, worker in enumerate(self.workers) for part in worker.parts}
+        for k, worker in enumerate(self.workers):
+            machine = machines[k % len(machines)]
+            self._start(worker, NodeAffinitySchedulingStrategy(machine.node, soft=True))
+
+    def known_as(self, parent: int, step: Step) -> int:
+        """Note a step, which workers make when they are next asked; what its outcome is known by."""
+        known_as, self._next = self._next, self._next + 1
+        self._steps[known_as] = (parent, step)
+        return known_as
+
+    def forget(self, known_as: int) -> None:
+        """Note that the outcome of a step is needed no more, and nothing that was made of it."""
+        self._steps.pop(known_as, None)
+        for worker in self.workers:
+            if known_as in worker.knows:
+                worker.knows.remove(known_as)
+                worker.forgets.append(known_as)
+
+    def owner(self, part: int) -> int:
+        """Which worker holds a part."""
+        return self._owner[part]
+
+    def ask(self, known_as: int, calls: Mapping[int, Call]) -> list[Any]:
+        """The answers of some workers; whoever is lost is replaced and asked again.
+
+        Args:
+            known_as: on which units.
+            calls: what to ask each worker, who makes the steps that led to the units first.
+        Raises:
+            DataUnavailable: a worker failed, or was lost once too often; or the records have changed.
+        """
+        with self._ended_by_interrupts():
+            return self._answers(known_as, calls, fetch=True)
+
+    def total(self, known_as: int, calls: Mapping[int, Call]) -> ExactSum:
+        """The sum of what some workers answer; where they are many, added up by workers. See `ask`."""
+        if len(calls) <= _BRANCHES:
+            return total_of(self.ask(known_as, calls))
+        with self._ended_by_interrupts():
+            references = self._answers(known_as, calls, fetch=False)
+            while len(references) > 1:
+                groups = [references[k : k + _BRANCHES] for k in range(0, len(references), _BRANCHES)]
+                references = [
+                    self.workers[k * _BRANCHES % len(self.workers)].actor.combine.remote(*group)
+                    for k, group in enumerate(groups)
+                ]
+            try:
+                return _checked(ray.get(references[0], timeout=self._patience))
+            except RayError:  # somebody was lost after answering: without the tree it is seen who
+                return total_of(self._answers(known_as, calls, fetch=True))
+
+    def close(self) -> None:
+        """End all workers, and their cluster where it is our own."""
+        if self._closed:
+            return
+        self._closed = True
+        for worker in self.workers:
+            _kill(worker)
+        self.cluster.close()
+
+    @contextlib.contextmanager
+    def _ended_by_interrupts(self) -> Generator[None]:
+        if self._closed:
+            raise DataUnavailable(f"the engine is closed, and its workers hold no records any more. {_STAYS}")
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            self.close()
+            raise
+
+    def _answers(self, known_as: int, calls: Mapping[int, Call], *, fetch: bool) -> list[Any]:
+        """Wait for all, for each as long as patience lasts, which begins anew with every part that it has read.
+
+        Returns:
+            The answers, or what they are known by to Ray where they are not to be fetched.
+        """
+        waiting = {k: self._sent(k, known_as, call) for k, call in calls.items()}
+        since = dict.fromkeys(waiting, time.monotonic())
+        answers: dict[int, Any] = {}
+        while waiting:
+            heads = {self._head(k, waiting[k]): k for k in waiting}
+            left = min(since[k] + self._limit(k) for k in waiting) - time.monotonic()
+            ready, _ = ray.wait(list(heads), num_returns=1, timeout=max(left, 0.0), fetch_local=fetch)
+            late = [] if ready else [k for k in waiting if since[k] + self._limit(k) <= time.monotonic()]
+            lost = dict.fromkeys(late, "did not answer in time")
+            for reference in ready:
+                k = heads[reference]
+                since[k] = time.monotonic()
+                is_answer = reference == waiting[k]
+                try:
+                    found = self._fetched(reference) if fetch or not is_answer else reference
+                except RayError:
+                    lost[k] = "was lost"
+                    continue
+                if is_answer:
+                    answers[k] = found
+                    del waiting[k]
+                else:
+                    self.workers[k].loading.popleft()
+            for k, what in lost.items():
+                self._replace(k, what)
+                waiting[k], since[k] = self._sent(k, known_as, calls[k]), time.monotonic()
+        return [answers[k] for k in calls]
+
+    def _limit(self, k: int) -> float:
+        return self._patience * (_LOADING if self.workers[k].loading else 1.0)
+
+    def _head(self, k: int, reference: Any) -> Any:
+        loading = self.workers[k].loading
+        return loading[0] if loading else reference
+
+    def _fetched(self, reference: Any) -> Any:
+        """What a worker has answered.
+
+        Raises:
+            RayError: it is lost.
+            DataUnavailable: it is there, and cannot answer.
+        """
+        try:
+            return _checked(ray.get(reference))
+        except RayTaskError as error:
+            raise _unavailable(f"a worker failed ({type(error.cause).__name__})") from None
+
+    def _sent(self, k: int, known_as: int, call: Call) -> Any:
+        """Ask a worker, who first makes what it does not know yet."""
+        worker, asked_on = self.workers[k], known_as
+        steps = list[Derived]()
+        while known_as != SOURCE and known_as not in worker.knows:
+            parent, step = self._steps[known_as]
+            steps.insert(0, Derived(known_as, parent, step.at(worker.parts)))
+            worker.knows.add(known_as)
+            known_as = parent
+        forgotten, worker.forgets = worker.forgets, []
+        method, arguments = call
+        return getattr(worker.actor, method).remote(Preparation(steps, forgotten), asked_on, *arguments)
+
+    def _replace(self, k: int, what: str) -> None:
+        """Start another worker with the same parts.
+
+        Raises:
+            DataUnavailable: that has happened too often, or the records have changed.
+        """
+        if self.retries_left == 0:
+            raise _unavailable(f"a worker {what}, and no retries are left")
+        self.retries_left -= 1
+        if self._source.fingerprint() != self.origin:
+            raise _unavailable(f"a worker {what}, and the records have changed since they were opened")
+        _kill(self.workers[k])
+        self._start(self.workers[k], "SPREAD")
+
+    def _start(self, worker: Worker, strategy: Any) -> None:
+        actor = ray.remote(Shard).options(  # type: ignore[call-overload]
+            num_cpus=0, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
+        )
+        worker.actor = actor.remote(
+            self._source, self._description, self._layout.public, worker.plans, self._per_machine
+        )
+        worker.knows, worker.forgets = set(), []
+        worker.loading = deque(worker.actor.load.remote(part) for part in worker.parts)
+
+
+def _kill(worker: Worker) -> None:
+    with contextlib.suppress(Exception):
+        ray.kill(worker.actor, no_restart=True)
+
+
+def _checked(answer: Any) -> Any:
+    """An answer that is none raises."""
+    if isinstance(answer, Failure):
+        raise _unavailable(f"a worker failed at part {answer.part} of the records ({answer.kind})")
+    return answer
+
+
+def _unavailable(what: str) -> DataUnavailable:
+    return DataUnavailable(f"{what}: the records cannot be computed on any more. {_STAYS}")

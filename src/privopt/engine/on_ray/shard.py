@@ -1,0 +1,209 @@
+"""The parts that one worker holds, in its own process: it reads them itself, and answers with one sum over them all."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+from ray.cloudpickle import cloudpickle
+from threadpoolctl import threadpool_limits
+
+from privopt.data.record_source import Description, RecordSource
+from privopt.data.units import Units
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows
+from privopt.engine.exact_sum import ExactSum
+from privopt.engine.fast_path import thread_count
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.on_ray.layout import PartPlan, read_part
+from privopt.engine.on_ray.steps import Step
+from privopt.engine.on_ray.stored_rows import StoredRows
+from privopt.precision import double_precision
+from privopt.public import Public
+from privopt.queries.base import MeanQuery
+
+SOURCE = 0  # what the units as they were read are known by
+
+
+class Failure(NamedTuple):
+    """What a worker says where it cannot answer: the kind of its error and the part, never the error's text."""
+
+    kind: str
+    part: int
+
+
+class Question(NamedTuple):
+    """A query without its numbers, which change from round to round, and these numbers.
+
+    Attributes:
+        form: the query, pickled with 0, 1, ... in the place of its leaves.
+        leaves: NumPy arrays and numbers.
+        radius: of the query.
+    """
+
+    form: bytes
+    leaves: list[Any]
+    radius: float
+
+
+class Derived(NamedTuple):
+    """A step, what it starts from, and what its outcome is known by."""
+
+    known_as: int
+    parent: int
+    step: Step
+
+
+class Preparation(NamedTuple):
+    """What a worker does before it answers.
+
+    Attributes:
+        steps: to make, in order.
+        forgotten: outcomes of steps to let go of.
+    """
+
+    steps: list[Derived]
+    forgotten: list[int]
+
+
+def question_of(query: MeanQuery) -> Question:
+    """A query as it is sent.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    leaves, structure = jax.tree.flatten(query)
+    form = jax.tree.unflatten(structure, list(range(len(leaves))))
+    typed = [np.asarray(leaf) if isinstance(leaf, float | jax.Array) else leaf for leaf in leaves]
+    return Question(cloudpickle.dumps(form), typed, float(query.radius()))
+
+
+class Shard:
+    """Holds some parts and computes on them. Everything it returns is private.
+
+    Args:
+        source: the records.
+        description: what is public about the units.
+        public: of all units.
+        plans: of the parts to hold.
+        per_machine: how many workers share a machine's cores.
+
+    Privacy:
+        Whatever goes wrong leaves as a `Failure`: an error's text may quote a cell. It sees rows and public points, and
+        has neither keys, nor noise, nor the ledger.
+    """
+
+    def __init__(
+        self,
+        source: RecordSource,
+        description: Description,
+        public: Public,
+        plans: Sequence[PartPlan],
+        per_machine: int,
+    ) -> None:
+        threadpool_limits(1, user_api="blas")  # a part's sum does not depend on how many cores there are
+        self._source, self._description, self._public = source, description, public
+        self._plans = {plan.index: plan for plan in plans}
+        self._threads = max(1, thread_count() // per_machine)
+        self._private_engines: dict[int, dict[int, InProcessEngine]] = {SOURCE: {}}
+        self._structures: dict[bytes, Any] = {}
+
+    def load(self, part: int) -> Failure | None:
+        """Read a part."""
+        try:
+            private_units = read_part(self._source, self._description, self._public, self._plans[part])
+            self._private_engines[SOURCE][part] = self._engine(private_units)
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+        return None
+
+    def answer(
+        self,
+        preparation: Preparation,
+        known_as: int,
+        question: Question,
+        private_draws: Mapping[int, NDArray[np.int64] | None],
+    ) -> ExactSum | Failure:
+        """The sum over some parts.
+
+        Args:
+            preparation: what to do first.
+            known_as: on which units.
+            question: the query.
+            private_draws: of each part that is asked, the positions of those who take part; None for all.
+        """
+        part = min(private_draws)
+        try:
+            with double_precision(), np.errstate(all="ignore"):
+                self._prepare(preparation)
+                query = self._query(question)
+                total: ExactSum | None = None
+                for part, private_draw in private_draws.items():
+                    private_sum = self._private_engines[known_as][part].part_sum(query, private_draw)
+                    private_part = ExactSum.of_part(private_sum, question.radius)
+                    total = private_part if total is None else total.plus(private_part)
+            assert total is not None
+            return ExactSum(*(np.asarray(limb) for limb in total))
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+
+    def combine(self, *private_sums: ExactSum | Failure) -> ExactSum | Failure:
+        """The sum of several workers' sums, or the first failure among them."""
+        failures = [answer for answer in private_sums if isinstance(answer, Failure)]
+        if failures:
+            return failures[0]
+        return total_of([answer for answer in private_sums if isinstance(answer, ExactSum)])
+
+    def drawn(
+        self, preparation: Preparation, known_as: int, private_draws: Mapping[int, NDArray[np.int64]]
+    ) -> list[DrawnRows] | Failure:
+        """The rows at drawn positions of some parts, for a compiled loop."""
+        part = min(private_draws)
+        try:
+            self._prepare(preparation)
+            found = list[DrawnRows]()
+            for part, private_draw in private_draws.items():
+                units = self._private_engines[known_as][part].units
+                found.append(drawn_rows(units, private_draw, len(private_draw)))
+            return found
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+
+    def taken(
+        self, preparation: Preparation, known_as: int, part: int, private_positions: NDArray[np.int64]
+    ) -> StoredRows | Failure:
+        """The stored rows of the units at some positions of a part."""
+        try:
+            self._prepare(preparation)
+            units = self._private_engines[known_as][part].units
+            return StoredRows.of(units.subset(private_positions, units.public.n))
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+
+    def _prepare(self, preparation: Preparation) -> None:
+        for gone in preparation.forgotten:
+            self._private_engines.pop(gone, None)
+        for known_as, parent, step in preparation.steps:
+            self._private_engines[known_as] = {
+                part: self._engine(step.applied(part, private_engine.units))
+                for part, private_engine in self._private_engines[parent].items()
+            }
+
+    def _engine(self, private_units: Units) -> InProcessEngine:
+        return InProcessEngine(
+            private_units, threads=self._threads, private_ranges=[(0, private_units.private_count)]
+        )
+
+    def _query(self, question: Question) -> MeanQuery:
+        """The query; that of an earlier round with other numbers, so that nothing is compiled anew."""
+        if question.form not in self._structures:
+            self._structures[question.form] = jax.tree.structure(cloudpickle.loads(question.form))
+        return jax.tree.unflatten(self._structures[question.form], question.leaves)
+
+
+def total_of(private_sums: Sequence[ExactSum]) -> ExactSum:
+    """The sum of some sums, at least one."""
+    total = private_sums[0]
+    for private_sum in private_sums[1:]:
+        total = total.plus(private_sum)
+    return total

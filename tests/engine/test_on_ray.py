@@ -1,0 +1,624 @@
+"""The engine on Ray: the bits of one process, whoever holds the parts, dies or is late; and nobody else gets in."""
+
+import functools
+import itertools
+import os
+import pickle
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+from tests.contracts.cases import BUDGET, CASES, as_units, toy_arrays
+from tests.contracts.cases import N as TOY_N
+from tests.contracts.queries import EVERY_QUERY, D, is_of_codes
+from tests.support.file_records import FileRecords
+
+from privopt import LogisticRegression
+from privopt.curator.local import LocalCurator
+from privopt.data.record_source import ArrayRecords, Description
+from privopt.data.rows import take_rows
+from privopt.data.units import Units
+from privopt.engine.exact_sum import ExactSum
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.placement import Placement
+from privopt.errors import ArgumentError, DataUnavailable
+from privopt.ledger.ledger import Ledger
+from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.queries.base import ArgminQuery, MeanQuery
+from privopt.queries.gradient import ClippedGradient
+
+ray = pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
+
+from privopt.engine.on_ray import cluster as cluster_module  # noqa: E402
+from privopt.engine.on_ray import engine as engine_module  # noqa: E402
+from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
+from privopt.engine.on_ray.engine import RayEngine, open_on_ray  # noqa: E402
+from privopt.engine.on_ray.layout import cut, lay_out, read_part  # noqa: E402
+from privopt.engine.on_ray.shard import SOURCE, Failure, Preparation, Shard, question_of, total_of  # noqa: E402
+
+N = 150
+SMALL = 32  # units of a part
+SUMS = {name: query for name, query in EVERY_QUERY.items() if isinstance(query, MeanQuery)}
+QUERY = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.3)
+LAYOUTS = ("dense", "sparse", "users", "sparse users", "int8")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _small_parts() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch, double_precision():
+        patch.setattr("privopt.engine.parts.PART_UNITS", SMALL)
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """One for all tests; engines that join it and close leave it standing."""
+    joined = Cluster.joined(None)
+    yield joined
+    joined.close()
+
+
+def records(layout: str, relation: str = "replace-one") -> tuple[ArrayRecords, Description]:
+    rng = np.random.default_rng(1)
+    features: Any = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.7)
+    features[3], features[40], features[70] = np.nan, 1e200, 0.0
+    targets = rng.integers(0, 2, N)
+    keys = rng.integers(0, N // 2, N).astype(str) if "users" in layout else None
+    if keys is not None:
+        keys[5] = ""
+    rows = sparse.csr_array(features) if "sparse" in layout else features
+    n = None if relation == "replace-one" else N + 7
+    storage = layout if layout == "int8" else "float32"
+    about = Description(
+        row_bound=1.5, classes=(0, 1), max_records_per_user=2, relation=relation, n=n, storage=storage
+    )
+    return ArrayRecords(rows, targets, keys), about
+
+
+def in_memory(source: ArrayRecords, about: Description) -> InProcessEngine:
+    private = source._private
+    return InProcessEngine(
+        Units.from_arrays(
+            private.private_features,
+            private.private_targets,
+            groups=private.private_keys,
+            noise=NoiseSource(1),
+            **about.arguments(),
+        )
+    )
+
+
+def opened(
+    source: Any, about: Description, workers: int, *, retries: int = 3, patience: float = 60.0
+) -> RayEngine:
+    placement = Placement(engine="ray", workers=workers, retries=retries)
+    return open_on_ray(source, about, placement, noise=NoiseSource(1), patience=patience)
+
+
+@pytest.fixture(scope="module")
+def engines(cluster: Cluster) -> Iterator[dict[int, RayEngine]]:
+    """The same dense records with 1, 2 and 3 workers."""
+    made = {workers: opened(*records("dense"), workers) for workers in (1, 2, 3)}
+    yield made
+    for engine in made.values():
+        engine.close()
+
+
+def pids_of(engine: RayEngine) -> list[int]:
+    return [
+        ray.get(worker.actor.__ray_call__.remote(lambda _: os.getpid())) for worker in engine._fleet.workers
+    ]
+
+
+# The parts of a worker, without a cluster: a `Shard` is what an actor runs.
+
+
+@functools.cache
+def shards(layout: str, relation: str, workers: int) -> tuple[Any, list[Shard]]:
+    source, about = records(layout, relation)
+    layout_of = lay_out(source, about, NoiseSource(1))
+    made = [Shard(source, about, layout_of.public, plans, 1) for plans in cut(layout_of.plans, workers)]
+    assert [shard.load(part) for shard in made for part in shard._plans] == [None] * len(layout_of.plans)
+    return layout_of, made
+
+
+def sum_of(query: MeanQuery, layout: str, relation: str, workers: int, order: Callable[[Any], Any]) -> bytes:
+    _, made = shards(layout, relation, workers)
+    question = pickle.loads(pickle.dumps(question_of(query)))
+    answers = [
+        shard.answer(Preparation([], []), SOURCE, question, dict.fromkeys(order(list(shard._plans))))
+        for shard in order(made)
+    ]
+    assert not any(isinstance(answer, Failure) for answer in answers)
+    return np.asarray(total_of(answers).value(question.radius)).tobytes()
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_sums_have_the_bits_of_one_process_however_parts_are_dealt_out(layout: str, relation: str) -> None:
+    memory = in_memory(*records(layout, relation))
+    assert shards(layout, relation, 1)[0].public == memory.public
+    for workers, order in itertools.product((1, 2, 3, 8), (list, lambda items: items[::-1])):
+        found = sum_of(QUERY, layout, relation, workers, order)
+        assert found == memory.clipped_sum(QUERY).tobytes()
+
+
+def _asked(name: str, layout: str) -> bool:
+    query = SUMS[name]
+    return not is_of_codes(query) and (layout, name) != ("sparse", "magnitudes of columns")
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize(
+    ("layout", "name"), [(lay, name) for lay in LAYOUTS[:3] for name in SUMS if _asked(name, lay)]
+)
+def test_every_query_has_the_bits_of_one_process(layout: str, name: str) -> None:
+    memory, query = in_memory(*records(layout)), SUMS[name]
+    if np.isinf(float(query.radius())):
+        pytest.skip("no grid, see `test_without_privacy_the_order_is_that_of_the_parts`")
+    try:
+        expected = memory.clipped_sum(query).tobytes()
+    except ValueError:
+        pytest.skip("not of such rows")
+    for workers in (1, 2, 8):
+        assert sum_of(query, layout, "replace-one", workers, lambda items: items[::-1]) == expected
+
+
+def test_each_part_holds_the_rows_that_memory_holds() -> None:
+    for layout in LAYOUTS:
+        source, about = records(layout)
+        layout_of, memory = lay_out(source, about, NoiseSource(1)), in_memory(source, about)
+        for plan, part in zip(layout_of.plans, memory._parts, strict=True):
+            found, expected = read_part(source, about, layout_of.public, plan), part.units
+            assert (found.public, found.first) == (expected.public, expected.first)
+            for name in ("targets", "norms", "present", "offsets", "weights"):
+                np.testing.assert_array_equal(
+                    getattr(found, f"private_{name}"), getattr(expected, f"private_{name}")
+                )
+            every = np.arange(len(found.private_targets))
+            dense = [take_rows(units.private_features, every) for units in (found, expected)]
+            np.testing.assert_array_equal(*dense)
+
+
+def test_a_user_lies_whole_in_one_part_wherever_its_records_stand() -> None:
+    source, about = records("users")
+    plans = lay_out(source, about, NoiseSource(1)).plans
+    keys = source._private.private_keys
+    owners = [set(keys[plan.private_rows]) for plan in plans]
+    assert len(plans) > 1
+    assert all(one.isdisjoint(other) for one, other in itertools.combinations(owners, 2))
+
+
+def test_an_error_of_a_worker_names_its_kind_and_the_part_alone() -> None:
+    source, about = records("dense")
+    layout_of = lay_out(source, about, None)
+    shard = Shard(source, about, layout_of.public, layout_of.plans, 1)
+    secret = np.full((2, 2), 12345.678)
+    assert shard.answer(Preparation([], []), SOURCE, (secret,), {3: None}) == Failure("AttributeError", 3)
+    assert shard.load(99) == Failure("KeyError", 99)
+    assert shard.combine(ExactSum.of_part(np.ones(2), 1.0), Failure("KeyError", 7)) == Failure("KeyError", 7)
+
+
+def test_no_records_are_one_part_of_nobody() -> None:
+    source = ArrayRecords(np.zeros((0, D)), np.zeros(0))
+    about = Description(row_bound=1.0, classes=(0, 1), relation="add-or-remove-one", n=10)
+    layout_of = lay_out(source, about, None)
+    assert [(plan.units, plan.first) for plan in layout_of.plans] == [(0, 0)]
+    assert read_part(source, about, layout_of.public, layout_of.plans[0]).private_count == 0
+
+
+# On a cluster.
+
+
+def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
+    folder = cluster._folder
+    assert folder is not None
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    token = os.environ["RAY_AUTH_TOKEN"]
+    assert len(token) == 64
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    listening = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            assert token not in " ".join(process.cmdline())
+            listening += [c.laddr for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+        except psutil.NoSuchProcess:
+            continue
+    mine = psutil.Process().net_connections("tcp")
+    listening += [c.laddr for c in mine if c.status == psutil.CONN_LISTEN]
+    assert len(listening) >= 3
+    assert {address.ip for address in listening} <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    shared = Path("/dev/shm")
+    assert not shared.exists() or not [p for p in shared.iterdir() if "plasma" in p.name or "ray" in p.name]
+    readable = [p for p in folder.rglob("*") if p.is_file() and p.stat().st_mode & 0o077]
+    assert not readable
+    assert not any(token in p.read_text(errors="ignore") for p in folder.rglob("*") if p.is_file())
+    assert "with a token" in cluster.described
+
+
+def test_who_has_no_token_or_a_wrong_one_gets_no_answer(cluster: Cluster) -> None:
+    address = ray.get_runtime_context().gcs_address
+    assert cluster_module._asks_for_tokens(address)
+    wrong = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    code = "import sys; from privopt.engine.on_ray.cluster import Cluster; Cluster.joined(sys.argv[1])"
+    tried = subprocess.run(
+        [sys.executable, "-c", code, address], env=wrong, capture_output=True, text=True, check=False
+    )
+    assert "does not accept our token" in tried.stderr
+    assert tried.returncode == 1
+
+
+@pytest.mark.parametrize("address", ["ray://head:10001", "auto", "head", "head:port", "http://head:80"])
+def test_an_address_is_that_of_a_head(address: str) -> None:
+    with pytest.raises(ArgumentError, match="HOST:PORT"):
+        Cluster.joined(address)
+
+
+def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cluster_module, "_asks_for_tokens", lambda _: False)
+    with pytest.raises(ArgumentError, match="asks for no tokens"):
+        Cluster("head:6379", trust_network=False)
+    trusted = object.__new__(Cluster)
+    trusted.address, trusted.has_tokens = "head:6379", False
+    assert "WITHOUT tokens" in trusted.described
+
+
+def test_the_cluster_of_another_is_not_used(cluster: Cluster) -> None:
+    with pytest.raises(ArgumentError, match="connected to another Ray cluster"):
+        Cluster.joined("elsewhere:6379")
+
+
+def test_sums_views_and_subsets_have_the_bits_of_one_process(engines: dict[int, RayEngine]) -> None:
+    memory = in_memory(*records("dense"))
+    rng = np.random.default_rng(2)
+    matrix, at = rng.normal(size=(D, 3)), np.ones(3)
+    mapped = ClippedGradient(loss=losses.logistic, at=at, clip=0.5)
+    draw, block = np.flatnonzero(rng.random(N) < 0.3), np.flatnonzero(rng.random(N) < 0.5)
+    last = np.arange(N - 3, N)  # of one part alone
+    expected = [
+        memory.clipped_sum(QUERY),
+        memory.clipped_sum(QUERY, draw),
+        memory.clipped_sum(QUERY, np.zeros(0, np.int64)),
+        memory.view(matrix, 1.2).clipped_sum(mapped),
+        memory.subset(block, 70).clipped_sum(QUERY),
+        memory.subset(last, 3).clipped_sum(QUERY),
+        memory.subset(block, 70)
+        .view(matrix, 1.2)
+        .subset(np.arange(5, 60), 55)
+        .clipped_sum(mapped, np.arange(9, 50)),
+        memory.gather(QUERY),
+        memory.subset(block, 70).gather(QUERY),
+        memory.view(matrix, 1.2).gather(mapped),
+        memory.presence(),
+    ]
+    for engine in engines.values():
+        assert engine.public == memory.public
+        assert engine.subset(block, 70).public == memory.subset(block, 70).public
+        assert engine.view(matrix, 1.2).public == memory.view(matrix, 1.2).public
+        found = [
+            engine.clipped_sum(QUERY),
+            engine.clipped_sum(QUERY, draw),
+            engine.clipped_sum(QUERY, np.zeros(0, np.int64)),
+            engine.view(matrix, 1.2).clipped_sum(mapped),
+            engine.subset(block, 70).clipped_sum(QUERY),
+            engine.subset(last, 3).clipped_sum(QUERY),
+            engine.subset(block, 70)
+            .view(matrix, 1.2)
+            .subset(np.arange(5, 60), 55)
+            .clipped_sum(mapped, np.arange(9, 50)),
+            engine.gather(QUERY),
+            engine.subset(block, 70).gather(QUERY),
+            engine.view(matrix, 1.2).gather(mapped),
+            engine.presence(),
+        ]
+        assert [value.tobytes() for value in found] == [value.tobytes() for value in expected]
+
+
+def test_draws_are_those_of_one_process(engines: dict[int, RayEngine]) -> None:
+    memory = in_memory(*records("dense"))
+    for sampling in (Poisson(0.2), FixedSize(30, N)):
+        draws = [engine.draw(sampling, np.random.default_rng(4)) for engine in (memory, engines[2])]
+        np.testing.assert_array_equal(*draws)
+
+
+def test_drawn_rows_are_those_of_one_process(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_PIECE_BYTES", 200)  # three at a time
+    memory = in_memory(*records("dense"))
+    for draw in ([0, 31, 32, 149, 1, 31, 33], []):
+        positions = np.array(draw, np.int64)
+        for found, expected in zip(engines[3].rows(positions, 9), memory.rows(positions, 9), strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_without_privacy_the_order_is_that_of_the_parts(engines: dict[int, RayEngine]) -> None:
+    query = ClippedGradient(loss=losses.logistic, at=np.ones(D), clip=np.inf)
+    expected = in_memory(*records("dense")).clipped_sum(query).tobytes()
+    assert {engine.clipped_sum(query).tobytes() for engine in engines.values()} == {expected}
+
+
+def test_no_backend_of_jax_is_started_where_a_kernel_serves(engines: dict[int, RayEngine]) -> None:
+    engines[1].clipped_sum(QUERY)
+    backends = (
+        engines[1]
+        ._fleet.workers[0]
+        .actor.__ray_call__.remote(lambda _: len(sys.modules["jax._src.xla_bridge"]._backends))
+    )
+    assert ray.get(backends) == 0
+
+
+def test_what_needs_all_rows_is_refused_before_a_charge_where_they_do_not_fit(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    minimiser = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, ArgminQuery))
+    engines[2].require(minimiser)
+    monkeypatch.setattr(engine_module, "GATHERED_BYTES", 100)
+    with pytest.raises(ValueError, match="needs all rows in this process"):
+        engines[2].require(minimiser)
+    with pytest.raises(ValueError, match="needs all rows in this process"):
+        engines[2].gather(QUERY)
+
+
+def test_many_answers_are_added_up_by_workers(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privopt.engine.on_ray.fleet._BRANCHES", 2)
+    assert (
+        engines[3].clipped_sum(QUERY).tobytes() == in_memory(*records("dense")).clipped_sum(QUERY).tobytes()
+    )
+
+
+def solved(case: Any, data: Any) -> tuple[bytes, str]:
+    """The parameters and the transcript of a run."""
+    public = data.public
+    solver = case.solver.configure(Instance(case.problem, public, BUDGET))
+    curator = LocalCurator(
+        data, Ledger(BUDGET, public.relation, plan=solver.event(public)), noise=NoiseSource(3)
+    )
+    result = solver.solve(curator, case.problem)
+    return np.asarray(result.params).tobytes(), curator.transcript.to_json(values=True)
+
+
+def on_toy_data(case: Any, relation: str, workers: int) -> tuple[Units, RayEngine]:
+    features, targets = toy_arrays(case)
+    keys = np.arange(TOY_N) // 2 if case.by_user else None
+    about = (
+        Description(
+            row_bound=1.0, relation=relation, n=TOY_N // 2 if case.by_user else TOY_N, max_records_per_user=3
+        )
+        if case.by_user
+        else Description(row_bound=1.0, relation=relation, n=TOY_N)
+    )
+    placement = Placement(engine="ray", workers=workers)
+    engine = open_on_ray(ArrayRecords(features, targets, keys), about, placement, noise=NoiseSource(7))
+    return as_units(features, targets, relation, by_user=case.by_user), engine
+
+
+BY_NAME = {case.name: case for case, _ in CASES}
+TRIED = (
+    "gradient descent",
+    "stochastic gradient descent, fixed size",
+    "frank-wolfe, own loss",
+    "newton, hessian",
+)
+
+
+def test_solvers_have_the_transcript_of_one_process(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 16)
+    del cluster
+    by_data: dict[bytes, tuple[Units, RayEngine]] = {}
+    for name in TRIED:
+        case = BY_NAME[name]
+        key = toy_arrays(case)[1].tobytes()
+        if key not in by_data:
+            by_data[key] = on_toy_data(case, "replace-one", 2)
+        units, engine = by_data[key]
+        assert solved(case, engine) == solved(case, units), name
+    for _, engine in by_data.values():
+        engine.close()
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize(("case", "relation"), [pytest.param(c, r, id=f"{c.name}, {r}") for c, r in CASES])
+def test_every_solver_has_the_transcript_of_one_process(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, case: Any, relation: str
+) -> None:
+    del cluster
+    monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 5)
+    units, engine = on_toy_data(case, relation, 8)
+    try:
+        assert solved(case, engine) == solved(case, units)
+    finally:
+        engine.close()
+
+
+def test_an_estimator_fits_the_same_model(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    del cluster
+    private = records("dense")[0]._private
+    model = LogisticRegression(epsilon=1.0, delta=1e-5, classes=[0, 1], bounds=(-2, 2), random_state=5)
+    expected = model.fit(private.private_features, private.private_targets).coef_.tobytes()
+    made: list[RayEngine] = []
+
+    def on_workers(units: Units, name: str) -> RayEngine:
+        assert name == "fast"
+        source = ArrayRecords(units.private_features, units.private_targets)
+        made.append(opened(source, Description(row_bound=units.public.row_bound), 2))
+        return made[-1]
+
+    monkeypatch.setattr("privopt.curator.local.engine_on", on_workers)
+    found = model.fit(private.private_features, private.private_targets).coef_.tobytes()
+    assert len(made) == 1
+    made[0].close()
+    assert found == expected
+
+
+# Workers that are lost.
+
+
+def released(engine: Any, before: Callable[[int], None] = lambda _: None) -> tuple[str, float]:
+    """Three releases of one plan, and what they were charged."""
+    mechanism = Gaussian(noise_multiplier=5.0)
+    ledger = Ledger(BUDGET, engine.public.relation)
+    curator = LocalCurator(engine, ledger, noise=NoiseSource(3))
+    for step in range(3):
+        before(step)
+        curator.release(ClippedGradient(loss=losses.logistic, at=np.full(D, 0.1 * step), clip=0.3), mechanism)
+    return curator.transcript.to_json(values=True), ledger.spent_epsilon()
+
+
+def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Cluster) -> None:
+    del cluster
+    memory = in_memory(*records("dense"))
+    engine = opened(*records("dense"), 2, retries=2, patience=4.0)
+    view = engine.view(np.eye(D)[:, :3], 1.0)
+    mapped = ClippedGradient(loss=losses.logistic, at=np.ones(3), clip=0.5)
+    view.clipped_sum(mapped)
+
+    def fail(step: int) -> None:
+        first, second = pids_of(engine) if step else (0, 0)
+        if step == 1:  # while it is asked
+            os.kill(first, signal.SIGSTOP)
+            threading.Timer(0.5, os.kill, (first, signal.SIGKILL)).start()
+        if step == 2:  # it never answers
+            os.kill(second, signal.SIGSTOP)
+
+    assert released(engine, fail) == released(memory)
+    assert engine._fleet.retries_left == 0
+    expected = memory.view(np.eye(D)[:, :3], 1.0).clipped_sum(mapped).tobytes()
+    assert view.clipped_sum(mapped).tobytes() == expected  # made anew by those who came later
+    os.kill(pids_of(engine)[0], signal.SIGKILL)
+    with pytest.raises(
+        DataUnavailable, match=r"no retries are left: .* What the run was charged stays charged"
+    ):
+        engine.clipped_sum(QUERY)
+    engine.close()
+    with pytest.raises(DataUnavailable, match="the engine is closed"):
+        engine.clipped_sum(QUERY)
+
+
+def test_records_that_have_changed_are_not_read_again(cluster: Cluster, tmp_path: Path) -> None:
+    del cluster
+    private = records("dense")[0]._private
+    source = FileRecords(tmp_path, private.private_features, private.private_targets)
+    engine = opened(source, records("dense")[1], 1)
+    expected = in_memory(*records("dense")).clipped_sum(QUERY).tobytes()
+    assert engine.clipped_sum(QUERY).tobytes() == expected
+    np.save(tmp_path / "features.npy", np.zeros((N, D + 1)))
+    assert engine.clipped_sum(QUERY).tobytes() == expected  # what has been read is not read again
+    os.kill(pids_of(engine)[0], signal.SIGKILL)
+    with pytest.raises(DataUnavailable, match="the records have changed"):
+        engine.clipped_sum(QUERY)
+    engine.close()
+
+
+@pytest.mark.audit
+def test_a_hundred_deaths_at_random_change_nothing(cluster: Cluster) -> None:
+    del cluster
+    rng = np.random.default_rng(6)
+    expected = released(in_memory(*records("dense")))
+    engine = opened(*records("dense"), 4, retries=200)
+    deaths = 0
+    while deaths < 100:
+        victim = int(rng.choice(pids_of(engine)))
+        killer = threading.Timer(float(rng.exponential(0.01)), os.kill, (victim, signal.SIGKILL))
+        killer.start()
+        assert released(engine) == expected
+        killer.join()
+        deaths += 1
+    engine.close()
+
+
+@pytest.mark.audit
+def test_a_real_cluster_without_tokens_is_seen_to_have_none() -> None:
+    code = (
+        "import ray; context = ray.init(address='local', num_cpus=1, include_dashboard=False, log_to_driver=False)\n"
+        "print('ADDRESS', context.address_info['gcs_address'], flush=True); input()"
+    )
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        address = next(line.split()[1] for line in other.stdout if line.startswith("ADDRESS"))
+        assert not cluster_module._asks_for_tokens(address)
+        other.communicate("\n")
+
+
+def test_an_interrupt_ends_workers_and_cluster_at_once() -> None:
+    """In a process of its own, which waits for a worker that does not answer."""
+    code = """
+import os, signal, threading, time
+import numpy as np, ray
+from privopt.data.record_source import ArrayRecords, Description
+from privopt.engine.on_ray.engine import open_on_ray
+from privopt.engine.placement import Placement
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.queries.gradient import ClippedGradient
+query = ClippedGradient(loss=losses.logistic, at=np.ones(2), clip=0.3)
+with double_precision():
+    engine = open_on_ray(ArrayRecords(np.ones((9, 2)), np.ones(9)), Description(row_bound=1.0), Placement(workers=1))
+    engine.clipped_sum(query)
+    pid = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
+    os.kill(pid, signal.SIGSTOP)
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    start = time.monotonic()
+    try:
+        engine.clipped_sum(query)
+    except KeyboardInterrupt:
+        print(pid, time.monotonic() - start, "RAY_AUTH_TOKEN" in os.environ, flush=True)
+"""
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="p") as place:
+        environment = {**os.environ, "TMPDIR": place}
+        for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
+            environment.pop(name, None)
+        ran = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, ran.stderr
+        pid, seconds, has_token = ran.stdout.split()
+        assert not psutil.pid_exists(int(pid))
+        assert float(seconds) < 20.0  # 5 on a machine that does nothing else
+        assert has_token == "False"
+        assert not [path for path in Path(place).iterdir() if path.name.startswith("privopt-")]
+
+
+def test_closing_the_last_engine_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a cluster that has not started: the folder goes, and the environment is what it was."""
+    monkeypatch.setattr(ray, "init", _no_start)
+    if ray.is_initialized():
+        pytest.skip("this process' cluster is in use; see the test of an interrupt")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(RuntimeError, match="no start"):
+        Cluster(None, trust_network=False)
+    assert os.environ["RAY_AUTH_MODE"] == "disabled"
+    assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+def _no_start(**_: Any) -> None:
+    raise RuntimeError("no start")
