@@ -195,7 +195,7 @@ def test_the_second_accountant_shares_nothing_with_the_ledger() -> None:
 
 
 def test_a_curator_knows_of_engines_what_the_protocol_says_and_one_place_makes_them() -> None:
-    known = {"choose", "compiled_loops", "protocol", "rounding"}
+    known = {"choose", "compiled_loops", "drawn_rows", "protocol", "rounding"}
     makers = {
         "engine",
         "flower",

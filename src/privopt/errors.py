@@ -8,6 +8,7 @@
     ├── AccountError        the file of an account cannot pay, or must not; nothing was read
     ├── PlanMismatch        a release that the declared plan does not hold; nothing was read
     ├── NotPriceable        no accountant can price this event under this relation
+    ├── DataUnavailable     records cannot be read any more; what the run was charged stays charged
     └── ReplayMismatch      a replayed solver asked for something that was not recorded
 
 Each is a sentence that we wrote: it carries no data value and no private count, and may be shown to anybody. Whatever
@@ -46,6 +47,13 @@ class PlanMismatch(PrivoptError):
 
 class NotPriceable(PrivoptError, ValueError):
     """No accountant can price this event under this neighbouring relation."""
+
+
+class DataUnavailable(PrivoptError):
+    """Records cannot be read any more: a file has changed or is gone, or workers were lost once too often.
+
+    What the run was charged stays charged.
+    """
 
 
 class ReplayMismatch(PrivoptError):

@@ -9,12 +9,12 @@ import threading
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.support.loop_sums import loop_sum
 
 from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
 from privopt.data.rows import PRODUCT_ROWS, dense_product
 from privopt.data.units import Units
-from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.in_process import InProcessEngine
 from privopt.errors import BudgetExceeded
 from privopt.ledger import accounting
@@ -292,5 +292,5 @@ def test_a_compiled_loop_leaves_out_no_unit_of_a_crowded_block():
     crowded = units("add-or-remove-one", n=N).subset(np.arange(30), 20)  # nominal 20, it holds 30
     assert isinstance(crowded.public, Public)
     engine = InProcessEngine(crowded)
-    compiled = traced_sum(gradient(), crowded.public, engine.traced_arrays(), jnp.arange(30))
+    compiled = loop_sum(engine, gradient(), np.arange(30))
     np.testing.assert_allclose(compiled, engine.clipped_sum(gradient(), np.arange(30)), rtol=1e-12)

@@ -1,6 +1,5 @@
 """No query moves by more than its sensitivity, whatever stands in a row: entries from 1e-320 to 1e308, both formats."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,10 +12,10 @@ from tests.contracts.queries import (
     concrete_queries,
     is_of_codes,
 )
+from tests.support.loop_sums import loop_sum
 
 from privopt.curator.audit import distance
 from privopt.curator.local import LocalCurator
-from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import EveryUnit
 from privopt.ledger.unlimited import Unlimited
@@ -43,11 +42,7 @@ def by_general_path(query, units):
 
 
 def by_compiled_loop(query, units):
-    arrays = InProcessEngine(units).traced_arrays()
-    return np.asarray(query.finish(_traced(query, arrays, units.public) / UNITS))
-
-
-_traced = jax.jit(lambda query, arrays, public: traced_sum(query, public, arrays), static_argnames="public")
+    return np.asarray(query.finish(jnp.asarray(loop_sum(InProcessEngine(units), query)) / UNITS))
 
 
 def test_every_query_of_the_library_is_in_the_list():
@@ -81,6 +76,23 @@ def test_no_query_moves_further_than_it_states_on_many_hostile_rows(name, relati
     check_query(query, **asked_of(query), relations=[relation], layouts=layouts, pairs=50)
 
 
+# What is computed of rows on a grid is what is computed of the decoded ones, see `tests/engine/test_grid_rows.py`.
+FIRST_ON_A_GRID = next(name for name in EVERY_QUERY if name.startswith("gradient,"))
+OF_NUMBERS = [name for name, query in EVERY_QUERY.items() if not is_of_codes(query)]
+ON_A_GRID = [
+    pytest.param(name, storage, 50, marks=pytest.mark.audit)
+    for name in OF_NUMBERS
+    for storage in ("int16", "int8")
+]
+
+
+@pytest.mark.parametrize(("name", "storage", "pairs"), [(FIRST_ON_A_GRID, "int8", 6), *ON_A_GRID])
+def test_no_query_moves_further_than_it_states_on_rows_on_a_grid(name, storage, pairs):
+    query, few = EVERY_QUERY[name], {"relations": ["replace-one"]} if pairs < 50 else {}
+    layouts = ["dense", "dense users"]
+    check_query(query, **asked_of(query), **few, layouts=layouts, storages=[storage], pairs=pairs)
+
+
 @pytest.mark.audit
 @pytest.mark.parametrize("path", [by_general_path, by_compiled_loop])
 @pytest.mark.parametrize(
@@ -90,7 +102,8 @@ def test_no_other_path_of_the_engine_moves_a_query_further(name, path):
     query = EVERY_QUERY[name]
     if path is by_compiled_loop and getattr(query, "on_host", False):
         pytest.skip("a loss that is called on the host is in no compiled loop")
-    ways = {"relations": ["replace-one"], "layouts": ["dense"], "storages": ["float32", "float64"]}
+    storages = ["float32", "float64", "int16", "int8"]
+    ways = {"relations": ["replace-one"], "layouts": ["dense"], "storages": storages}
     for setting in settings(*asked_of(query).values(), **ways):
         for seed in range(50):
             pair = hostile_pair(seed, setting)

@@ -217,7 +217,7 @@ def test_a_refused_call_reads_nothing_spends_nothing_and_records_nothing(wrong, 
     features, targets = toy_arrays(case_named("gradient descent"))
     ledger = Ledger(BUDGET, "replace-one", composition="zcdp")
     curator = LocalCurator(as_units(features, targets, "replace-one"), ledger, noise=NoiseSource(1))
-    for method in ("clipped_sum", "gather", "traced_arrays"):
+    for method in ("clipped_sum", "gather", "rows"):
         monkeypatch.setattr(curator.private_engine, method, lambda *_: pytest.fail("the data was read"))
     error, call = refusals()[wrong]
     with double_precision(), pytest.raises(error) as raised:

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 from scipy import sparse, stats
 from tests.support.engine_rows import LOSSES, ROWS, D, FixedChoice, close, units_for
+from tests.support.loop_sums import loop_sum
 
+from privopt.curator.scan import _on_device
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.engine import fast_path, general_path
-from privopt.engine.compiled_loops import traced_arrays, traced_shapes, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.drawn_rows import absent_rows
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.precision import double_precision
@@ -72,37 +75,50 @@ def test_the_compiled_loops_sum_equals_the_engines(
 ) -> None:
     monkeypatch.setattr("privopt.engine.compiled_loops.BLOCK_ROWS", block)
     engine = InProcessEngine(units_for(LOSSES[name], layout))
-    public, arrays, n = engine.units.public, engine.traced_arrays(), engine.units.public.n
     asked = queries_for(LOSSES[name])[which]
-    run = jax.jit(lambda query, indices: traced_sum(query, public, arrays, indices))
-    close(run(asked, None), engine.clipped_sum(asked), tolerance=4e-9)
-    everybody = np.append(np.arange(n), [n] * 5).astype(np.int32)
-    close(run(asked, everybody), engine.clipped_sum(asked), tolerance=4e-9)
-    drawn = np.array([5, 0, 3, 299, 17])
-    padded = np.append(drawn, [n, n]).astype(np.int32)
-    close(run(asked, padded), engine.clipped_sum(asked, drawn), tolerance=4e-9)
+    close(loop_sum(engine, asked), engine.clipped_sum(asked), tolerance=4e-9)
+    close(loop_sum(engine, asked, spare=5), engine.clipped_sum(asked), tolerance=4e-9)
+    drawn = np.array([0, 3, 5, 17, 299])
+    close(loop_sum(engine, asked, drawn, spare=2), engine.clipped_sum(asked, drawn), tolerance=4e-9)
 
 
-def test_a_replays_arrays_have_the_shapes_of_the_real_ones_and_no_data() -> None:
+def test_a_step_counts_its_share_of_the_rows_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of earlier and later steps stand beside them, and blocks that a share ends in."""
+    monkeypatch.setattr("privopt.engine.compiled_loops.BLOCK_ROWS", 64)
     engine = InProcessEngine(units_for(losses.logistic, "dense"))
-    real, empty = engine.traced_arrays(), traced_shapes(engine.units.public)
-    assert jax.tree.map(lambda a: (a.shape, a.dtype), real) == jax.tree.map(
-        lambda a: (a.shape, a.dtype), empty
-    )
-    assert not any(np.any(np.asarray(a)) for a in empty)
+    asked = queries_for(losses.logistic)[0]
+    rows = engine.rows(np.arange(engine.private_count), engine.private_count)
+    for room in (1, 7, 128, 200):
+        for start, count in ((0, 0), (3, 1), (50, room)):
+            found = traced_sum(asked, engine.public, rows, np.array([start, count], np.int32), room)
+            close(
+                np.asarray(found), engine.clipped_sum(asked, np.arange(start, start + count)), tolerance=4e-9
+            )
 
 
-def test_the_compiled_loop_reads_the_stored_rows_without_a_copy() -> None:
-    units = Units.from_arrays(np.ones((1000, 3)), row_bound=2.0)
-    assert isinstance(units.private_features, np.ndarray)
-    rows = traced_arrays(units).private_features
-    assert rows.unsafe_buffer_pointer() == units.private_features.ctypes.data
+def test_a_replays_rows_have_the_shapes_of_the_real_ones_and_no_data() -> None:
+    engine = InProcessEngine(units_for(losses.logistic, "dense"))
+    real, empty = engine.rows(np.array([2, 5]), 7), absent_rows(7, engine.public.d)
+    assert [(a.shape, a.dtype) for a in real] == [(a.shape, a.dtype) for a in empty]
+    assert not any(np.any(a) for a in empty)
+    assert real.private_present.tolist() == [True, True] + [False] * 5
+
+
+def test_the_drawn_rows_reach_the_compiled_loop_without_another_copy() -> None:
+    """And to whoever they are given, they are those that were drawn, in the order of the draw."""
+    units = Units.from_arrays(np.arange(3000.0).reshape(1000, 3), np.arange(1000.0), row_bound=1e9)
+    rows = InProcessEngine(units).rows(np.array([7, 3, 7]), 4)
+    assert rows.private_targets.tolist() == [7.0, 3.0, 7.0, 0.0]
+    assert rows.private_features[:, 0].tolist() == [21.0, 9.0, 21.0, 0.0]
+    assert np.array_equal(rows.private_norms[:3], units.private_norms[[7, 3, 7]])
+    on_device = _on_device(rows.private_features)
+    assert on_device.unsafe_buffer_pointer() == rows.private_features.ctypes.data
 
 
 def test_sparse_rows_and_users_have_no_compiled_loop() -> None:
     for layout in ("sparse", "dense users"):
         with pytest.raises(ValueError, match="dense records"):
-            InProcessEngine(units_for(losses.logistic, layout)).traced_arrays()
+            InProcessEngine(units_for(losses.logistic, layout)).rows(np.arange(2), 2)
 
 
 @pytest.mark.parametrize("layout", ["dense", "sparse", "dense users", "sparse users"])

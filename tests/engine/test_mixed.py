@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 from tests.support.engine_rows import LOSSES, D, FixedChoice, close, units_for
+from tests.support.loop_sums import loop_sum
 from tests.support.plain_logistic import PlainLogistic
 
 from privopt.data.rows import MappedRows
 from privopt.data.units import Units
 from privopt.engine import mixed_kernel
-from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.in_process import InProcessEngine
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -186,14 +186,11 @@ def test_after_a_pass_that_failed_nothing_is_kept(monkeypatch: pytest.MonkeyPatc
 def test_the_compiled_loops_sum_equals_the_engines(name: str) -> None:
     loss = LOSSES[name]
     engine = InProcessEngine(units_for(loss, "dense"))
-    public, arrays, n = engine.units.public, engine.traced_arrays(), engine.units.public.n
     shape = (D + 1,) if loss.outputs == 1 else (D + 1, loss.outputs)
     at, previous = np.random.default_rng(2).normal(size=(2, *shape))
     asked = mixed(at, previous, loss=loss)
     drawn = np.array([5, 0, 3, 299, 17])
-    found = jax.jit(lambda query, where: traced_sum(query, public, arrays, where))(
-        jax.tree.map(np.asarray, asked), np.append(drawn, [n, n]).astype(np.int32)
-    )
+    found = loop_sum(engine, jax.tree.map(np.asarray, asked), drawn, spare=2)
     close(found, engine.clipped_sum(asked, drawn))
 
 

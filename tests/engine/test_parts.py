@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from scipy import sparse
@@ -13,7 +12,6 @@ from tests.contracts.queries import EVERY_QUERY, D, is_of_codes, own_residual
 
 from privopt.data.rows import MappedRows
 from privopt.data.units import Units
-from privopt.engine.compiled_loops import TracedRows, traced_sum
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.parts import parts_of, sum_over_parts
 from privopt.engine.receiving import ReceivingEngine
@@ -42,8 +40,6 @@ def _double() -> Iterator[None]:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", SMALL)
     monkeypatch.setattr("privopt.engine.receiving.PART_UNITS", SMALL)
-    monkeypatch.setattr("privopt.engine.compiled_loops.PART_UNITS", SMALL)
-    monkeypatch.setattr("privopt.engine.compiled_loops.BLOCK_ROWS", SMALL // 4)
 
 
 def units_for(layout: str, relation: str = "replace-one", n: int = N) -> Units:
@@ -158,18 +154,6 @@ def test_threads_do_not_show_in_sums_over_parts(monkeypatch):
         assert len(set(sums)) == 1
 
 
-def test_a_compiled_loop_sums_in_parts(small_parts):
-    units = units_for("dense")
-    query = KERNEL
-    arrays, engine = InProcessEngine(units).traced_arrays(), ReferenceEngine(units)
-    run = jax.jit(lambda query, indices: traced_sum(query, units.public, arrays, indices))
-    close(run(query, None), engine.clipped_sum(query), 0.3)
-    everybody = np.append(np.arange(N)[::-1], [N] * 5).astype(np.int32)
-    close(run(query, everybody), engine.clipped_sum(query), 0.3)
-    endless = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=math.inf)
-    np.testing.assert_allclose(run(endless, None), engine.clipped_sum(endless), rtol=1e-12)
-
-
 class _Tellers:
     """Respondents who answer ones."""
 
@@ -215,12 +199,10 @@ def test_every_path_sums_millions_within_the_bound(kind):
     exact = math.fsum(-0.5 * targets)
     query = ClippedGradient(loss=losses.squared, at=np.zeros(1), clip=1.0)
     engine = InProcessEngine(units)
-    rows: TracedRows = engine.traced_arrays()
     sums = {
         "kernel": engine.clipped_sum(query),
         "one thread": InProcessEngine(units, threads=1).clipped_sum(query),
         "general": engine.general_sum(query),
-        "traced": jax.jit(lambda arrays: traced_sum(query, units.public, arrays))(rows),
         "drawn": engine.clipped_sum(query, np.random.default_rng(0).permutation(n)),
     }
     for path, found in sums.items():

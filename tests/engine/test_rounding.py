@@ -8,9 +8,9 @@ import jax
 import numpy as np
 import pytest
 from tests.contracts.queries import own_residual
+from tests.support.loop_sums import loop_sum
 
 from privopt.data.units import Units
-from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS, BlockedSum, rounding_bound
@@ -52,7 +52,7 @@ def test_every_path_sums_within_the_bound(kind: str) -> None:
     sums = {
         "kernel": engine.clipped_sum(query),
         "general": engine.general_sum(query),
-        "traced": jax.jit(lambda arrays: traced_sum(query, units.public, arrays))(engine.traced_arrays()),
+        "traced": loop_sum(engine, query),
         "drawn": engine.clipped_sum(query, np.random.default_rng(0).permutation(N)),
     }
     for path, found in sums.items():

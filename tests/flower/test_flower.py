@@ -483,7 +483,7 @@ def test_what_needs_all_records_is_refused_before_anybody_is_asked():
     with pytest.raises(ValueError, match="a query that sees all of them at once cannot be answered"):
         engine.records()
     with pytest.raises(ValueError, match="with `release`"):
-        engine.traced_arrays()
+        engine.rows(np.arange(1), 1)
     assert grid._sent == 0
 
 

@@ -95,7 +95,6 @@ class LocalCurator(Curator):
         super().__init__(public, ledger, transcript, observer)
         self.private_engine = private_engine
         transcript.eager = not private_engine.compiles
-        self.private_places = np.zeros(0, np.int64)  # of a block: the positions of its units where it was cut
         self._of_floats = set[
             type
         ]()  # mechanisms that were seen to draw floats, whatever they call themselves
@@ -182,9 +181,7 @@ class LocalCurator(Curator):
 
     def some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
         """A curator of the units at some positions, `size` of them as far as anybody may know."""
-        curator = self._child(self.private_engine.subset(private_positions, size), ledger)
-        curator.private_places = private_positions
-        return curator
+        return self._child(self.private_engine.subset(private_positions, size), ledger)
 
     def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
         """A curator of the same units with mapped rows, see `Units.mapped`."""
@@ -319,7 +316,7 @@ class LocalCurator(Curator):
             slots,
             feeds,
             public=self.public,
-            private_arrays=self.private_engine.traced_arrays(),
+            private_count=self.private_engine.private_count,
             draws=scan.SecretDraws(self._noise, self.private_engine, open_feeds, self._noting_floats),
             observe=self._observe,
         )
@@ -333,7 +330,7 @@ class LocalCurator(Curator):
         """What a compiled loop needs of a stream that it feeds from blocks of these units."""
         state = self._streams[feed.stream.key].state
         assert isinstance(state, PrefixSumState)
-        return scan.OpenFeed(feed.mechanism, state, tuple(block.private_places for block in feed.on))
+        return scan.OpenFeed(feed.mechanism, state, tuple(block.private_engine for block in feed.on))
 
 
 def _shaped(query: Query, private_value: Any, public: Public) -> Any:

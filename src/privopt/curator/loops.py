@@ -11,8 +11,10 @@ from jaxtyping import Array
 
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, OpenStream, StreamRequest
+from privopt.engine.drawn_rows import row_bytes
+from privopt.engine.rounding import PART_UNITS
 from privopt.ledger.events import Event, NoEvent
-from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
+from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.mechanisms.pass_noise import PassNoise
@@ -33,6 +35,10 @@ from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample
 from privopt.queries.values import called_on_host
 
 _MOST_SIZES = 16  # of blocks that one call of a compiled step is computed on
+_MOST_BYTES = 32 * 2**20  # of rows that a compiled step is handed, as they are expected
+_MOST_UNITS = (
+    PART_UNITS // 2
+)  # likewise: a sample that turns out larger is still one part for the rounding bound
 
 SAMPLE_IS_ANOTHERS = (
     "these points are a secret sample drawn for the tests of a stream, whose price covers what that stream releases of "
@@ -274,9 +280,9 @@ def _in_turn(slots: Sequence[Slot], position: int, feeds: Mapping[str, Feed], ti
 
 
 def compiles(slots: list[Slot], public: Public) -> bool:
-    """Whether a step runs compiled: sampled means, and items of streams, over dense records.
+    """Whether a step runs compiled: sampled means, and items of streams, over some dense records.
 
-    Anything else is faster, or only, eager.
+    Anything else is faster, or only, eager. So are means over very many records, whose rows stay where they are.
 
     A sensitivity that nobody argues for is compared with the radius at every step, which needs numbers.
     """
@@ -289,9 +295,18 @@ def compiles(slots: list[Slot], public: Public) -> bool:
             and not slot.on_host
             and argues_its_sensitivity(slot.kind)
             and (_blocks_fit(slot) if slot.feed else not isinstance(slot.sampling, EveryUnit))
+            and _rows_fit(slot, public)
             for slot in slots
         )
     )
+
+
+def _rows_fit(slot: Slot, public: Public) -> bool:
+    """Whether the rows of a step are handed over: those that are expected of a sample, or a block's."""
+    units = max(
+        [block.n for block in slot.publics] if slot.feed else [expected_units(slot.sampling, public.n)]
+    )
+    return units <= _MOST_UNITS and units * row_bytes(public.d) <= _MOST_BYTES
 
 
 def _blocks_fit(slot: Slot) -> bool:

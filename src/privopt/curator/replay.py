@@ -1,6 +1,6 @@
 """Answers from a recorded transcript: what shows that a result is post-processing of its releases."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from privopt.curator.dataless import Dataless
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Release, Transcript
-from privopt.engine.compiled_loops import traced_shapes
+from privopt.engine.drawn_rows import absent_rows
 from privopt.errors import ReplayMismatch
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
@@ -119,8 +119,8 @@ class Recorded(Curator):
             slots,
             feeds,
             public=self.public,
-            private_arrays=traced_shapes(self.public),
-            draws=RecordedDraws(recorded, self.public.n, self.transcript.exact_noise),
+            private_count=self.public.n,
+            draws=RecordedDraws(recorded, self.public.d, self.transcript.exact_noise),
             observe=self._observe,
         )
 
@@ -157,6 +157,17 @@ class Replay(Recorded, Dataless):
         """A replay of what follows in the same transcript, of a stage with another public description."""
         return self._child(public, self.ledger)
 
+    def loop(
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        """A compiled loop from its recorded values: last state, values and sensitivities of each call."""
+        return self._iterate_compiled(step, state, times, slots, feeds)
+
     def _child(self, public: Public, ledger: Payer) -> "Replay":
         child = Replay(self._recorded, public, ledger, self._cursor)
         child.transcript = self.transcript
@@ -165,32 +176,31 @@ class Replay(Recorded, Dataless):
 
 @dataclass
 class RecordedDraws:
-    """Scan inputs of a replay: nobody is sampled, nothing is noised, the recorded values stand in."""
+    """Scan inputs of a replay: nobody is sampled, nothing is noised, the recorded values stand in.
+
+    Attributes:
+        recorded: the releases of each call.
+        width: columns of the rows.
+        exact_noise: whether noise would be integers.
+        forced: whether the recorded values stand in.
+    """
 
     recorded: list[NDArray[Any]]
-    n: int
+    width: int
     exact_noise: bool
     forced: bool = True
-    position: int = 0
 
-    def stretch(
-        self, slots: list[loops.Slot], length: int, steps: int, capacity: list[int]
-    ) -> tuple[Any, Any, Any]:
+    def stretch(self, calls: Sequence[scan.Call], start: int, length: int, steps: int) -> scan.Stretch:
         """The next recorded releases; padded with zeros past the last."""
-        del steps
-        indices = [np.full((length, size), self.n, np.int32) for size in capacity]
-        noise = [scan.room_for_noise(slot, length, exact=self.exact_noise) for slot in slots]
-        values = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
-        for k, recorded in enumerate(self.recorded):
-            part = recorded[self.position : self.position + length]
-            values[k][: len(part)] = part
-        self.position += length
-        return tuple(indices), tuple(noise), tuple(values)
-
-    def members(self, slot: loops.Slot, blocks: tuple[int, ...], capacity: int) -> NDArray[np.int32]:
-        """Nobody."""
-        del slot
-        return np.full((len(blocks), capacity), self.n, np.int32)
+        values = tuple(np.zeros((length, *call.slot.shape), np.float64) for call in calls)
+        for room, recorded in zip(values, self.recorded, strict=True):
+            room[:steps] = recorded[start : start + steps]
+        return scan.Stretch(
+            tuple(absent_rows(call.rows(length), self.width) for call in calls),
+            tuple(np.zeros((length, 2), np.int32) for _ in calls),
+            tuple(scan.room_for_noise(call.slot, length, exact=self.exact_noise) for call in calls),
+            values,
+        )
 
     def prefix(self, slot: loops.Slot) -> NDArray[np.float64]:
         """Not looked at: the recorded sums stand in."""

@@ -1,9 +1,10 @@
 """Compiled loops: many cheap releases inside one `lax.scan`, priced as a whole before the first.
 
 `Curator.iterate` splits a loop into stretches. The noise and the sampled units of a stretch are drawn on the host, from
-the curator's secret streams, and enter the scan as inputs: no key ever enters a compiled loop. The compiled program
-also accepts recorded releases in place of computed ones, so that a replay runs the very same program and its result is
-bit-identical.
+the curator's secret streams, the engine hands over the rows of those units, and all enter the scan as inputs: no key
+ever enters a compiled loop, nor a row of a unit that was not drawn. So the program is the same wherever the rows are,
+and its memory does not grow with their number. It also accepts recorded releases in place of computed ones, so that a
+replay runs the very same program and its result is bit-identical.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,16 +22,57 @@ from scipy import stats
 from privopt.curator.feeds import Feed, Turns
 from privopt.curator.loops import Slot, Step, require_priced
 from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.drawn_rows import DrawnRows, row_bytes, side_by_side
 from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
-from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling, expected_units
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling, expected_units
 from privopt.mechanisms.base import Mechanism, Sensitivity
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSum, PrefixSumState
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query
 
-STRETCH_BYTES = 32 * 2**20  # secret draws held at a time
+STRETCH_BYTES = 16 * 2**20  # drawn rows and noise of a stretch; two of them are held at a time
+
+
+class Stretch(NamedTuple):
+    """What the steps of a stretch are given: one entry a call, of each an entry a step but for the rows.
+
+    Attributes:
+        private_rows: those of all steps.
+        private_shares: at which of these rows the units of a step begin, and how many there are: (steps, 2).
+        private_noise: what the mechanism combines with the value.
+        recorded: the releases of another run.
+    """
+
+    private_rows: tuple[DrawnRows, ...]
+    private_shares: tuple[NDArray[np.int32], ...]
+    private_noise: tuple[NDArray[Any], ...]
+    recorded: tuple[NDArray[np.float64], ...]
+
+
+class Call(NamedTuple):
+    """One release call of a step, as the stretches see it.
+
+    Attributes:
+        slot: what does not change from step to step.
+        turns: of a call that feeds a stream, the blocks it sees.
+        room: how many units a step is padded to.
+    """
+
+    slot: Slot
+    turns: Turns | None
+    room: int
+
+    def rows(self, length: int) -> int:
+        """Rows of a stretch of so many steps: a block that several of them see is there once."""
+        return self.room * (length if self.turns is None else min(length, len(self.turns.blocks)))
+
+    def blocks(self, start: int, stop: int) -> tuple[list[int], NDArray[np.int64]]:
+        """The blocks that these steps see, in order, and which of them each step sees."""
+        assert self.turns is not None
+        seen, at = np.unique(self.turns.at[start:stop, 0], return_inverse=True)
+        return [self.turns.blocks[block] for block in seen], at
 
 
 class Draws(Protocol):
@@ -38,17 +80,8 @@ class Draws(Protocol):
 
     forced: bool
 
-    def stretch(
-        self, slots: list[Slot], length: int, steps: int, capacity: list[int]
-    ) -> tuple[Any, Any, Any]:
-        """(unit indices, noise, recorded releases) of `length` steps of which `steps` are run, one entry a slot.
-
-        Of a call that feeds a stream there are no unit indices: its blocks stand in `members`.
-        """
-        ...
-
-    def members(self, slot: Slot, blocks: tuple[int, ...], capacity: int) -> NDArray[np.int32]:
-        """The units of the blocks that a call sees, one padded row a block."""
+    def stretch(self, calls: Sequence[Call], start: int, length: int, steps: int) -> Stretch:
+        """What the steps start, ..., start + steps - 1 are given, padded to `length` steps."""
         ...
 
     def prefix(self, slot: Slot) -> NDArray[np.float64]:
@@ -62,12 +95,12 @@ class OpenFeed(NamedTuple):
     Attributes:
         mechanism: the stream's.
         state: its hidden state.
-        private_blocks: of each block, the positions of its units among those of the curator that iterates.
+        private_engines: of each block, what holds its units.
     """
 
     mechanism: PrefixSum
     state: PrefixSumState
-    private_blocks: tuple[NDArray[np.int64], ...]
+    private_engines: tuple[Engine, ...]
 
 
 Noting = Callable[[Mechanism | PrefixSum], AbstractContextManager[None]]
@@ -97,40 +130,61 @@ class SecretDraws:
         self._feeds = feeds
         self._noting = noting
 
-    def stretch(
-        self, slots: list[Slot], length: int, steps: int, capacity: list[int]
-    ) -> tuple[Any, Any, Any]:
-        """Draw step by step, in the order in which an eager loop would."""
-        private_count = self._engine.private_count
-        private_indices = [np.full((length, size), private_count, np.int32) for size in capacity]
-        private_noise = [room_for_noise(slot, length, exact=self._noise.exact) for slot in slots]
-        for t in range(length):
-            for k, slot in enumerate(slots):
-                if slot.feed:
-                    if t < steps:  # a row of a stream's noise is drawn once, for an item that is entered
-                        feed = self._feeds[slot.feed]
-                        with self._noting(feed.mechanism):
-                            private_row = feed.mechanism.draw_next(feed.state, self._noise)
-                        _put(private_noise[k][t, ...], private_row, feed.mechanism)
+    def stretch(self, calls: Sequence[Call], start: int, length: int, steps: int) -> Stretch:
+        """Draw step by step, in the order in which an eager loop would, then fetch the rows of all steps."""
+        private_draws: list[list[NDArray[np.int64]]] = [[] for _ in calls]
+        private_noise = tuple(room_for_noise(call.slot, length, exact=self._noise.exact) for call in calls)
+        for t in range(steps):
+            for k, (slot, _, _) in enumerate(calls):
+                if slot.feed:  # a row of a stream's noise is drawn once, for an item that is entered
+                    feed = self._feeds[slot.feed]
+                    with self._noting(feed.mechanism):
+                        private_row = feed.mechanism.draw_next(feed.state, self._noise)
+                    _put(private_noise[k][t, ...], private_row, feed.mechanism)
                     continue
-                private_units = self._engine.draw(slot.sampling, self._noise.units_generator)
-                # Longer is rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
-                private_indices[k] = _widened(private_indices[k], len(private_units), private_count)
-                private_indices[k][t, : len(private_units)] = private_units
+                private_draws[k].append(self._engine.draw(slot.sampling, self._noise.units_generator))
                 with self._noting(slot.mechanism):
                     private_drawn = slot.mechanism.draw(self._noise, slot.shape)
                 _put(private_noise[k][t, ...], private_drawn, slot.mechanism)
-        recorded = [np.zeros((length, *slot.shape), np.float64) for slot in slots]
-        return tuple(private_indices), tuple(private_noise), tuple(recorded)
+        fetched = [
+            self._sampled(call, private_draws[k], length)
+            if call.turns is None
+            else self._of_blocks(call, start, length, steps)
+            for k, call in enumerate(calls)
+        ]
+        return Stretch(
+            tuple(private_rows for private_rows, _ in fetched),
+            tuple(private_shares for _, private_shares in fetched),
+            private_noise,
+            tuple(np.zeros((length, *call.slot.shape), np.float64) for call in calls),
+        )
 
-    def members(self, slot: Slot, blocks: tuple[int, ...], capacity: int) -> NDArray[np.int32]:
-        """See `Draws.members`."""
-        private_count = self._engine.private_count
-        private_members = np.full((len(blocks), capacity), private_count, np.int32)
-        for row, block in enumerate(blocks):
-            private_units = self._feeds[slot.feed].private_blocks[block]
-            private_members[row, : len(private_units)] = private_units
-        return private_members
+    def _sampled(
+        self, call: Call, private_draws: list[NDArray[np.int64]], length: int
+    ) -> tuple[DrawnRows, NDArray[np.int32]]:
+        """The rows of the units that were drawn, one step's after the other's."""
+        private_shares = np.zeros((length, 2), np.int32)
+        private_counts = np.array([len(private_draw) for private_draw in private_draws])
+        private_shares[: len(private_counts), 1] = private_counts
+        private_shares[1:, 0] = np.cumsum(private_shares[:-1, 1])
+        # Longer is rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
+        room = max(call.room, int(private_counts.max()))
+        return self._engine.rows(np.concatenate(private_draws), room * length), private_shares
+
+    def _of_blocks(
+        self, call: Call, start: int, length: int, steps: int
+    ) -> tuple[DrawnRows, NDArray[np.int32]]:
+        """The rows of the blocks that the steps see."""
+        blocks, at = call.blocks(start, start + steps)
+        private_engines = [self._feeds[call.slot.feed].private_engines[block] for block in blocks]
+        private_counts = np.array([private_engine.private_count for private_engine in private_engines])
+        private_shares = np.zeros((length, 2), np.int32)
+        private_shares[:steps] = np.stack([at * call.room, private_counts[at]], axis=1)
+        private_rows = (
+            private_engine.rows(np.arange(private_engine.private_count), call.room)
+            for private_engine in private_engines
+        )
+        return side_by_side(private_rows, call.rows(length)), private_shares
 
     def prefix(self, slot: Slot) -> NDArray[np.float64]:
         """See `Draws.prefix`."""
@@ -168,7 +222,7 @@ def run(
     feeds: Mapping[str, Feed],
     *,
     public: Public,
-    private_arrays: Any,
+    private_count: int,
     draws: Draws,
     observe: Callable[[str, int], None],
 ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
@@ -177,57 +231,62 @@ def run(
     Returns:
         (last state, released values (times, ...) a slot, sensitivities (times,) a slot).
     """
-    # The observer sees the stretches, so their length is public; their room for units is that of those that are there.
-    step_bytes = sum(
-        4 * (2 if slot.feed else _capacity(slot.sampling, public.n, times))
-        + 8 * int(np.prod(slot.mechanism.noise_shape(slot.shape)))
-        + 8 * int(np.prod(slot.shape))
-        for slot in slots
-    )
-    private_count = len(private_arrays.private_features)
-    capacity = [0 if slot.feed else _capacity(slot.sampling, private_count, times) for slot in slots]
     turns = [
         feeds[slot.feed].turns(first=slot.first, calls=slot.calls, times=times) if slot.feed else None
         for slot in slots
     ]
-    private_members = tuple(
-        np.zeros((0, 0), np.int32)
-        if seen is None
-        else draws.members(slot, seen.blocks, _room(seen, private_count))
+    length = _stretch_length([*zip(slots, turns, strict=True)], times, public)
+    calls = [
+        Call(slot, seen, max(_room(slot, seen, private_count, times), 1))
         for slot, seen in zip(slots, turns, strict=True)
-    )
-    count = -(-times * step_bytes // STRETCH_BYTES)
-    length = -(-times // count)
+    ]
     state = jax.tree.map(jnp.asarray, state)
-    prefixes = {slot.feed: jnp.asarray(draws.prefix(slot), jnp.float64) for slot in slots if slot.feed}
+    carry = (state, {slot.feed: jnp.asarray(draws.prefix(slot), jnp.float64) for slot in slots if slot.feed})
     released: list[list[NDArray[Any]]] = [[] for _ in slots]
     sensitivities: list[list[NDArray[np.float64]]] = [[] for _ in slots]
-    for start in range(0, times, length):
-        steps = min(length, times - start)
-        inputs = draws.stretch(slots, length, steps, capacity)
-        valid = np.arange(length) < steps
-        (state, prefixes), outputs = _run_stretch(
-            (state, prefixes),
-            (private_arrays, private_members),
-            (*inputs, _padded_turns(turns, start, length)),
-            valid,
-            np.asarray(draws.forced),
-            np.asarray(False),
-            step=step,
-            slots=tuple(slots),
-            public=public,
-        )
+
+    def collect(outputs: Any, steps: int) -> None:
         for k, (values, moved) in enumerate(outputs):
             released[k].append(np.asarray(values)[:steps])
             sensitivities[k].append(np.asarray(moved)[:steps])
         observe(slots[0].name, steps)
-    return state, [np.concatenate(v) for v in released], [np.concatenate(s) for s in sensitivities]
+
+    running: tuple[Any, int] | None = None
+    for start in range(0, times, length):
+        steps = min(length, times - start)
+        private_rows, *inputs = draws.stretch(calls, start, length, steps)  # while the one before is running
+        if running is not None:
+            collect(*running)
+        carry, outputs = _run_stretch(
+            carry,
+            jax.tree.map(_on_device, private_rows),
+            (*inputs, _padded_turns(turns, start, length)),
+            np.arange(length) < steps,
+            np.asarray(draws.forced),
+            np.asarray(False),
+            step=step,
+            slots=tuple(slots),
+            rooms=tuple(
+                len(private.private_targets) * call.room // call.rows(length)
+                for private, call in zip(private_rows, calls, strict=True)
+            ),
+            public=public,
+        )
+        running = outputs, steps
+    assert running is not None
+    collect(*running)
+    return carry[0], [np.concatenate(v) for v in released], [np.concatenate(s) for s in sensitivities]
 
 
-@partial(jax.jit, static_argnames=("step", "slots", "public"))
+def _on_device(private_column: NDArray[Any]) -> Array:
+    """The rows as they are, not copied: they are aligned, and never written again."""
+    return jax.device_put(private_column, may_alias=True)
+
+
+@partial(jax.jit, static_argnames=("step", "slots", "rooms", "public"))
 def _run_stretch(
     carry: Any,
-    private_rows: Any,
+    private_rows: tuple[DrawnRows, ...],
     inputs: Any,
     valid: Array,
     forced: Array,
@@ -235,16 +294,16 @@ def _run_stretch(
     *,
     step: Step,
     slots: tuple[Slot, ...],
+    rooms: tuple[int, ...],
     public: Public,
 ) -> tuple[Any, Any]:
     """Scan `step`; `forced` puts the recorded releases in place of the computed ones; `never` is False.
 
     What was priced (`slots`) is part of the compiled program, so that a step whose closure changed is traced anew.
     """
-    private_arrays, private_members = private_rows
 
     def body(carry: Any, scanned: Any) -> tuple[Any, Any]:
-        (private_indices, private_noise, recorded, turns), is_valid = scanned
+        (private_shares, private_noise, recorded, turns), is_valid = scanned
         state, prefixes = carry
         prefixes, outputs = dict(prefixes), list[tuple[Array, Array]]()
 
@@ -259,15 +318,13 @@ def _run_stretch(
             require_priced(slots, k, query, mechanism, sampling, into)
             assert isinstance(query, MeanQuery)
             slot = slots[k]
+            described = slot.publics[0] if into else public
+            private_sum = traced_sum(query, described, private_rows[k], private_shares[k], rooms[k])
             if into:
-                block, kind = turns[k]
-                private_sum = traced_sum(query, slot.publics[0], private_arrays, private_members[k][block])
-                private_mean = private_sum * _of_kind([1.0 / described.n for described in slot.publics], kind)
-                sensitivity = _of_kind(
-                    [_rounded(query, described, sampling) for described in slot.publics], kind
-                )
+                kind = turns[k]
+                private_mean = private_sum * _of_kind([1.0 / block.n for block in slot.publics], kind)
+                sensitivity = _of_kind([_rounded(query, block, sampling) for block in slot.publics], kind)
             else:
-                private_sum = traced_sum(query, public, private_arrays, private_indices[k])
                 private_mean = private_sum / expected_units(sampling, public.n)
                 sensitivity = _rounded(query, public, sampling)
             computed = slot.mechanism.combine(query.finish(private_mean), sensitivity, private_noise[k])
@@ -313,31 +370,35 @@ def _as_recorded(released: Array, never: Array) -> Array:
     return jax.lax.bitcast_convert_type(bits, jnp.float64)
 
 
-def _capacity(sampling: Sampling, n: int, times: int) -> int:
-    """Units a sampled batch is padded to: exceeded with probability below 1e-12 in the whole run."""
-    if isinstance(sampling, FixedSize):
-        return min(sampling.batch, n)
-    return int(min(n, 1 + stats.binom.isf(1e-12 / times, n, sampling.rate)))
+def _stretch_length(seen: Sequence[tuple[Slot, Turns | None]], times: int, public: Public) -> int:
+    """How many steps make a stretch. The observer sees the stretches, so their length is public."""
+    step_bytes = sum(
+        row_bytes(public.d) * _room(slot, turns, public.n, times)
+        + 8 * int(np.prod(slot.mechanism.noise_shape(slot.shape)))
+        + 8 * int(np.prod(slot.shape))
+        for slot, turns in seen
+    )
+    return -(-times // -(-times * step_bytes // STRETCH_BYTES))
 
 
-def _room(seen: Turns, rows: int) -> int:
-    """Units that a block is padded to: as many as the largest has."""
-    return min(max(described.n for described in seen.publics), rows)
+def _room(slot: Slot, turns: Turns | None, count: int, times: int) -> int:
+    """Units that a step is padded to, of so many.
 
-
-def _widened(private_rows: NDArray[np.int32], length: int, fill: int) -> NDArray[np.int32]:
-    """The rows with room for so many, where they have less."""
-    extra = max(length - private_rows.shape[1], 0)
-    return np.pad(private_rows, ((0, 0), (0, extra)), constant_values=fill) if extra else private_rows
+    A block has as many as the largest; a sampled batch more with probability below 1e-12 in the whole run.
+    """
+    if turns is not None:
+        return min(max(described.n for described in turns.publics), count)
+    if isinstance(slot.sampling, FixedSize):
+        return min(slot.sampling.batch, count)
+    assert isinstance(slot.sampling, Poisson)
+    return int(min(count, 1 + stats.binom.isf(1e-12 / times, count, slot.sampling.rate)))
 
 
 def _padded_turns(turns: Sequence[Turns | None], start: int, length: int) -> tuple[NDArray[np.int32], ...]:
-    """For each call, which block it sees at the steps of a stretch."""
-    padded: list[NDArray[np.int32]] = []
-    for seen in turns:
-        rows = np.zeros((length, 2), np.int32)
+    """For each call, the kind of the block that it sees at the steps of a stretch."""
+    padded = tuple(np.zeros(length, np.int32) for _ in turns)
+    for kinds, seen in zip(padded, turns, strict=True):
         if seen is not None:
-            part = seen.at[start : start + length]
-            rows[: len(part)] = part
-        padded.append(rows)
-    return tuple(padded)
+            part = seen.at[start : start + length, 1]
+            kinds[: len(part)] = part
+    return padded

@@ -1,157 +1,65 @@
-"""What a compiled loop needs of the engine: the rows as arrays, and the clipped sum over drawn units as pure JAX."""
-
-from typing import NamedTuple
+"""What a compiled loop computes with the rows that it is handed: the clipped sum over a step's share of them."""
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from privopt.data.rows import aligned_zeros
-from privopt.data.units import Units
-from privopt.engine.exact_sum import ExactSum
+from privopt.engine.drawn_rows import DrawnRows
 from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
-from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS
-from privopt.precision import double_precision
-from privopt.public import Public, Relation
+from privopt.engine.rounding import BLOCK_ROWS
+from privopt.public import Public
 from privopt.queries.base import MeanQuery
 from privopt.queries.safeguards import row_form_of
 
-_REPLAYED_ENTRIES = 2**24
-
-
-class TracedRows(NamedTuple):
-    """Dense records, the arrays of a compiled loop."""
-
-    private_features: Float[Array, "n d"]  # as stored
-    private_targets: Float[Array, " n"]
-    private_norms: Float[Array, " n"]
-    private_present: Bool[Array, " n"]
-
-
-def traced_arrays(units: Units) -> TracedRows:
-    """The stored rows as JAX arrays; the feature matrix is not copied. Of no records, one that is absent.
-
-    A block that was drawn may have room for nobody; it counts as one absent record, since an axis of length 0 has no
-    positions to take.
-
-    Raises:
-        ValueError: the rows are sparse, or units are users; such loops run eagerly.
-    """
-    private_features = units.private_features
-    if not isinstance(private_features, np.ndarray) or units.public.unit != "record":
-        raise ValueError(
-            "a compiled loop needs dense records, one for each unit: run this loop with `release` instead."
-        )
-    if units.private_count == 0:
-        return _absent(1, units.public.d)
-    with double_precision():
-        return TracedRows(
-            jax.device_put(private_features, may_alias=True),  # stored aligned, and never written again
-            jnp.asarray(units.private_targets),
-            jnp.asarray(units.private_norms),
-            jnp.asarray(units.private_present),
-        )
-
-
-def traced_shapes(public: Public) -> TracedRows:
-    """Arrays like those of `traced_arrays`, of absent records: a replay runs the same program and holds no data.
-
-    One record stands for all where nothing public says how many there are (under add-or-remove-one, n may be far more),
-    and where they would take more than 64 MB: a replay looks at none of them. Otherwise there are n, so that a replay
-    beside the run finds its program compiled.
-    """
-    fits = public.relation is Relation.REPLACE_ONE and public.n * public.d <= _REPLAYED_ENTRIES
-    return _absent(public.n if fits else 1, public.d)
-
-
-def _absent(rows: int, width: int) -> TracedRows:
-    with double_precision():
-        return TracedRows(
-            jnp.asarray(aligned_zeros(rows, width)),
-            jnp.zeros(rows, jnp.float64),
-            jnp.zeros(rows, jnp.float64),
-            jnp.zeros(rows, jnp.bool_),
-        )
-
 
 def traced_sum(
-    query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"] | None = None
+    query: MeanQuery, public: Public, rows: DrawnRows, private_share: Int[Array, "2"], room: int
 ) -> Float[Array, "..."]:
-    """The sum of clipped contributions of the units at some positions. Pure JAX.
+    """The sum of clipped contributions of the units in a share of the rows. Pure JAX.
 
     Args:
         query: what to compute.
         public: the public side of the data.
-        arrays: from `traced_arrays`.
-        private_indices: positions, padded with the number of rows; None for every unit.
+        rows: drawn rows, for one step or many.
+        private_share: at which row the share begins, and how many units it has, at most `room`.
+        room: how many rows are looked at: at least 1, from where the share begins, and as many as there are at most
+            behind it. At most `PART_UNITS`.
     Privacy:
-        A padding index counts as an absent record. Blocks of at most `BLOCK_ROWS` units are summed, then added up in
-        parts, as `rounding_bound` supposes.
+        A row behind the share counts as an absent record, whatever it holds. Blocks of at most `BLOCK_ROWS` units are
+        summed, then added up, as `rounding_bound` supposes of a part.
     """
-    rows = arrays.private_features.shape[0]
-    count = rows if private_indices is None else private_indices.shape[0]
-    if private_indices is None or count > BLOCK_ROWS:
-        return _scan(query, public, arrays, private_indices, count)
-    return _sum_at(query, public, arrays, private_indices)
-
-
-def _scan(
-    query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"] | None, count: int
-) -> Float[Array, "..."]:
-    """Block after block; without indices the rows are sliced, not gathered. Parts are added by an `ExactSum`."""
-    length = min(count, BLOCK_ROWS)
-    blocks = -(-count // length)
-    # The last slice is moved back to fit: what an earlier block has counted is masked.
-    starts = jnp.minimum(jnp.arange(blocks) * length, count - length)
-
-    def sum_of(block: Array, start: Array) -> Array:
-        fresh = start + jnp.arange(length) >= block * length
-        if private_indices is None:
-            private_part = TracedRows(*(jax.lax.dynamic_slice_in_dim(a, start, length) for a in arrays))
-            return _block_sum(query, public, private_part, private_part.private_present & fresh)
-        private_block = jax.lax.dynamic_slice_in_dim(private_indices, start, length)
-        absent = arrays.private_features.shape[0]
-        return _sum_at(query, public, arrays, jnp.where(fresh, private_block, absent))
+    start, count = private_share[0], private_share[1]
+    if room <= BLOCK_ROWS:
+        private_part = _rows_from(rows, start, room)
+        return _block_sum(query, public, private_part, _places(room) < count)
+    blocks = -(-room // BLOCK_ROWS)
+    # The last block is moved back to fit: what an earlier block has counted is masked.
+    firsts = jnp.minimum(_places(blocks) * BLOCK_ROWS, room - BLOCK_ROWS)
 
     def body(total: Array, scanned: tuple[Array, Array]) -> tuple[Array, None]:
-        return total + sum_of(*scanned), None
+        block, first = scanned
+        place = first + _places(BLOCK_ROWS)
+        private_part = _rows_from(rows, start + first, BLOCK_ROWS)
+        private_mask = (place >= block * BLOCK_ROWS) & (place < count)
+        return total + _block_sum(query, public, private_part, private_mask), None
 
-    def body_of_parts(
-        carry: tuple[Array, ExactSum], scanned: tuple[Array, Array]
-    ) -> tuple[tuple[Array, ExactSum], None]:
-        total, parts = body(carry[0], scanned)[0], carry[1]
-        whole = (scanned[0] + 1) % (PART_UNITS // length) == 0
-        parts = jax.lax.cond(whole, lambda: parts.plus(ExactSum.of_part(total, radius)), lambda: parts)
-        return (jnp.where(whole, 0.0, total), parts), None
-
-    nothing = jnp.zeros(jax.eval_shape(lambda: _first_sum(query, public, arrays)).shape, jnp.float64)
-    scanned = (jnp.arange(blocks), starts)
-    if count <= PART_UNITS:
-        return jax.lax.scan(body, nothing, scanned)[0]
-    radius = query.radius()
-    first = (nothing, ExactSum.of_part(nothing, radius))
-    (total, parts), _ = jax.lax.scan(body_of_parts, first, scanned)
-    return parts.plus(ExactSum.of_part(total, radius)).value(radius)
+    shape = jax.eval_shape(lambda: _block_sum(query, public, _rows_from(rows, 0, 1), jnp.ones(1, jnp.bool_)))
+    return jax.lax.scan(body, jnp.zeros(shape.shape, jnp.float64), (_places(blocks), firsts))[0]
 
 
-def _first_sum(query: MeanQuery, public: Public, arrays: TracedRows) -> Array:
-    """The sum over the first record, for its shape."""
-    private_part = TracedRows(*(a[:1] for a in arrays))
-    return _block_sum(query, public, private_part, private_part.private_present)
+def _places(count: int) -> Int[Array, " count"]:
+    return jnp.arange(count, dtype=jnp.int32)
 
 
-def _sum_at(
-    query: MeanQuery, public: Public, arrays: TracedRows, private_indices: Int[Array, " m"]
-) -> Float[Array, "..."]:
-    private_inside = private_indices < arrays.private_features.shape[0]
-    private_part = TracedRows(*(jnp.take(a, private_indices, axis=0, mode="clip") for a in arrays))
-    return _block_sum(query, public, private_part, private_part.private_present & private_inside)
+def _rows_from(rows: DrawnRows, start: Int[Array, ""] | int, length: int) -> DrawnRows:
+    """So many rows from `start` on."""
+    return DrawnRows(*(jax.lax.dynamic_slice_in_dim(a, start, length) for a in rows))
 
 
 def _block_sum(
-    query: MeanQuery, public: Public, private_part: TracedRows, private_mask: Bool[Array, " b"]
+    query: MeanQuery, public: Public, private_part: DrawnRows, private_share: Bool[Array, " b"]
 ) -> Float[Array, "..."]:
+    private_mask = private_part.private_present & private_share
     form = row_form_of(query, public)
     if form is not None:
         private_rows = private_part.private_features.astype(jnp.float64)

@@ -13,7 +13,7 @@ from privopt.data.units import Units
 from privopt.engine import fast_path, local_passes
 from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.cells import cell_sum, supports_cells
-from privopt.engine.compiled_loops import TracedRows, traced_arrays
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows
 from privopt.engine.general_path import (
     block_coefficients,
     block_length,
@@ -77,6 +77,11 @@ class InProcessEngine:
     def seeded(self) -> bool:
         """See `Engine.seeded`."""
         return self.units.seeded
+
+    @property
+    def origin(self) -> str:
+        """See `Engine.origin`."""
+        return self.units.origin
 
     @property
     def private_count(self) -> int:
@@ -202,9 +207,9 @@ class InProcessEngine:
         """See `Engine.records`."""
         return self._plain.records()
 
-    def traced_arrays(self) -> TracedRows:
-        """See `engine.compiled_loops.traced_arrays`."""
-        return traced_arrays(self.units)
+    def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
+        """See `Engine.rows`."""
+        return drawn_rows(self.units, private_draw, room)
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "InProcessEngine":
         """See `Engine.view`."""

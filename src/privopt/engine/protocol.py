@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.groups import GroupDraw
-from privopt.engine.compiled_loops import TracedRows
+from privopt.engine.drawn_rows import DrawnRows
 from privopt.ledger.sampling import Sampling
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
@@ -31,8 +31,16 @@ class Engine(Protocol):
         ...
 
     @property
+    def origin(self) -> str:
+        """What the records were read from, see `Units.origin`."""
+        ...
+
+    @property
     def compiles(self) -> bool:
-        """Whether loops of cheap steps may be compiled over its rows; if not, they run step by step."""
+        """Whether it has `rows`, over which loops of cheap steps are compiled; if not, they run step by step.
+
+        Every engine that holds rows does but the reference, so that all of these give the same bits.
+        """
         ...
 
     @property
@@ -101,8 +109,17 @@ class Engine(Protocol):
         """
         ...
 
-    def traced_arrays(self) -> TracedRows:
-        """The rows as the arrays of a compiled loop, where `compiles`."""
+    def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
+        """The stored rows of records, for a compiled loop, where `compiles`.
+
+        Args:
+            private_draw: positions of the units of many steps, one step after the other: in order within a step, and
+                some again in a later one.
+            room: how many rows are returned, at least as many as positions: absent ones follow the drawn.
+        Returns:
+            NumPy arrays, aligned as `aligned_zeros`, which nobody writes to again. The format of the features is that
+            of all rows, whoever is drawn.
+        """
         ...
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "Engine":

@@ -1,7 +1,7 @@
 """The engine for units that hold their own records: it asks each for its contribution and believes none of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
-from privopt.engine.compiled_loops import TracedRows
+from privopt.engine.drawn_rows import DrawnRows
 from privopt.engine.general_path import contribution_shape
 from privopt.engine.parts import total_of_parts
 from privopt.engine.reference import checked, with_typed_leaves
@@ -155,18 +155,15 @@ class ReceivingEngine:
             "the units hold their own records: a query that sees all of them at once cannot be answered."
         )
 
-    def traced_arrays(self) -> TracedRows:
-        """See `Engine.traced_arrays`."""
+    def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
+        """See `Engine.rows`."""
         raise ValueError("the units hold their own records: this loop runs step by step, with `release`.")
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReceivingEngine":
         """See `Engine.view`."""
         matrix = np.ascontiguousarray(matrix, np.float64)
-        public = replace(
-            self.public, d=matrix.shape[1], row_bound=float(row_bound), entry_bound=None, sparse=False
-        )
         return ReceivingEngine(
-            public,
+            self.public.mapped(matrix.shape[1], float(row_bound)),
             self._respondents,
             private_positions=self._private_positions,
             maps=(*self._maps, RowMap(matrix, float(row_bound))),

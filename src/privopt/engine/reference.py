@@ -17,7 +17,7 @@ from privopt.data.participants import drawn_positions
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.data.users import within
-from privopt.engine.compiled_loops import TracedRows, traced_arrays
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows
 from privopt.engine.general_path import (
     UnitChunk,
     chunk_contributions,
@@ -69,6 +69,11 @@ class ReferenceEngine:
     def seeded(self) -> bool:
         """See `Engine.seeded`."""
         return self.units.seeded
+
+    @property
+    def origin(self) -> str:
+        """See `Engine.origin`."""
+        return self.units.origin
 
     @property
     def private_count(self) -> int:
@@ -146,9 +151,9 @@ class ReferenceEngine:
         """See `Engine.records`."""
         return self.units.private_features, self.units.private_targets
 
-    def traced_arrays(self) -> TracedRows:
-        """See `engine.compiled_loops.traced_arrays`."""
-        return traced_arrays(self.units)
+    def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
+        """See `Engine.rows`."""
+        return drawn_rows(self.units, private_draw, room)
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReferenceEngine":
         """See `Engine.view`."""

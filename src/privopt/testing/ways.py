@@ -15,7 +15,8 @@ from privopt.curator.audit import distance
 from privopt.curator.base import Curator
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
-from privopt.engine.compiled_loops import TracedRows, traced_arrays, traced_sum
+from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows
 from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.receiving import Asked as AskedOfUnits
 from privopt.engine.receiving import ReceivingEngine
@@ -209,17 +210,18 @@ def _in_a_loop(query: MeanQuery, table: Table, draw: NDArray[np.int64] | None) -
     missing = setting.units - 1 - len(table.others)
     others, changed = (*table.others, *[absent] * missing), table.changed or absent
     units = replace(table, others=others, changed=changed).units()
-    positions, share = None, 1.0
-    if draw is not None:  # what is not drawn is padding
-        positions, share = np.full(setting.units, setting.units), _SHARE
-        positions[: len(draw)] = draw
-    private_sum = _loop_sum(query, traced_arrays(units), positions, units.public)
+    private_draw, share = (np.arange(setting.units), 1.0) if draw is None else (draw, _SHARE)
+    private_rows = drawn_rows(units, private_draw, setting.units)  # what is not drawn is padding
+    private_share = np.array([0, len(private_draw)], np.int32)
+    private_sum = _loop_sum(query, private_rows, private_share, units.public, setting.units)
     return query.finish(private_sum * (1.0 / (share * setting.units)))
 
 
-@partial(jax.jit, static_argnums=3)
-def _loop_sum(query: MeanQuery, arrays: TracedRows, positions: Any, public: Public) -> Any:
-    return traced_sum(query, public, arrays, positions)
+@partial(jax.jit, static_argnums=(3, 4))
+def _loop_sum(
+    query: MeanQuery, private_rows: DrawnRows, private_share: Any, public: Public, room: int
+) -> Any:
+    return traced_sum(query, public, private_rows, private_share, room)
 
 
 class _Liars:

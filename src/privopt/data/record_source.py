@@ -1,0 +1,160 @@
+"""Raw records that are read as they are asked for, from files or from arrays, so that they need never be held. PRIVATE.
+
+A source is what `Units.from_arrays` takes, in pieces: an engine that keeps its rows outside of this process' memory
+asks for the records of one part after the other, wherever the part is kept, and again where it was lost.
+"""
+
+import abc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
+
+BLOCK_RECORDS = 2**14  # of a source that has no blocks of its own
+
+
+class RecordBlock(NamedTuple):
+    """Consecutive records as they are read: not clipped, not checked.
+
+    Attributes:
+        private_features: (rows, d), an array or CSR.
+        private_targets: (rows,) numbers or labels; None where there are none.
+        private_keys: (rows,) or (rows, k) keys of users, see `data.user_keys`; None where a record is a unit.
+    """
+
+    private_features: Any
+    private_targets: NDArray[Any] | None
+    private_keys: Any
+
+
+class RecordSource(abc.ABC):
+    """Records in a fixed order, read in blocks as often as it takes.
+
+    Can be pickled; a source of files holds their names, not records.
+
+    Attributes:
+        rows: how many there are. Private under add-or-remove-one.
+        width: d, features of a record.
+        is_sparse: whether the features of a block are CSR.
+        by_user: whether a block has keys of users.
+    """
+
+    rows: int
+    width: int
+    is_sparse: bool = False
+    by_user: bool = False
+
+    @abc.abstractmethod
+    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
+        """The records start..stop-1, in order, in blocks of at least one.
+
+        Raises:
+            DataUnavailable: the files are not those that were opened, or cannot be read.
+        """
+
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """What the records were read from, as a digest of names, sizes and times; of arrays, of their shapes."""
+
+    def mapped(
+        self,
+        width: int,
+        features: Callable[[Any], Any],
+        targets: Callable[[NDArray[Any]], NDArray[Any]] | None = None,
+    ) -> "MappedRecords":
+        """The same records with other features and targets, each a function of the one record behind it.
+
+        Args:
+            width: of a new row.
+            features: of the features of a block; picklable.
+            targets: of its targets; None for the same.
+        """
+        return MappedRecords(self, width, features, targets)
+
+
+class MappedRecords(RecordSource):
+    """See `RecordSource.mapped`."""
+
+    def __init__(
+        self,
+        source: RecordSource,
+        width: int,
+        features: Callable[[Any], Any],
+        targets: Callable[[NDArray[Any]], NDArray[Any]] | None,
+    ) -> None:
+        self._source, self._features, self._targets = source, features, targets
+        self.rows, self.width = source.rows, width
+        self.is_sparse, self.by_user = source.is_sparse, source.by_user
+
+    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
+        """See `RecordSource.blocks`."""
+        for block in self._source.blocks(start, stop):
+            private_targets = block.private_targets
+            if self._targets is not None and private_targets is not None:
+                private_targets = self._targets(private_targets)
+            # A source of rows computes them as they are asked for; a block is asked for whole.
+            private_features = self._features(block.private_features)
+            if not sparse.issparse(private_features):
+                private_features = np.asarray(private_features)
+            yield RecordBlock(private_features, private_targets, block.private_keys)
+
+    def fingerprint(self) -> str:
+        """See `RecordSource.fingerprint`."""
+        return self._source.fingerprint()
+
+
+class ArrayRecords(RecordSource):
+    """Records of arrays in memory.
+
+    Args:
+        features: (rows, d), an array or CSR.
+        targets: (rows,), or None.
+        keys: (rows,) or (rows, k) keys of users, or None.
+    """
+
+    def __init__(self, features: Any, targets: Any = None, keys: Any = None) -> None:
+        self._private = RecordBlock(features, None if targets is None else np.asarray(targets), keys)
+        self.rows, self.width = features.shape
+        self.is_sparse, self.by_user = sparse.issparse(features), keys is not None
+
+    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
+        """See `RecordSource.blocks`."""
+        for first in range(start, stop, BLOCK_RECORDS):
+            part = slice(first, min(first + BLOCK_RECORDS, stop))
+            yield RecordBlock(*(None if private is None else private[part] for private in self._private))
+
+    def fingerprint(self) -> str:
+        """See `RecordSource.fingerprint`."""
+        return f"arrays of {self.rows} x {self.width}"
+
+    def __repr__(self) -> str:
+        return f"ArrayRecords(<private>, d={self.width})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What is public about the units that a source's records are grouped into: the arguments of `Units.from_arrays`.
+
+    See there for each.
+    """
+
+    relation: Relation | str = Relation.REPLACE_ONE
+    row_bound: float | None = None
+    entry_bound: float | None = None
+    n: int | None = None
+    max_records_per_user: int = DEFAULT_RECORDS
+    user_weighting: Weighting = DEFAULT_WEIGHTING
+    typical_records: float | None = None
+    classes: Any = None
+    target_bounds: tuple[float, float] | None = None
+    intercept: float | None = None
+    storage: Any = "float32"
+
+    def arguments(self) -> dict[str, Any]:
+        """As keyword arguments."""
+        return dict(vars(self))

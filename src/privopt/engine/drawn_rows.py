@@ -1,0 +1,84 @@
+"""The stored rows of units that were drawn: what an engine hands to a compiled loop, for many of its steps at once."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.data.rows import aligned_zeros, take_rows
+from privopt.data.units import Units
+
+OTHER_BYTES = 8 + 8 + 1  # of a row: its target, its norm, and whether it is present
+
+
+class DrawnRows(NamedTuple):
+    """Dense records, one after the other. What is left of the room behind them is absent."""
+
+    private_features: Any  # Float[Array, "m d"]: as stored, or as a row in a public format of storage is read
+    private_targets: Any  # Float[Array, " m"]
+    private_norms: Any  # Float[Array, " m"]
+    private_present: Any  # Bool[Array, " m"]
+
+
+def row_bytes(width: int) -> int:
+    """The most that a row of so many columns takes, in any format of storage."""
+    return 8 * width + OTHER_BYTES
+
+
+def absent_rows(room: int, width: int, dtype: Any = np.float32) -> DrawnRows:
+    """Records that are absent, as many as there is room for."""
+    return DrawnRows(
+        aligned_zeros(room, width, dtype), np.zeros(room), np.zeros(room), np.zeros(room, np.bool_)
+    )
+
+
+def drawn_rows(units: Units, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
+    """The rows of the units at some positions, in the order of the positions, and absent ones up to `room`.
+
+    Args:
+        units: records, dense.
+        private_draw: positions, with repetition or without, at most `room`.
+        room: how many rows are returned.
+    Raises:
+        ValueError: the rows are sparse, or units are users; such loops run eagerly.
+    """
+    if units.public.sparse or units.public.unit != "record":
+        raise ValueError(
+            "a compiled loop needs dense records, one for each unit: run this loop with `release` instead."
+        )
+    private_rows = absent_rows(room, units.public.d, units.private_features.dtype)
+    count = len(private_draw)
+    if isinstance(units.private_features, np.ndarray):
+        # "clip" as NumPy copies once more to refuse a position that there is not; a draw has none.
+        np.take(
+            units.private_features,
+            private_draw,
+            axis=0,
+            out=private_rows.private_features[:count],
+            mode="clip",
+        )
+    elif count:
+        private_rows.private_features[:count] = take_rows(units.private_features, private_draw)
+    private_rows.private_targets[:count] = units.private_targets[private_draw]
+    private_rows.private_norms[:count] = units.private_norms[private_draw]
+    private_rows.private_present[:count] = units.private_present[private_draw]
+    return private_rows
+
+
+def side_by_side(private_blocks: Iterable[DrawnRows], room: int) -> DrawnRows:
+    """Blocks of rows, at least one, one after the other, and absent ones up to `room`."""
+    private_all: DrawnRows | None = None
+    start = 0
+    for private_block in private_blocks:
+        stop = start + len(private_block.private_targets)
+        if stop - start == room:
+            return private_block
+        if private_all is None:
+            private_features = private_block.private_features
+            private_all = absent_rows(room, private_features.shape[1], private_features.dtype)
+        for private_column, private_values in zip(private_all, private_block, strict=True):
+            private_column[start:stop] = private_values
+        start = stop
+    assert private_all is not None
+    return private_all

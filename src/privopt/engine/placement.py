@@ -1,0 +1,40 @@
+"""Where the records of a run are kept and computed on, as the user asks for it. Public."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+PlaceName = Literal["auto", "memory", "stream", "ray"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """How to keep the records of a run; what is released is the same to the last byte.
+
+    Attributes:
+        engine: "memory" (this process), "stream" (a spool on a local disk, read once a pass), "ray" (a cluster), or
+            "auto": memory, or a spool where the rows exceed their share of it.
+        memory: bytes that rows may take in this process; None for half of what the machine, its control group and its
+            limits leave.
+        spool: folder of the spool; None for the system's folder of temporary files.
+        address: of a Ray cluster; None for one that is started on this machine for the run.
+        workers: processes of a cluster that hold rows; None for one a machine, or a core of this one.
+        retries: how often the parts of lost workers are read again, in the whole run.
+        trust_network: whether a cluster without tokens may be used.
+    """
+
+    engine: PlaceName = "auto"
+    memory: int | None = None
+    spool: Path | None = None
+    address: str | None = None
+    workers: int | None = None
+    retries: int = 3
+    trust_network: bool = False
+
+    def __post_init__(self) -> None:
+        if self.engine not in ("auto", "memory", "stream", "ray"):
+            raise ValueError(f"engine must be 'auto', 'memory', 'stream' or 'ray', got {self.engine!r}.")
+        for name, least in (("memory", 1), ("workers", 1), ("retries", 0)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")

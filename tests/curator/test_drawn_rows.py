@@ -1,0 +1,129 @@
+"""A compiled loop is handed the rows that were drawn: the same bytes wherever they are, and nobody else's."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.support.parted_engine import PartedEngine
+
+from privopt.curator import loops
+from privopt.curator.feeds import Feed
+from privopt.curator.local import LocalCurator
+from privopt.data.units import Units
+from privopt.engine.in_process import InProcessEngine
+from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.ledger.unlimited import Unlimited
+from privopt.mechanisms.additive import Gaussian
+from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.prefix_sum import PrefixSum
+from privopt.mechanisms.strategies import independent
+from privopt.precision import double_precision
+from privopt.problems import losses
+from privopt.public import Public
+from privopt.queries.gradient import ClippedGradient
+
+N, D, STEPS = 230, 4, 9
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with double_precision():
+        yield
+
+
+@dataclass(frozen=True)
+class Descent:
+    """A gradient on one sample, another on a second, and an item of a stream."""
+
+    samplings: tuple
+
+    def __call__(self, state, release):
+        moved = state
+        for sampling in self.samplings:
+            query = ClippedGradient(loss=losses.logistic, at=moved, clip=0.5)
+            moved = moved - 0.2 * release(query, Gaussian(40.0), sampling)
+        return moved - 0.01 * release(ClippedGradient(loss=losses.logistic, at=moved, clip=0.5), into="sums")
+
+
+def units_of(relation, storage="float32"):
+    generator = np.random.default_rng(0)
+    number = {} if relation == "replace-one" else {"n": N + 20}
+    return Units.from_arrays(
+        generator.normal(size=(N, D)),
+        np.sign(generator.normal(size=N)),
+        row_bound=1.0,
+        relation=relation,
+        storage=storage,
+        **number,
+    )
+
+
+def outcome(engine):
+    curator = LocalCurator(engine, Unlimited(engine.public.relation), noise=NoiseSource(3))
+    samplings = (Poisson(0.2), FixedSize(17, engine.public.n))
+    stream = curator.stream("sums", PrefixSum(strategy=independent(STEPS), noise_multiplier=9.0), (D,))
+    feeds = {"sums": Feed(stream, curator.blocks(STEPS))}
+    end = curator.iterate(Descent(samplings), jnp.zeros(D), STEPS, feeds=feeds)
+    return b"".join([np.asarray(end).tobytes(), *(one.released.tobytes() for one in curator.transcript)])
+
+
+@pytest.mark.parametrize("stretch", [2**24, 10_000])
+def test_a_loop_has_the_same_bytes_wherever_the_rows_are(stretch, monkeypatch):
+    monkeypatch.setattr("privopt.curator.scan.STRETCH_BYTES", stretch)
+    units = units_of("replace-one")
+    expected = outcome(InProcessEngine(units))
+    monkeypatch.setattr(InProcessEngine, "clipped_sum", None)  # nothing but drawn rows is asked for
+    for size in (N, 100, 7):
+        assert outcome(PartedEngine(units, size)) == expected
+
+
+def test_rows_of_units_that_were_not_drawn_never_reach_the_loop(monkeypatch):
+    units = units_of("add-or-remove-one")
+    handed = []
+
+    class Noting(InProcessEngine):
+        def rows(self, private_draw, room):
+            found = super().rows(private_draw, room)
+            handed.append((private_draw, found))
+            return found
+
+    curator = LocalCurator(Noting(units), Unlimited(units.public.relation), noise=NoiseSource(3))
+
+    def step(state, release):
+        query = ClippedGradient(loss=losses.logistic, at=state, clip=0.5)
+        return state - release(query, Gaussian(40.0), Poisson(0.2))
+
+    curator.iterate(step, jnp.zeros(D), STEPS)
+    ((draw, rows),) = handed
+    count = len(draw)
+    assert np.array_equal(rows.private_features[:count], units.private_features[draw])
+    assert not any(np.any(column[count:]) for column in rows)
+
+
+def slot_of(sampling=None, blocks=(), mechanism=None):
+    mechanism = Gaussian(1.0) if mechanism is None else mechanism
+    return loops.Slot(
+        "gradient",
+        ClippedGradient,
+        mechanism,
+        sampling,
+        (100,),
+        feed="sums" if blocks else "",
+        publics=tuple(Public(n=n, d=100) for n in blocks),
+    )
+
+
+def test_a_step_over_very_many_rows_runs_by_the_engines_own_pass():
+    """So that a driver never holds more than some tens of megabytes of drawn rows, however many units there are."""
+    wide, narrow = Public(n=10**9, d=100), Public(n=10**9, d=1)
+    assert loops.compiles([slot_of(Poisson(4e-5))], wide)
+    assert not loops.compiles([slot_of(Poisson(5e-5))], wide)
+    assert loops.compiles([slot_of(FixedSize(2**18, 10**9))], narrow)
+    assert not loops.compiles([slot_of(FixedSize(2**18 + 1, 10**9))], narrow)
+    assert not loops.compiles([slot_of(Poisson(1e-5)), slot_of(Poisson(5e-5))], wide)
+
+
+def test_a_parted_draw_keeps_the_format_of_the_rows():
+    engine = InProcessEngine(units_of("replace-one", "float64"))
+    assert engine.rows(np.zeros(0, np.int64), 3).private_features.dtype == np.float64
