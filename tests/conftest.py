@@ -27,7 +27,8 @@ for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_pool, "1")
 # The tests compile thousands of programs and run most of them once; `make audit` and `make thorough` compile as for
 # users.
-os.environ.setdefault("XLA_FLAGS", quick_compilation())
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = quick_compilation()
 # A program that one worker has compiled, or has forgotten, is not compiled again. Nothing is kept for the next run.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="privopt-programs-")

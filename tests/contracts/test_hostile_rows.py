@@ -58,7 +58,7 @@ STORAGES = ("float32", "float64")
 
 @pytest.mark.parametrize("name", QUICK)
 def test_no_query_moves_further_than_it_states_on_hostile_rows(name):
-    """Gradients on the kernels of both storages; others, whose path is one, in turn on one of them."""
+    """Gradients in both storages; the others in one, in turn (kernels are held to the plain path in `tests/engine`)."""
     query, turn = EVERY_QUERY[name], QUICK.index(name) % 2
     storages = STORAGES if name.startswith("gradient,") else STORAGES[turn : turn + 1]
     ways = {"layouts": ["dense", "csr"], "storages": storages}
