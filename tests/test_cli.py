@@ -27,7 +27,7 @@ from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Weighting
-from privopt.tables import TableError, read_target
+from privopt.tables import TableError, TabularEncoder, read_target
 from privopt.tables.table import EncodedRecords, Table
 
 ROWS = 600
@@ -250,6 +250,19 @@ def test_a_plan_says_before_any_table_what_the_fit_then_does(
     for label in ("price", "effort", "predicted", "bound"):
         line = next(line for line in promised.splitlines() if line.strip().startswith(label))
         assert line in done
+
+
+def test_rows_of_fewer_bits_are_for_dense_features(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("plan", "--schema", folder / "ill.json", "--epsilon", 2, "--delta", "auto", "--n", 10**6)
+    assert "int4" in run(*command, "--storage", "int4").output
+    given = Options(schema=folder / "ill.json", epsilon=2.0, delta="auto", storage=options.StorageName.INT8)
+    assert Task.of(given).estimator(10**6).storage == "int8"
+    monkeypatch.setattr(TabularEncoder, "is_sparse_", True)
+    outcome = run(*command, "--storage", "int8")
+    assert outcome.exit_code == 2
+    assert "--storage int8 is for dense features" in flat(outcome.output)
 
 
 def test_a_plan_as_json_holds_what_is_printed(folder: Path, run: Run) -> None:
@@ -896,7 +909,7 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
     assert options("fit") - {"--output", "--overwrite"} == options("plan") - {"--json"}
-    assert len(options("plan")) == 26
+    assert len(options("plan")) == 27
 
 
 def test_a_bar_counts_releases() -> None:

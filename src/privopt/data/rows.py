@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.grid import GridRows, to_grid
+from privopt.data.grid import GridRows, partly_lowered, to_grid
 from privopt.data.room import MEMORY, Room
 
 BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
@@ -118,9 +118,9 @@ def clip_stored(
 ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_]]:
     """`clip_rows` to a format; with steps to float32, then rounded to their grid, whose integers are returned.
 
-    A row is rounded to the nearest points of the grid if that makes it no longer, else ever more towards zero, until it
-    is no longer than before. Towards zero alone, every row would be a little too short, which costs a fit more than the
-    grid does.
+    A row is rounded to the nearest points of the grid. Where that makes it longer, so many of its entries are rounded
+    towards zero instead as make it no longer than before, those first that are nearly as near to the smaller point.
+    Towards zero alone, every row would be a little too short, which costs a fit more than the grid does.
 
     Privacy:
         A row's result depends on that row alone. What is kept is accepted by its norm, rounded up, which is at most
@@ -132,12 +132,16 @@ def clip_stored(
     if steps is None:
         return clip_rows(private_block, bound, dtype)
     private_rows, private_norms, private_finite = clip_rows(private_block, bound)
-    private_steps = to_grid(private_rows, steps, dtype, _GRID_SHIFTS[0])
+    private_steps = to_grid(private_rows, steps, dtype, 0.5)
     private_found = row_norms(private_steps * steps)
-    for shift in _GRID_SHIFTS[1:]:
+    for shift in (*_GRID_SHIFTS, None):
         private_longer = np.flatnonzero(private_found > private_norms)
-        private_steps[private_longer] = to_grid(private_rows[private_longer], steps, dtype, shift)
-        private_found[private_longer] = row_norms(private_steps[private_longer] * steps)
+        private_lower = to_grid(private_rows[private_longer], steps, dtype, shift or 0.0)
+        if shift is not None:
+            limits = private_norms[private_longer]
+            private_lower = partly_lowered(private_steps[private_longer], private_lower, steps, limits)
+        private_steps[private_longer] = private_lower
+        private_found[private_longer] = row_norms(private_lower * steps)
     return private_steps, np.minimum(private_found, private_norms), private_finite
 
 
