@@ -80,7 +80,8 @@ def cold_passes(size: Size) -> Iterator[Line]:
     whole = os.fstat(descriptor).st_size
 
     def out_of_memory() -> None:
-        streamed.units.room.let_go()
+        room: Any = streamed.units.room
+        room.let_go()
         os.fsync(descriptor)
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 

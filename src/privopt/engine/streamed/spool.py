@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ class Spool:
         private_target = private_array[start : start + len(private_values)]
         file = next(file for file in self._files if file.holds(private_target))
         private_bytes = np.ascontiguousarray(private_values, private_array.dtype).reshape(-1).view(np.uint8)
-        with _explained(self._folder, private_bytes.nbytes):
+        with _explained(self._folder):
             file.write(private_target, private_bytes.data)
 
     def growing(self, dtype: Any) -> "GrowingFile":
@@ -85,7 +86,7 @@ class Spool:
         self._files.clear()
 
     def _more(self, size: int) -> "_File":
-        with _explained(self._folder, size):
+        with _explained(self._folder):
             descriptor = nameless_file(self._folder)
             try:
                 whole = max(_LEAST, -(-size // _PAGE) * _PAGE) + _PAGE  # arrays begin on pages
@@ -147,13 +148,13 @@ class GrowingFile:
     def __init__(self, folder: Path, dtype: np.dtype[Any], residency: Residency) -> None:
         self._folder, self._dtype, self._residency = folder, dtype, residency
         self._size = 0
-        with _explained(folder, 0):
+        with _explained(folder):
             self._file = os.fdopen(nameless_file(folder), "wb", buffering=0)
 
     def append(self, private_values: NDArray[Any]) -> None:
         """See `Growing.append`."""
         private_bytes = np.ascontiguousarray(private_values, self._dtype).view(np.uint8)
-        with _explained(self._folder, private_bytes.nbytes):
+        with _explained(self._folder):
             done = 0
             while done < private_bytes.nbytes:  # a write may stop in between
                 done += self._file.write(private_bytes.data[done:])
@@ -161,7 +162,7 @@ class GrowingFile:
 
     def finish(self) -> NDArray[Any]:
         """See `Growing.finish`."""
-        with self._file, _explained(self._folder, 0):
+        with self._file, _explained(self._folder):
             if not self._size:
                 return np.empty(0, self._dtype)
             mapping = _mapped(self._file.fileno(), self._size, self._residency)
@@ -192,12 +193,12 @@ def _mapped(descriptor: int, size: int, residency: Residency) -> mmap.mmap:
 
 
 @contextlib.contextmanager
-def _explained(folder: Path, size: int) -> Any:
-    """Say of an error of the disk what can be done about it."""
+def _explained(folder: Path) -> Generator[None]:
+    """Say of an error of the disk what can be done about it; not how much room was needed, which tells of the rows."""
     try:
         yield
     except OSError as error:
         raise DataUnavailable(
-            f"no room for {size / 1e9:.2f} GB in the spool's folder {folder} ({os.strerror(error.errno or 0)}): free "
-            "some, or name a folder on another disk (--spool)."
+            f"no room for the rows in the spool's folder {folder} ({os.strerror(error.errno or 0)}): free some, or "
+            "name a folder on another disk (--spool)."
         ) from None
