@@ -40,10 +40,10 @@ def rounding_bound(radius: Any, units: int) -> Any:
     The bound returned is twice h u n C: it absorbs the denominator of gamma_h, the last term for any p up to 2^36
     (p 2^-78 is then below 2^-42, and h u is above 2^-41), and blocks of an add-or-remove data set that hold more than
     their nominal number of units. A block whose units stay in the parts that they were in may have as many parts as
-    units; empty ones add nothing, so the last term is then p 2^-60 n C at most, absorbed for p up to 2^17 in the l1 norm
-    (p 2^-60 is below 2^-42) and, with the root of p in its place, up to 2^34 in the l2 norm. The bound is about 2e-7 C
-    for n = 200 000 and 1e-3 C for n = 10^9, against a sensitivity of 2 C. Subnormal numbers, which some processors flush to zero, move a sum by less than n 1e-307, which is below the
-    bound unless C is below 1e-290.
+    units; empty ones add nothing, so the last term is then p 2^-60 n C at most, absorbed for p up to 2^17 in the l1
+    norm (p 2^-60 is below 2^-42) and, with the root of p in its place, up to 2^34 in the l2 norm. The bound is about
+    2e-7 C for n = 200 000 and 1e-3 C for n = 10^9, against a sensitivity of 2 C. Subnormal numbers, which some
+    processors flush to zero, move a sum by less than n 1e-307, which is below the bound unless C is below 1e-290.
 
     Args:
         radius: C, at least 0; a float, or traced inside a compiled loop.
