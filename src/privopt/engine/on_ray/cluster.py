@@ -112,6 +112,8 @@ class Cluster:
                 "give its address (and its token in RAY_AUTH_TOKEN) if the records shall be held there."
             )
         else:
+            if _Open.cluster is not None:  # somebody has shut Ray down
+                _Open.cluster._end()
             _Open.cluster = cls(address, trust_network=trust_network)
         _Open.cluster._users += 1
         return _Open.cluster
@@ -291,7 +293,7 @@ def _asks_for_tokens(address: str) -> bool:
         ArgumentError: it does not answer.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH_TOKEN")}
-    return _refused(address, {**environment, "RAY_AUTH_MODE": "disabled", "HOME": tempfile.gettempdir()})
+    return _refused(address, {**environment, "RAY_AUTH_MODE": "disabled"})
 
 
 def _refused(address: str, environment: dict[str, str]) -> bool:
