@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.room import MEMORY, Room
+
 BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
 LEAST_PEAK = 1e-24  # a row with no entry of this size is stored as zero
 _NORM_ERROR = 2.0**-53
@@ -74,21 +76,30 @@ def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
     return np.asarray(private_rows[positions].toarray())
 
 
-def row_range(private_rows: Rows, start: int, stop: int) -> Rows:
+def row_range(private_rows: Rows, start: int, stop: int, room: Room = MEMORY) -> Rows:
     """The rows start..stop-1 as they are stored; their entries are not copied."""
     if isinstance(private_rows, MappedRows):
-        private_source = row_range(private_rows.private_source, start, stop)
+        private_source = row_range(private_rows.private_source, start, stop, room)
         return MappedRows(private_source, private_rows.matrix, private_rows.bound)
     if isinstance(private_rows, np.ndarray):
         return private_rows[start:stop]
     first, last = private_rows.indptr[start], private_rows.indptr[stop]
     shape: Any = private_rows.shape
-    private_part = sparse.csr_array((stop - start, shape[1]), dtype=private_rows.dtype)
+    private_starts = room.keep(private_rows.indptr[start : stop + 1] - first)
+    return csr_of(
+        private_rows.data[first:last], private_rows.indices[first:last], private_starts, int(shape[1])
+    )
+
+
+def csr_of(
+    private_values: NDArray[Any], private_columns: NDArray[Any], private_starts: NDArray[Any], width: int
+) -> sparse.csr_array:
+    """A CSR matrix of three arrays, which are not copied."""
+    private_rows = sparse.csr_array((len(private_starts) - 1, width), dtype=private_values.dtype)
     # Set one by one: the constructor copies an array that is a small piece of another.
-    private_part.data = private_rows.data[first:last]
-    private_part.indices = private_rows.indices[first:last]
-    private_part.indptr = private_rows.indptr[start : stop + 1] - first
-    return private_part
+    private_rows.data, private_rows.indices = private_values, private_columns
+    private_rows.indptr = private_starts
+    return private_rows
 
 
 def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -262,14 +273,14 @@ def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
 
 def aligned_zeros(rows: int, width: int, dtype: Any = np.float32) -> NDArray[Stored]:
     """A zero matrix that starts on a 64-byte boundary, so that JAX can use it without a copy."""
-    size = np.dtype(dtype).itemsize
-    private_buffer = np.zeros(rows * width + 64 // size, dtype)
-    offset = (-private_buffer.ctypes.data % 64) // size
-    return private_buffer[offset : offset + rows * width].reshape(rows, width)
+    return MEMORY.zeros((rows, width), dtype)
 
 
 def _towards_zero(private_values: NDArray[np.float64], dtype: Any) -> NDArray[Stored]:
     """Round towards zero."""
     private_stored = private_values.astype(dtype)
-    too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)
-    return np.where(too_long, np.nextafter(private_stored, np.zeros((), dtype)), private_stored)
+    too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)  # so it is not zero
+    # The number next to one on its way to zero has the next smaller integer for its bits.
+    private_bits = private_stored.view(np.dtype(f"i{private_stored.itemsize}"))
+    private_bits -= too_long
+    return private_stored

@@ -1,7 +1,7 @@
 """The fast engine: sums clipped contributions by compiled kernels where there are any, else by the plain path."""
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ class InProcessEngine:
         self._threads = fast_path.thread_count() if threads is None else threads
         self._private_norms = {"l2": units.private_norms}
         self._private_inverses: dict[str, NDArray[np.float64]] = {}
-        self._carried = CarriedSlopes()
+        self._carried = CarriedSlopes(units.room)
 
     @cached_property
     def _parts(self) -> list["InProcessEngine"]:
@@ -206,13 +206,13 @@ class InProcessEngine:
         """See `engine.compiled_loops.traced_arrays`."""
         return traced_arrays(self.units)
 
-    def view(self, matrix: NDArray[np.float64], row_bound: float) -> "InProcessEngine":
+    def view(self, matrix: NDArray[np.float64], row_bound: float) -> Self:
         """See `Engine.view`."""
-        return InProcessEngine(self.units.mapped(matrix, row_bound), threads=self._threads)
+        return type(self)(self.units.mapped(matrix, row_bound), threads=self._threads)
 
-    def subset(self, private_positions: NDArray[np.int64], size: int) -> "InProcessEngine":
+    def subset(self, private_positions: NDArray[np.int64], size: int) -> Self:
         """See `Engine.subset`."""
-        return InProcessEngine(self.units.subset(private_positions, size), threads=self._threads)
+        return type(self)(self.units.subset(private_positions, size), threads=self._threads)
 
     def close(self) -> None:
         """See `Engine.close`: there is nothing to give back."""
@@ -222,7 +222,7 @@ class InProcessEngine:
 
     def _norms(self, norm: str) -> NDArray[np.float64]:
         if norm not in self._private_norms:
-            self._private_norms[norm] = row_peaks(self.units.private_features)
+            self._private_norms[norm] = self.units.room.keep(row_peaks(self.units.private_features))
         return self._private_norms[norm]
 
     def _inverse_norms(self, norm: str) -> NDArray[np.float64]:
@@ -231,7 +231,7 @@ class InProcessEngine:
             private_norms = self._norms(norm)  # 0 or at least LEAST_PEAK
             zero = private_norms == 0
             private_inverses = (1.0 / np.where(zero, 1.0, private_norms)) * (1.0 - 2.0**-52)
-            self._private_inverses[norm] = np.where(zero, 1.0, private_inverses)
+            self._private_inverses[norm] = self.units.room.keep(np.where(zero, 1.0, private_inverses))
         return self._private_inverses[norm]
 
     def _row_form_sum(

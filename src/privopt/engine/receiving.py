@@ -172,6 +172,9 @@ class ReceivingEngine:
             maps=(*self._maps, RowMap(matrix, float(row_bound))),
         )
 
+    def close(self) -> None:
+        """See `Engine.close`: the respondents are not its own."""
+
     def subset(self, private_positions: NDArray[np.int64], size: int) -> "ReceivingEngine":
         """See `Engine.subset`."""
         private_held = private_positions[private_positions < self.private_count]
@@ -181,9 +184,6 @@ class ReceivingEngine:
             private_positions=self._private_positions[private_held],
             maps=self._maps,
         )
-
-    def close(self) -> None:
-        """See `Engine.close`: there is nothing to give back."""
 
     def __repr__(self) -> str:
         return f"ReceivingEngine(<private>, {self.public!r})"
