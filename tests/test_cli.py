@@ -26,6 +26,8 @@ from privopt.commands import fitting, options, screen
 from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
+from privopt.curator.local import LocalCurator
+from privopt.errors import DataUnavailable
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Weighting
 from privopt.tables import TableError, TabularEncoder, read_target
 from privopt.tables.table import EncodedRecords, Table
@@ -965,3 +967,83 @@ def test_the_installed_command_fails_with_one_line_on_stderr(folder: Path) -> No
     assert outcome.stdout == ""
     assert len(outcome.stderr.splitlines()) == 1
     assert "no model directory" in outcome.stderr
+
+
+def test_a_table_in_several_files_is_fitted_predicted_and_synthesized(
+    folder: Path, tmp_path: Path, run: Run
+) -> None:
+    parts = tmp_path / "parts"
+    parts.mkdir()
+    table = make_table()
+    for k in range(3):
+        table.iloc[k::3].to_parquet(parts / f"{k}.parquet", row_group_size=50)
+    schema = ("--schema", folder / "ill.json")
+    fit = ("--target", "ill", "--epsilon", 1, "--delta", "auto", "--seed", 3, "--solver", "gradient-descent")
+    outcome = run(
+        "fit", parts / "*.parquet", *schema, *fit, "--engine", "memory", "--output", tmp_path / "one"
+    )
+    assert outcome.exit_code == 0, outcome.output
+    assert "engine     memory of this process" in outcome.output
+    files = [parts / f"{k}.parquet" for k in (2, 0, 1)]
+    assert run("fit", *files, *schema, *fit, "--output", tmp_path / "other").exit_code == 0
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other")]
+    assert models[0] == models[1]
+    report = json.loads((tmp_path / "one" / "report.json").read_text())
+    assert any("in the memory of this process" in notice for notice in report["notices"])
+    output = tmp_path / "p.parquet"
+    assert run("predict", tmp_path / "one", parts, "--output", output).exit_code == 0
+    assert pq.read_table(output).num_rows == len(table)
+    assert "the table itself" in run("predict", tmp_path / "one", parts, "--output", files[0]).output
+    rows = ("--epsilon", 1, "--delta", "auto", "--workload", "1-way", "--output", tmp_path / "rows.parquet")
+    assert run("synthesize", parts, *schema, *rows, "--column", "sex").exit_code == 0
+
+
+def test_records_that_are_gone_end_a_fit_with_exit_code_3(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands for an engine that reads rows during the run, and a file that is gone by then."""
+
+    def gone(*arguments: Any, **options: Any) -> Any:
+        raise DataUnavailable(
+            "the file 't' is gone since the table was opened. What the run was charged stays charged."
+        )
+
+    monkeypatch.setattr(LocalCurator, "private_value", gone)
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
+    assert outcome.exit_code == 3
+    assert outcome.output.splitlines()[-1].startswith("privopt: the file 't' is gone")
+    assert "count its whole price as spent on these data" in outcome.output.splitlines()[-1]
+    assert not (tmp_path / "model").exists()
+
+
+PLACES = {
+    "an address without a cluster": ("--address host:6379", "--address is about a Ray cluster"),
+    "workers without a cluster": ("--workers 3", "--workers is about a Ray cluster"),
+    "trust without a cluster": ("--trust-network", "--trust-network is about a Ray cluster"),
+    "a spool in memory": ("--engine memory --spool .", "--spool is the folder of a streamed table"),
+    "a spool nowhere": ("--spool no/where", "is no folder"),
+    "memory in words": ("--memory lots", "such as 8GB"),
+    "another engine": ("--engine disk", "--engine"),
+    "fewer retries than none": ("--retries -1", "--retries"),
+}
+
+
+@pytest.mark.parametrize("case", PLACES)
+def test_what_is_said_of_places_must_fit(case: str, folder: Path, tmp_path: Path, run: Run) -> None:
+    typed, words = PLACES[case]
+    outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"), *typed.split())
+    assert outcome.exit_code == 2
+    assert words in outcome.output.splitlines()[-1]
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_plan_says_where_rows_are_kept_and_what_a_tenth_would_reach(folder: Path, run: Run) -> None:
+    words = ("plan", "--schema", folder / "ill.json", *BUDGET, "--n", 10**9)
+    text = flat(run(*words, "--engine", "stream", "--memory", "1GB").output)
+    assert "stream: a spool on a local disk of" in text
+    assert "1.1 GB of memory in this process" in text or "1.2 GB of memory in this process" in text
+    assert "a random tenth of the records, 100,000,000, would reach an excess of about" in text
+    assert "ray:" in run(*words, "--engine", "ray", "--workers", 8).output
+    place = json.loads(run(*words, "--json", "--memory", "1GB").output)["place"]
+    assert place["engine"] == "stream"
+    assert place["bytes_read"] > 1e11

@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from privopt.commands.task import Estimator, Task
-from privopt.engine.choose import most_rows, place_of
-from privopt.engine.memory_limit import memory_share
+from privopt.engine.choose import most_rows, place_of, share_of
 from privopt.engine.placement import Placement
 from privopt.planning.effort import data_bytes
 from privopt.planning.plan import Plan
@@ -58,7 +57,7 @@ class Effort:
         one = plan.seconds / max(plan.passes, 1.0)
         memory = max(plan.memory_bytes, kept)
         if engine == "stream":
-            share = memory_share() if placement.memory is None else placement.memory
+            share = share_of(placement)
             cached = kept <= share
             one = max(STREAM_PASSES * one, 0.0 if cached else rows / DISK_RATE)
             memory = min(memory, share) + BUFFERS

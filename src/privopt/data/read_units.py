@@ -204,7 +204,7 @@ _CHANGED = (
 
 def _clipped(block: RecordBlock, rows: int, arguments: dict[str, Any]) -> Units:
     """One block as units that are records; of no meaning but for its rows and what is public of them."""
-    return Units.from_arrays(block.private_features, block.private_targets, n=max(rows, 1), **arguments)
+    return Units.from_arrays(block.private_features, block.private_targets, n=max(rows, 2), **arguments)
 
 
 def _of_records(description: Description) -> dict[str, Any]:

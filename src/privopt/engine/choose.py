@@ -1,5 +1,6 @@
 """Which engine computes on some units: by what computes, kernels or the plain path, and by where rows are kept."""
 
+import dataclasses
 from typing import Literal
 
 from privopt.data.read_units import read_units
@@ -16,6 +17,7 @@ from privopt.public import Relation
 # The peak of a fit of 2,000,000 x 54 from Parquet less that of a tiny one is 1.2 of its rows without a map, 2.2 with.
 MEMORY_FACTOR = 2.25
 STORED = 4  # bytes of an entry
+UNKNOWN_MEMORY = 2**31  # bytes, where nothing says how many are left
 
 
 def engine_on(units: Units, name: EngineName) -> Engine:
@@ -44,13 +46,22 @@ def place_of(public_rows: int, width: int, placement: Placement) -> Literal["mem
     """
     if placement.engine != "auto":
         return placement.engine
-    share = memory_share() if placement.memory is None else placement.memory
-    return "memory" if public_rows * width * STORED * MEMORY_FACTOR <= share else "stream"
+    return "memory" if public_rows * width * STORED * MEMORY_FACTOR <= share_of(placement) else "stream"
+
+
+def share_of(placement: Placement) -> int:
+    """The bytes that rows may take in this process, as was asked for or as is left."""
+    return placement.memory or memory_share()
 
 
 def most_rows(n: int, cap: int | None) -> int:
     """The most rows that n units store, a public number: one each, or the cap on the records of a user."""
     return n if cap is None else n * cap
+
+
+def settled(placement: Placement, public_rows: int, width: int) -> Placement:
+    """The same with the engine that "auto" chooses, see `place_of`."""
+    return dataclasses.replace(placement, engine=place_of(public_rows, width, placement))
 
 
 def engine_of(
@@ -85,7 +96,7 @@ def engine_of(
     rows = most_rows(n, description.max_records_per_user if source.by_user else None)
     place = place_of(rows, source.width, placement)
     if place == "stream":
-        from privopt.engine.streamed import open_streamed
+        from privopt.engine.streamed.opening import open_streamed
 
         return open_streamed(source, description, placement, noise=noise)
     if place == "ray":

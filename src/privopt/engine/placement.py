@@ -31,6 +31,24 @@ class Placement:
     retries: int = 3
     trust_network: bool = False
 
+    @property
+    def sentence(self) -> str:
+        """Where the records of a run were kept, for its report; of "auto", where they may have been."""
+        memory = "in the memory of this process"
+        spool = "in a spool on a local disk, whose files had no names, and were read from there once a pass"
+        workers = (
+            "in the memory of the workers of a Ray cluster, from where sums travelled to this process before noise was "
+            "added to them"
+        )
+        where = {"memory": memory, "stream": spool, "ray": workers, "auto": f"{memory}, or {spool}"}[
+            self.engine
+        ]
+        trusted = self.engine == "ray" and self.trust_network
+        network = (
+            " The cluster may have asked for no tokens: the user trusted its network." if trusted else ""
+        )
+        return f"Rows were read from files and kept {where}.{network}"
+
     def __post_init__(self) -> None:
         if self.engine not in ("auto", "memory", "stream", "ray"):
             raise ValueError(f"engine must be 'auto', 'memory', 'stream' or 'ray', got {self.engine!r}.")

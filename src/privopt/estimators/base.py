@@ -187,7 +187,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         assert fitted.result.plan is not None
         plan = penalty.shown_in(fitted.result.plan, fitted.setup.alpha)
         recipe = self._recipe(fitted.setup, is_chosen=penalty.is_chosen or in_search())
-        fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=recipe))
+        fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=recipe), kept=records.kept)
         self._adopt(fitted._replace(selection=SEARCHED) if in_search() else fitted)
         return self
 

@@ -28,6 +28,7 @@ class Records(Protocol):
         private_targets: (rows,), for labels that the user declares to be those that occur; None where targets are not
             held.
         names: of the features, where the records themselves know them.
+        kept: where they are kept, in words; None for arrays.
         noise: the fit's secret randomness.
     """
 
@@ -35,6 +36,8 @@ class Records(Protocol):
     def private_targets(self) -> NDArray[Any] | None: ...
     @property
     def names(self) -> Sequence[str] | None: ...
+    @property
+    def kept(self) -> str | None: ...
     @property
     def noise(self) -> NoiseSource: ...
     @property
@@ -80,6 +83,8 @@ class HeldRecords:
     noise: NoiseSource
     choice: UnitsNoise
     names: Sequence[str] | None = None
+
+    kept = None
 
     @property
     def width(self) -> int:
@@ -135,6 +140,11 @@ class StoredRecords:
     choice: UnitsNoise
 
     private_targets = None
+
+    @property
+    def kept(self) -> str:
+        """Where they are kept, in words."""
+        return self.placement.sentence
 
     @property
     def width(self) -> int:

@@ -151,7 +151,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             if hasattr(base, noted):
                 setattr(chosen, noted, getattr(base, noted))
         chosen._adopt(
-            fitted._replace(selection=describe_choice(search)),
+            fitted._replace(selection=describe_choice(search), kept=records.kept),
             f"Grid, given by the user: {len(models)} candidates.",
         )
         found = {"best_index_": best, "best_params_": self._grid()[best], "best_estimator_": chosen}

@@ -14,6 +14,7 @@ from privopt.data import cells, user_keys
 from privopt.data.bounds import check_storage
 from privopt.data.record_source import RecordSource
 from privopt.data.rows import Storage
+from privopt.engine.choose import most_rows, settled
 from privopt.errors import ArgumentError
 from privopt.estimators import arguments
 from privopt.estimators.penalties import PenaltyArguments
@@ -192,10 +193,14 @@ class Specification:
             raise ArgumentError(
                 f"a private fit needs at least 2 units, got a table of {source.rows}: a mean over one hides nobody."
             )
+        count = partial(_counted, table, source, groups)
+        rows = most_rows(
+            count() if self.n is None else self.n, None if groups is None else self.max_records_per_user
+        )
         return StoredRecords(
             source=source,
-            placement=table.placement,
-            public_count=partial(_counted, table, source, groups),
+            placement=settled(table.placement, rows, source.width),
+            public_count=count,
             names=[str(name) for name in encoder.get_feature_names_out()],
             noise=noise,
             choice=noise if groups is None else RepeatedChoice(noise),

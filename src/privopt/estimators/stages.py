@@ -50,12 +50,14 @@ class Fitted(NamedTuple):
         setup: what translates it, with the bounds it was fitted with.
         steps: how many releases its own last fit took.
         selection: how it was chosen, in words; None where nothing was.
+        kept: where the records were kept, in words; None for arrays.
     """
 
     result: Result
     setup: Setup
     steps: int
     selection: Selection | None = None
+    kept: str | None = None
 
     def report(self, names: Sequence[str] | None, declared: Iterable[str]) -> PrivacyReport:
         """What was protected, how, and at what price.
@@ -86,6 +88,7 @@ class Fitted(NamedTuple):
             divided_rows=setup.unit_rows,
             typical_length=setup.typical_length,
             selection=self.selection,
+            extra_notices=() if self.kept is None else (self.kept,),
         )
 
 
