@@ -1,5 +1,7 @@
 """An engine over several others, each of which holds some of the units: what streams or asks workers does the same."""
 
+import itertools
+
 import numpy as np
 
 from privopt.data.participants import drawn_positions
@@ -26,7 +28,7 @@ class PartedEngine:
         self._all = InProcessEngine(units)
         self._held = [
             InProcessEngine(units.subset(np.arange(start, stop), units.public.n))
-            for start, stop in zip(ends[:-1], ends[1:], strict=True)
+            for start, stop in itertools.pairwise(ends)
         ]
         self.asked = 0
 
