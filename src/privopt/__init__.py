@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from privopt import certify
+    from privopt.curator.journal import resumable
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.fair import FairClassifier
@@ -168,6 +169,7 @@ __all__ = [
     "minimize",
     "plan",
     "regularisers",
+    "resumable",
     "select_stationary",
     "user_mean",
 ]
@@ -252,6 +254,7 @@ _HOME = {
     "losses": "privopt.problems",
     "minimize": "privopt.solve",
     "plan": "privopt.solve",
+    "resumable": "privopt.curator.journal",
     "regularisers": "privopt.problems",
     "user_mean": "privopt.mean_of_users",
 }

@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 Weighting: TypeAlias = Literal["user", "sqrt", "record"]
+STORAGES = ("float32", "float64", "int16", "int8")  # of dense rows
+INTEGER_STORAGES = ("int16", "int8")
 DEFAULT_RECORDS = 100  # of a user that are used, where nothing is said
 DEFAULT_WEIGHTING: Weighting = "record"
 
@@ -69,6 +71,7 @@ class Public:
             than n of them. Elsewhere there never are.
         levels: of a coded table the number of cells of each column, that of a missing value included as the last one;
             empty where rows hold numbers.
+        storage: the format that rows of numbers are stored in, one of `STORAGES`.
     """
 
     n: int
@@ -84,6 +87,7 @@ class Public:
     outputs: int = 1
     drawn: bool = False
     levels: tuple[int, ...] = ()
+    storage: str = "float32"
 
     def __post_init__(self) -> None:
         for name in ("n", "d", "records_per_unit"):
@@ -104,6 +108,8 @@ class Public:
         check_entry_bound(self.entry_bound)
         if self.unit not in ("record", "user"):
             raise ValueError(f"unit must be 'record' or 'user', got {self.unit!r}.")
+        if self.storage not in STORAGES:
+            raise ValueError(f"storage must be one of {', '.join(STORAGES)}, got {self.storage!r}.")
         if self.records_per_unit < 1:
             raise ValueError(f"records_per_unit must be at least 1, got {self.records_per_unit}.")
         check_weighting(self.weighting)
@@ -167,6 +173,19 @@ class Public:
                 f"{what} counts the cells of coded columns, {levels} of them, but this table {have}: describe the "
                 "columns as they were coded (Units.from_codes)."
             )
+
+    @property
+    def entry_bytes(self) -> int:
+        """Memory of an entry of a row of numbers."""
+        return np.dtype(self.storage).itemsize
+
+    def mapped(self, width: int, row_bound: float) -> "Public":
+        """What is public about the same units with rows mapped to `width` columns and clipped to `row_bound`.
+
+        Nothing is known of a mapped row's entries but that bound, on whose grid 8 bits are too few: such rows take 16.
+        """
+        storage = "int16" if self.storage in INTEGER_STORAGES else self.storage
+        return replace(self, d=width, row_bound=row_bound, entry_bound=None, sparse=False, storage=storage)
 
     def block(self, size: int) -> "Public":
         """What is public about a random block of the units, of public size `size`."""

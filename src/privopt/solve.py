@@ -6,7 +6,9 @@ from typing import Any
 
 from privopt.curator.base import Observer
 from privopt.curator.dry_run import DryRun
+from privopt.curator.journal import journals
 from privopt.curator.outlays import tells_what_was_spent
+from privopt.curator.resumed import Rehearsal
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
@@ -49,6 +51,7 @@ def plan(
     max_records_per_user: int | None = None,
     user_weighting: Weighting = DEFAULT_WEIGHTING,
     typical_records: float | None = None,
+    storage: str = "float32",
     solver: Solver | GameSolver | str | None = None,
     start: Any = None,
 ) -> Plans:
@@ -68,6 +71,7 @@ def plan(
             at a cap of 1. Default: a record is the unit.
         user_weighting: of users, see `Units.from_arrays`.
         typical_records: of users, likewise.
+        storage: the format of the stored rows, likewise.
         solver: only this one; default: every solver that can solve the problem.
         start: parameters of the right structure; required for a function and a `BlackBox`, ignored otherwise.
     Returns:
@@ -86,6 +90,7 @@ def plan(
         relation=Relation.parse(relation),
         row_bound=longest if row_bound is None else row_bound,
         entry_bound=entry_bound,
+        storage=storage,
         **users,
     )
     if isinstance(problem, Game):
@@ -195,9 +200,12 @@ def minimize_on(
         check_loss(problem, public, first)
         configured, announced = announce(problem, public, budget, solver)
         require_pure_loss(problem.loss, problem.parameter_shape(public), public)
-        if not isinstance(data, Units) and not configured.adaptive:
-            # A query that the engine cannot compute is refused before anything is paid for.
-            configured.solve(DryRun(public, require=data.require), problem, first)
+        if not configured.adaptive:
+            # What the engine, or a resumption, cannot do is refused before anything is paid for.
+            if not isinstance(data, Units):
+                configured.solve(DryRun(public, require=data.require), problem, first)
+            if journals() is not None:
+                configured.solve(Rehearsal(public), problem, first)
         run = Run(
             configured.title,
             announced.event,
@@ -208,6 +216,7 @@ def minimize_on(
             observer=observer,
             seeded=data.seeded,
             engine=engine,
+            resumes=True,
         )
         result = configured.solve(run.curator(data), problem, first)
         recipe = recipe_of(problem, public, budget, solver, first)

@@ -72,7 +72,11 @@ def test_guesses_about_one_run_do_not_refute_a_claim(name, kind, evidence):
         )
 
 
-@pytest.mark.parametrize("name", [name for name in IN_ONE_RUN if not name.startswith("lasso")])
+# A penalty on the sum of sizes keeps coefficients at 0, and a capped loss has no slope where canaries lie.
+IN_VAIN = ("lasso", "robust-regression")
+
+
+@pytest.mark.parametrize("name", [name for name in IN_ONE_RUN if not name.startswith(IN_VAIN)])
 def test_hardly_any_noise_gives_the_canaries_away(name):
     estimator, of_classes = IN_ONE_RUN[name]
 

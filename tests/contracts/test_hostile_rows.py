@@ -69,6 +69,23 @@ def test_no_query_moves_further_than_it_states_on_many_hostile_rows(name, relati
     check_query(query, **asked_of(query), relations=[relation], layouts=layouts, pairs=50)
 
 
+# What is computed of rows on a grid is what is computed of the decoded ones, see `tests/engine/test_grid_rows.py`.
+FIRST_ON_A_GRID = next(name for name in EVERY_QUERY if name.startswith("gradient,"))
+OF_NUMBERS = [name for name, query in EVERY_QUERY.items() if not is_of_codes(query)]
+ON_A_GRID = [
+    pytest.param(name, storage, 50, marks=pytest.mark.audit)
+    for name in OF_NUMBERS
+    for storage in ("int16", "int8")
+]
+
+
+@pytest.mark.parametrize(("name", "storage", "pairs"), [(FIRST_ON_A_GRID, "int8", 6), *ON_A_GRID])
+def test_no_query_moves_further_than_it_states_on_rows_on_a_grid(name, storage, pairs):
+    query, few = EVERY_QUERY[name], {"relations": ["replace-one"]} if pairs < 50 else {}
+    layouts = ["dense", "dense users"]
+    check_query(query, **asked_of(query), **few, layouts=layouts, storages=[storage], pairs=pairs)
+
+
 @pytest.mark.audit
 @pytest.mark.parametrize("path", [by_general_path, by_compiled_loop])
 @pytest.mark.parametrize(
@@ -78,7 +95,8 @@ def test_no_other_path_of_the_engine_moves_a_query_further(name, path):
     query = EVERY_QUERY[name]
     if path is by_compiled_loop and getattr(query, "on_host", False):
         pytest.skip("a loss that is called on the host is in no compiled loop")
-    ways = {"relations": ["replace-one"], "layouts": ["dense"], "storages": ["float32", "float64"]}
+    storages = ["float32", "float64", "int16", "int8"]
+    ways = {"relations": ["replace-one"], "layouts": ["dense"], "storages": storages}
     for setting in settings(*asked_of(query).values(), **ways):
         for seed in range(50):
             pair = hostile_pair(seed, setting)

@@ -155,6 +155,27 @@ def test_too_little_damping_has_no_finite_sensitivity():
     assert float(still.sensitivity(Public(n=100, d=2))) == 0.0
 
 
+@pytest.mark.parametrize("size", [1e-300, 1e-101, 1e-99, 1.0, 1e199, 1e249])
+def test_gradients_of_any_size_move_the_direction_by_at_most_what_is_stated(size):
+    """Squares of the gradient would vanish or overflow, and NumPy raise where it is asked to."""
+    gradient, public = size * np.array([3.0, -4.0]), Public(n=2, d=2)
+    asked = direction(losses.squared, "hessian", np.zeros(2), gradient, damping=0.5, clip=1.0)
+    with np.errstate(all="raise"):
+        stated = float(asked.sensitivity(public))
+        ends = [np.asarray(asked.finish(np.array(mean))) for mean in ([0.0, 0.0, 0.0], [0.18, -0.24, 0.32])]
+    moved = np.linalg.norm((ends[0] - ends[1]) / size)
+    assert moved <= stated / size
+    assert (stated == 0.0) == (size < 1e-100)
+    assert stated == 0.0 or moved > 0.1
+
+
+@pytest.mark.parametrize("gradient", [[np.nan, 1.0], [np.inf, 0.0], [1e260, 0.0]])
+def test_a_gradient_whose_direction_may_leave_float64_has_no_finite_sensitivity(gradient):
+    asked = direction(losses.squared, "hessian", np.zeros(2), np.array(gradient))
+    with np.errstate(all="raise"):
+        assert np.isinf(asked.sensitivity(Public(n=100, d=2)))
+
+
 def test_what_it_cannot_do_is_refused():
     asked = direction(losses.squared, "hessian", np.zeros(2), np.ones(2))
     with pytest.raises(ValueError, match="cannot be sampled"):

@@ -41,6 +41,7 @@ def lines_into(request: pytest.FixtureRequest) -> Callable[..., None]:
         largest: float | None = None,
         bound: float | None = None,
         again: str = "",
+        note: str = "",
     ) -> None:
         """Add a line.
 
@@ -52,8 +53,10 @@ def lines_into(request: pytest.FixtureRequest) -> Callable[..., None]:
             largest: the largest number found, such as a ratio or a lower bound on epsilon.
             bound: what it must not exceed.
             again: the call that shows the largest again.
+            note: what a reader of the count has to know; it stands below the table.
         """
         line = {"area": area, "what": what, "tried": int(tried), "of": of, "again": again}
+        line |= {"note": note} if note else {}
         line["largest"] = None if largest is None else float(largest)
         line["bound"] = None if bound is None else float(bound)
         request.node.user_properties.append((PROPERTY, line))

@@ -96,9 +96,9 @@ def _area(record: dict[str, Any], area: str) -> str:
         )
         for line in lines
     ]
-    return f"## {title}\n\n{about}\n\nIn all {total}{closest}.\n\n" + _table(
-        ("what", "tried", "largest", "bound"), rows
-    )
+    table = _table(("what", "tried", "largest", "bound"), rows)
+    notes = "".join(f"\n* {line['what']}: {line['note']}" for line in lines if line.get("note"))
+    return f"## {title}\n\n{about}\n\nIn all {total}{closest}.\n\n" + table + (notes + "\n" if notes else "")
 
 
 def _tests(record: dict[str, Any]) -> str:

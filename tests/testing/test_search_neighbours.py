@@ -66,3 +66,26 @@ def test_what_is_computed_in_none_of_the_ways_is_said():
     ending = DescentEnd(problem=Problem(losses.squared), clip=0.4, start=jnp.zeros(3), step_size=0.3, steps=2)
     with pytest.raises(ValueError, match="nothing was tried"):
         search_neighbours(ending, columns=3, ways=["loop"])
+
+
+@query
+class Picky(ClippedGradient):
+    """Refuses some public numbers."""
+
+    def sensitivity(self, public, sampling=EveryUnit()):
+        if self.clip != 0.4:
+            raise ValueError("another clip than 0.4.")
+        return super().sensitivity(public, sampling)
+
+
+def test_settings_that_are_refused_from_public_numbers_are_counted_and_replaced():
+    def other(query, rng):
+        return Picky(loss=losses.squared, at=AT, clip=0.5) if rng.random() < 0.5 else query
+
+    only = {"relations": ["replace-one"], "ways": ["fast"], "layouts": ["dense"]}
+    picky = Picky(loss=losses.squared, at=AT, clip=0.4)
+    found = search_neighbours(picky, columns=3, **only, neighbours=320, vary=other)
+    assert found.tried == 320
+    assert 0 < found.refused < 10
+    assert found.largest > 0.9
+    assert search_neighbours(picky, columns=3, **only, neighbours=64).refused == 0

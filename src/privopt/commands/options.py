@@ -33,6 +33,15 @@ class RelationName(StrEnum):
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
 
 
+class StorageName(StrEnum):
+    """The format of the stored rows."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    INT16 = "int16"
+    INT8 = "int8"
+
+
 class UnitName(StrEnum):
     """What a fit protects."""
 
@@ -122,6 +131,13 @@ class Options:
     quantile: Annotated[
         float | None, _option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
     ] = None
+    storage: Annotated[
+        StorageName,
+        typer.Option(
+            "--storage",
+            help="Format of the rows in memory; int16 takes half and int8 a quarter, rounded to a public grid.",
+        ),
+    ] = StorageName.FLOAT32
     solver: Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")] = "auto"
     account: Annotated[
         Path | None,

@@ -16,7 +16,7 @@ from privopt.estimators.regressors import (
 from privopt.estimators.robust import RobustClassifier, RobustRegressor
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CapPrice
-from privopt.public import Relation, of_users
+from privopt.public import INTEGER_STORAGES, Relation, of_users
 from privopt.solvers.registry import SOLVERS
 from privopt.tables import Schema, TabularEncoder, TargetEncoding
 
@@ -113,6 +113,10 @@ class Task:
         encoder = TabularEncoder(schema, target=target.column, features=names)
         if not names:
             raise Mistake("no feature is left: the schema describes only the target and the group column.")
+        if options.storage in INTEGER_STORAGES and encoder.is_sparse_:
+            raise Mistake(
+                f"--storage {options.storage} is for dense features, and those of this schema are sparse: leave it out."
+            )
         return cls(
             options=options,
             schema=schema,
@@ -154,6 +158,7 @@ class Task:
             "n": options.n,
             "solver": options.solver,
             "random_state": options.seed,
+            "storage": str(options.storage),
             **_users(options),
         }
         if self.target.classes is not None:

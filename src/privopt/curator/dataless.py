@@ -1,7 +1,6 @@
 """What curators without data have in common: their children share their answers."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +37,7 @@ class Dataless(Curator):
 
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
         self.public.require_numbers("a linear map of the rows")
-        public = replace(self.public, d=row_map.shape[1], row_bound=row_bound, entry_bound=None, sparse=False)
-        return self._child(public, self.ledger)
+        return self._child(self.public.mapped(row_map.shape[1], row_bound), self.ledger)
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
         raise TypeError(f"{type(self).__name__} holds no data and cannot be divided.")

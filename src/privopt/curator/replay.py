@@ -157,6 +157,17 @@ class Replay(Recorded, Dataless):
         """A replay of what follows in the same transcript, of a stage with another public description."""
         return self._child(public, self.ledger)
 
+    def loop(
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        """A compiled loop from its recorded values: last state, values and sensitivities of each call."""
+        return self._iterate_compiled(step, state, times, slots, feeds)
+
     def _child(self, public: Public, ledger: Payer) -> "Replay":
         child = Replay(self._recorded, public, ledger, self._cursor)
         child.transcript = self.transcript

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from privopt.curator.base import Observer
 from privopt.curator.local import LocalCurator
 from privopt.curator.outlays import begun
+from privopt.curator.resumption import Resumption
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import Block, block_assignment
 from privopt.data.units import Units
@@ -40,7 +41,10 @@ class Run:
         observer: called with (name, count) after releases.
         seeded: whether something besides the noise came from a seed, such as the choice of users' records.
         engine: what computes on units, see `LocalCurator`.
+        resumes: whether the run may go on from a journal, see `journal.resumable`: it keeps no secrets between its
+            releases.
     Raises:
+        ArgumentError: a folder for resumption was named, and this run cannot be resumed, or is not the one in it.
         ValueError: the plan has noise that cannot be drawn exactly; nothing was paid, and no data has been read.
         BudgetExceeded: the account, or the budget, cannot pay; no data has been read.
         AccountError: the file of the account cannot pay, or an account is required and there is none.
@@ -58,17 +62,25 @@ class Run:
         observer: Observer | None = None,
         seeded: bool = False,
         engine: EngineName = "fast",
+        resumes: bool = False,
     ) -> None:
         if noise.exact:
             require_drawable(event)
         self.budget, self.noise = budget, noise
         self.seeded = seeded or noise.seeded
+        self._account = paying_account(account)
+        self._resumption = Resumption.here(
+            name, event, budget, public, self._account, resumes=resumes, seeded=self.seeded, exact=noise.exact
+        )
         self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)
         self.transcript = Transcript(public.relation, seeded=self.seeded)
-        self._observer, self._account = observer, paying_account(account)
+        self._observer = observer
         self._engine: EngineName = engine
         outlay = begun(name, budget, self._account)
-        if self._account is not None:
+        paid = None if self._resumption is None else self._resumption.payment
+        if paid is not None:
+            outlay.number, outlay.state = paid, "paid"
+        elif self._account is not None:
             try:
                 outlay.number = self._account.spend(
                     name,
@@ -83,8 +95,10 @@ class Run:
                 outlay.state = "refused"
                 raise
             outlay.state = "paid"
-            if self._account.file is not None:
-                self.transcript.paid_by = Statement.of(self._account.file, last=outlay.number)
+        if self._account is not None and self._account.file is not None:
+            self.transcript.paid_by = Statement.of(self._account.file, last=outlay.number)
+        if self._resumption is not None:
+            self._resumption.note_payment(outlay.number)
 
     def curator(self, data: Units | Engine, ledger: Payer | None = None) -> LocalCurator:
         """A curator of some units, on this run's ledger or a part of it.
@@ -100,7 +114,8 @@ class Run:
             self.ledger.mark_seeded()
             if self._account is not None:
                 self._account.mark_seeded()
-        return LocalCurator(
+        make = LocalCurator if self._resumption is None else self._resumption.curator(data)
+        return make(
             data,
             self.ledger if ledger is None else ledger,
             noise=self.noise,

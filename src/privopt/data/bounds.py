@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from privopt.data.rows import Stored
+from privopt.data.grid import on_grid
+from privopt.public import INTEGER_STORAGES, STORAGES
 
 _LARGEST_BOUND = 1e30  # float32 ends at 3e38
 _SMALLEST_BOUND = 1e-18  # a row of this norm has entries of `LEAST_PEAK`, however many columns there are
@@ -32,18 +33,25 @@ def check_row_bound(row_bound: Any) -> float:
     return float(row_bound)
 
 
-def check_storage(storage: str) -> np.dtype[Stored]:
+def check_storage(storage: Any, *, is_sparse: bool = False) -> np.dtype[Any]:
     """The format that rows are stored in.
 
     Raises:
-        ValueError: there is no such format.
+        ValueError: there is no such format, or sparse rows have none such.
     """
-    if storage not in ("float32", "float64"):
-        raise ValueError(f"storage must be 'float32' or 'float64', got {storage!r}.")
+    if storage not in STORAGES:
+        raise ValueError(
+            f"storage must be {', '.join(map(repr, STORAGES[:-1]))} or {STORAGES[-1]!r}, got {storage!r}."
+        )
+    if is_sparse and storage in INTEGER_STORAGES:
+        raise ValueError(
+            f"storage={storage!r} is for dense rows: the column numbers of sparse ones would take as much memory as "
+            "before. Give storage='float32', or dense features."
+        )
     return np.dtype(storage)
 
 
-def check_intercept(intercept: float | None, dtype: np.dtype[Stored]) -> float | None:
+def check_intercept(intercept: float | None, dtype: np.dtype[Any]) -> float | None:
     """The constant as it will be stored.
 
     Raises:
@@ -56,7 +64,7 @@ def check_intercept(intercept: float | None, dtype: np.dtype[Stored]) -> float |
             f"intercept must be a finite number other than 0, between {_SMALLEST_BOUND:g} and {_LARGEST_BOUND:g} in "
             f"size, got {intercept!r}: it is the value of the constant column."
         )
-    return float(dtype.type(intercept))
+    return float(np.float32(intercept) if on_grid(dtype) else dtype.type(intercept))
 
 
 def bound_with(row_bound: float, intercept: float) -> float:

@@ -1,4 +1,4 @@
-"""Feature rows: clipped to a public norm, stored as float32 or float64 with norms that are never too small."""
+"""Feature rows: clipped to a public norm, stored with norms that are never too small; dense, CSR, on a grid, mapped."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -7,17 +7,27 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.grid import GridRows, to_grid
+
 BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
 LEAST_PEAK = 1e-24  # a row with no entry of this size is stored as zero
 _NORM_ERROR = 2.0**-53
 _LARGEST_SQUARE = 1e280  # a sum of squares up to here did not overflow
+_GRID_SHIFTS = (
+    0.5,
+    0.45,
+    0.4,
+    0.3,
+    0.15,
+    0.0,
+)  # from the nearest point of a grid to the next one towards zero
 MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
 
 PRODUCT_ROWS, PRODUCT_COLUMNS = 64, 32  # multiples of the tiles of the usual BLAS
 _SMALL_PRODUCT = 2**20  # multiplications: more than where the usual BLAS end their kernels for small matrices
 
 Positions: TypeAlias = slice | NDArray[np.int64]
-Storage: TypeAlias = Literal["float32", "float64"]
+Storage: TypeAlias = Literal["float32", "float64", "int16", "int8"]
 Stored: TypeAlias = np.float32 | np.float64
 
 
@@ -56,7 +66,7 @@ class MappedRows:
         return f"MappedRows(<private>, k={self.matrix.shape[1]})"
 
 
-Rows: TypeAlias = NDArray[Stored] | sparse.csr_array | MappedRows
+Rows: TypeAlias = NDArray[Stored] | sparse.csr_array | GridRows | MappedRows
 
 
 def row_count(private_rows: Rows) -> int:
@@ -67,7 +77,7 @@ def row_count(private_rows: Rows) -> int:
 
 def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
     """Some rows, dense. Never ask for all of a sparse matrix at once."""
-    if isinstance(private_rows, MappedRows):
+    if isinstance(private_rows, MappedRows | GridRows):
         return private_rows.take(positions)
     if isinstance(private_rows, np.ndarray):
         return private_rows[positions]
@@ -79,6 +89,8 @@ def row_range(private_rows: Rows, start: int, stop: int) -> Rows:
     if isinstance(private_rows, MappedRows):
         private_source = row_range(private_rows.private_source, start, stop)
         return MappedRows(private_source, private_rows.matrix, private_rows.bound)
+    if isinstance(private_rows, GridRows):
+        return GridRows(private_rows.private_steps[start:stop], private_rows.steps)
     if isinstance(private_rows, np.ndarray):
         return private_rows[start:stop]
     first, last = private_rows.indptr[start], private_rows.indptr[stop]
@@ -89,6 +101,34 @@ def row_range(private_rows: Rows, start: int, stop: int) -> Rows:
     private_part.indices = private_rows.indices[first:last]
     private_part.indptr = private_rows.indptr[start : stop + 1] - first
     return private_part
+
+
+def clip_stored(
+    private_block: NDArray[np.float64], bound: float, dtype: Any, steps: NDArray[np.float64] | None
+) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_]]:
+    """`clip_rows` to a format; with steps to float32, then rounded to their grid, whose integers are returned.
+
+    A row is rounded to the nearest points of the grid if that makes it no longer, else ever more towards zero, until it
+    is no longer than before. Towards zero alone, every row would be a little too short, which costs a fit more than the
+    grid does.
+
+    Privacy:
+        A row's result depends on that row alone. What is kept is accepted by its norm, rounded up, which is at most
+        that of the row before, and so at most the bound. The last rounding is towards zero and needs no test, see
+        `grid.to_grid`: the norm of the row before is a bound then, should its own be rounded up further. A decoded
+        entry is zero or at least a step, which is more than `LEAST_PEAK`, see `grid.grid_steps`: what `clip_rows` says
+        of stored rows holds of decoded ones.
+    """
+    if steps is None:
+        return clip_rows(private_block, bound, dtype)
+    private_rows, private_norms, private_finite = clip_rows(private_block, bound)
+    private_steps = to_grid(private_rows, steps, dtype, _GRID_SHIFTS[0])
+    private_found = row_norms(private_steps * steps)
+    for shift in _GRID_SHIFTS[1:]:
+        private_longer = np.flatnonzero(private_found > private_norms)
+        private_steps[private_longer] = to_grid(private_rows[private_longer], steps, dtype, shift)
+        private_found[private_longer] = row_norms(private_steps[private_longer] * steps)
+    return private_steps, np.minimum(private_found, private_norms), private_finite
 
 
 def map_rows(private_rows: Rows, positions: Positions, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -260,7 +300,7 @@ def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
     return private_peaks
 
 
-def aligned_zeros(rows: int, width: int, dtype: Any = np.float32) -> NDArray[Stored]:
+def aligned_zeros(rows: int, width: int, dtype: Any = np.float32) -> NDArray[Any]:
     """A zero matrix that starts on a 64-byte boundary, so that JAX can use it without a copy."""
     size = np.dtype(dtype).itemsize
     private_buffer = np.zeros(rows * width + 64 // size, dtype)

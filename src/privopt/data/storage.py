@@ -1,4 +1,4 @@
-"""Feature rows as they are stored: clipped, dense or CSR, a block at a time so that no second copy exists."""
+"""Feature rows as they are stored: clipped, dense, CSR or on a grid, block by block so that no second copy exists."""
 
 import abc
 from typing import Any
@@ -7,16 +7,18 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.grid import GridRows, grid_steps, on_grid
 from privopt.data.rows import (
     MappedRows,
     Positions,
     Rows,
     aligned_zeros,
     block_length,
-    clip_rows,
     clip_sparse_rows,
+    clip_stored,
 )
 from privopt.data.users import offsets
+from privopt.public import Public
 
 
 class RowSource(abc.ABC):
@@ -43,19 +45,26 @@ def store_rows(
     positions: Positions,
     row_bound: float,
     intercept: float | None,
-    total_bound: float,
+    public: Public,
     private_usable: NDArray[np.bool_] | None,
     dtype: Any,
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
     """Clip and store the rows at `positions`, a block at a time.
 
+    On a grid an entry is cut to `public.entry_bound`, where there is one, and to the row bound.
+
     Returns:
         (rows, norms of the rows rounded up, which of the rows at `positions` were finite).
     """
     if sparse.issparse(features):
-        return _store_sparse(features, positions, row_bound, intercept, total_bound, private_usable, dtype)
+        return _store_sparse(
+            features, positions, row_bound, intercept, public.row_bound, private_usable, dtype
+        )
     width = features.shape[1]
     where = np.arange(features.shape[0])[positions]
+    steps = None
+    if on_grid(dtype):
+        steps = grid_steps(width, min(row_bound, public.largest_entry), intercept, dtype)
     private_rows = aligned_zeros(len(where), width + (intercept is not None), dtype)
     private_norms, private_finite = np.zeros(len(where)), np.zeros(len(where), np.bool_)
     step = block_length(width)
@@ -66,14 +75,17 @@ def store_rows(
             private_block = features[part].astype(np.float64)
         if private_usable is not None:
             private_block[~private_usable[part]] = 0.0
-        private_rows[here, :width], private_norms[here], private_finite[here] = clip_rows(
-            private_block, row_bound, dtype
+        private_rows[here, :width], private_norms[here], private_finite[here] = clip_stored(
+            private_block, row_bound, dtype, None if steps is None else steps[:width]
         )
         if intercept is not None:
             private_counts = private_finite[here] & (True if private_usable is None else private_usable[part])
-            private_rows[here, width] = np.where(private_counts, intercept, 0.0)
-            private_norms[here] = _norms_with(private_norms[here], private_counts, intercept, total_bound)
-    return private_rows, private_norms, private_finite
+            constant = intercept if steps is None else intercept / steps[width]
+            private_rows[here, width] = np.where(private_counts, constant, 0.0)
+            private_norms[here] = _norms_with(
+                private_norms[here], private_counts, intercept, public.row_bound
+            )
+    return private_rows if steps is None else GridRows(private_rows, steps), private_norms, private_finite
 
 
 def _store_sparse(
@@ -146,8 +158,15 @@ def gather_rows(private_rows: Rows, positions: NDArray[np.int64]) -> Rows:
         return MappedRows(
             gather_rows(private_rows.private_source, positions), private_rows.matrix, private_rows.bound
         )
+    if isinstance(private_rows, GridRows):
+        return GridRows(_gathered(private_rows.private_steps, positions), private_rows.steps)
     if isinstance(private_rows, np.ndarray):
-        private_taken = aligned_zeros(len(positions), private_rows.shape[1], private_rows.dtype)
-        np.take(private_rows, positions, axis=0, out=private_taken)
-        return private_taken
+        return _gathered(private_rows, positions)
     return private_rows[positions]
+
+
+def _gathered(private_rows: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
+    """Some rows of an array, aligned as it is."""
+    private_taken = aligned_zeros(len(positions), private_rows.shape[1], private_rows.dtype)
+    np.take(private_rows, positions, axis=0, out=private_taken)
+    return private_taken

@@ -17,6 +17,7 @@ from scipy import sparse
 from privopt.data import cells, user_keys
 from privopt.data.bounds import bound_with, check_intercept, check_row_bound, check_storage
 from privopt.data.codes import check_codes, store_codes
+from privopt.data.grid import GridRows, grid_steps, on_grid
 from privopt.data.rows import (
     LEAST_PEAK,
     MAPPED_NORM_SLACK,
@@ -24,10 +25,9 @@ from privopt.data.rows import (
     MappedRows,
     Rows,
     Storage,
-    Stored,
     aligned_zeros,
     block_length,
-    clip_rows,
+    clip_stored,
     map_rows,
     row_range,
     whole_tiles,
@@ -67,14 +67,15 @@ class Units:
 
     Attributes:
         public: what everybody may know.
-        private_features: (rows, d) stored rows of norm at most `public.row_bound`: an array, CSR, or mapped CSR; an
-            array of integers where `public.levels` says that the columns are coded.
+        private_features: (rows, d) stored rows of norm at most `public.row_bound`: an array, rows on a grid, CSR, or
+            mapped CSR; an array of integers where `public.levels` says that the columns are coded.
         private_targets: (rows,) float64; 0 for an absent record.
         private_norms: (rows,) l2 norms of the stored rows, rounded up.
         private_present: (rows,) whether the record counts; an absent one has a zero row.
         private_offsets: (units + 1,) user j owns rows offsets[j] to offsets[j + 1]; None when a unit is a record.
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
         seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
+        origin: what the records were read from, as a digest of names, sizes and times; empty for arrays.
             It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
         first: of a part, see `part`: the position of its first unit among all.
 
@@ -91,6 +92,7 @@ class Units:
     private_offsets: NDArray[np.int64] | None = None
     private_weights: NDArray[np.float64] | None = None
     seeded: bool = False
+    origin: str = ""
     first: int = 0
 
     @classmethod
@@ -122,7 +124,8 @@ class Units:
                 one by one, and one that is no number counts as NaN.
             relation: the neighbouring relation.
             row_bound: public bound on a row's l2 norm, without the intercept column; longer rows are scaled to it.
-            entry_bound: public bound on a row's entries, with the intercept, if known to be smaller. Utility only.
+            entry_bound: public bound on a row's entries, with the intercept, if known to be smaller. Utility only:
+                floats are not cut to it; where `storage` is of integers, features beyond it become it.
             n: public number of units; those beyond the rows (or users) given are absent. Under replace-one it defaults
                 to the number of rows or of distinct users; the rows' number is public there, and n at most twice that.
                 Under add-or-remove-one it is required: a nominal number that means divide by, chosen without looking.
@@ -138,8 +141,10 @@ class Units:
             target_bounds: public (low, high); numbers outside are moved to the nearer end.
             intercept: public value of a constant last column to append; None for no such column.
             noise: source of the secret choice of a user's records; default: fresh, from the operating system.
-            storage: the format of the stored rows. "float64" takes twice the memory, and is for comparisons to
-                more than seven digits; the privacy is the same.
+            storage: the format of the stored rows; the privacy is the same. "float64" takes twice the memory, for
+                comparisons to more than seven digits. "int16" takes half and "int8" a quarter, for dense rows: an entry
+                is rounded to a multiple of a public step, `entry_bound` (or `row_bound`) over 32767 or 127, so that no
+                row gets longer. Give the `entry_bound` that you know of: the grid is as fine as that is small.
         Privacy:
             A row depends on its own record alone: clipped to `row_bound` as it is stored, or zero and absent
             if a feature or the target is NaN or infinite or the label is not among `classes`; one without an entry of
@@ -155,7 +160,7 @@ class Units:
         features = _check_features(features)
         rows, width = features.shape
         row_bound = check_row_bound(row_bound)
-        dtype = check_storage(storage)
+        dtype = check_storage(storage, is_sparse=sparse.issparse(features))
         intercept = check_intercept(intercept, dtype)
         check_target_domain(classes, target_bounds)
         targets = check_targets(targets, rows, classes)
@@ -170,6 +175,7 @@ class Units:
             entry_bound=entry_bound,
             sparse=sparse.issparse(features),
             outputs=len(classes) if classes is not None and len(classes) > 2 else 1,
+            storage=storage,
             **({} if codes is None else users),
         )
         private_targets, private_usable = map_targets(targets, rows, classes, target_bounds)
@@ -181,7 +187,7 @@ class Units:
             codes, private_usable, units, max_records_per_user, generator
         )
         private_rows, private_norms, _ = store_rows(
-            features, private_order, row_bound, intercept, public.row_bound, None, dtype
+            features, private_order, row_bound, intercept, public, None, dtype
         )
         return cls(
             public=public,
@@ -338,9 +344,11 @@ class Units:
             )
         row_bound = check_row_bound(row_bound)
         rows, width = len(self.private_targets), matrix.shape[1]
-        private_source, dtype = self.private_features, self.private_features.dtype
-        size = dtype.itemsize * self.public.n * width
-        dense = isinstance(private_source, np.ndarray) or size <= _DENSE_VIEW_BYTES
+        private_source, public = self.private_features, self.public.mapped(width, row_bound)
+        dtype = np.dtype(public.storage)
+        size = dtype.itemsize * public.n * width
+        dense = not isinstance(private_source, sparse.csr_array | MappedRows) or size <= _DENSE_VIEW_BYTES
+        steps = grid_steps(width, row_bound, None, dtype) if on_grid(dtype) else None
         private_rows = aligned_zeros(rows if dense else 0, width, dtype)
         private_norms = np.zeros(rows)
         step, whole = block_length(width + self.public.d, lines=PRODUCT_ROWS), whole_tiles(matrix)
@@ -350,20 +358,18 @@ class Units:
             private_products = map_rows(private_source, slice(first, first + product), whole)[:, :width]
             for start in range(0, len(private_products), step):
                 part = slice(first + start, min(first + start + step, rows))
-                private_block, private_norms[part], _ = clip_rows(
-                    private_products[start : start + step], row_bound, dtype
+                private_block, private_norms[part], _ = clip_stored(
+                    private_products[start : start + step], row_bound, dtype, steps
                 )
                 if dense:
                     private_rows[part] = private_block
         if not dense:
             private_norms = np.minimum(np.maximum(private_norms, LEAST_PEAK) * MAPPED_NORM_SLACK, row_bound)
-        public = dataclasses.replace(
-            self.public, d=width, row_bound=row_bound, entry_bound=None, sparse=False
-        )
+        private_view = private_rows if steps is None else GridRows(private_rows, steps)
         return dataclasses.replace(
             self,
             public=public,
-            private_features=private_rows if dense else MappedRows(private_source, matrix, row_bound),
+            private_features=private_view if dense else MappedRows(private_source, matrix, row_bound),
             private_norms=private_norms,
         )
 
@@ -429,11 +435,11 @@ def _records(
     public: Public,
     row_bound: float,
     intercept: float | None,
-    dtype: np.dtype[Stored],
+    dtype: np.dtype[Any],
 ) -> Units:
     """Units that are records."""
     private_rows, private_norms, private_finite = store_rows(
-        features, slice(None), row_bound, intercept, public.row_bound, private_usable, dtype
+        features, slice(None), row_bound, intercept, public, private_usable, dtype
     )
     private_present = private_usable & private_finite
     return Units(

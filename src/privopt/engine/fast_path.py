@@ -12,6 +12,7 @@ from numba.core import config
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.grid import GridRows
 from privopt.data.rows import MappedRows, block_length, take_rows
 from privopt.data.units import Units
 from privopt.data.users import offsets
@@ -179,14 +180,23 @@ def _stored_sum(
     memory: SlopeMemory,
     threads: int,
 ) -> NDArray[np.float64]:
-    """`kernel_sum` over rows in memory, as (outputs, d)."""
+    """`kernel_sum` over rows in memory, as (outputs, d).
+
+    Records on a grid are summed as integers: their steps are folded into the points before the pass, since k . (s w) is
+    (k s) . w, and into the sum after it. A coefficient is clipped by the norm of the decoded row, whatever the
+    prediction; the sum is rounded once more, and `rounding_bound` has some to spare. No number leaves float64: steps
+    lie between 1e-23 and 1e28, and what is summed is a contribution, at most `LARGEST_RADIUS` long, over a step.
+    Users' sums are decoded one by one, as each is brought into a ball.
+    """
     width = work.points.shape[1]
+    rows, steps = kernel_rows(units.private_features), steps_of(units.private_features)
+    work = work._replace(points=work.points * steps)
     owners = None
     if units.private_offsets is not None and units.private_weights is not None:
         owners = (units.private_offsets, units.private_weights)
-    private_block = _Block(
-        kernel_rows(units.private_features), units.private_targets, private_inverse_norms, owners, memory
-    )
+    elif len(rows) == 4:
+        rows = rows[:2]
+    private_block = _Block(rows, units.private_targets, private_inverse_norms, owners, memory)
     # CSR: a nominal 64 stored entries a row. The number of lanes never depends on private values.
     entries = work.outputs * (64 if sparse.issparse(units.private_features) else width)
     lanes = lane_ends(count, work.outputs * width, entries)
@@ -196,7 +206,7 @@ def _stored_sum(
         work.run(private_block, index, lanes, first, last, totals)
 
     run_lanes(run, len(lanes) - 1, threads)
-    return in_order(totals)
+    return in_order(totals) * (steps if owners is None else 1.0)
 
 
 def _mapped_sum(
@@ -240,11 +250,19 @@ def shrunk(radius: Any) -> float:
     return cut * (1.0 - ROUNDING_MARGIN) if stated >= SMALLEST_RADIUS else 0.0
 
 
-def kernel_rows(private_features: Any) -> tuple[NDArray[Any], ...]:
-    """Rows as the kernels take them."""
+def kernel_rows(private_features: Any) -> tuple[Any, ...]:
+    """Rows as the kernels take them; those on a grid at points times their steps, see `steps_of`."""
+    if isinstance(private_features, GridRows):
+        private_steps, steps = private_features.private_steps, private_features.steps
+        return (private_steps, private_steps.reshape(-1), steps, len(steps))
     if isinstance(private_features, np.ndarray):
         return (private_features, private_features.reshape(-1))
     return (private_features.data, private_features.indices, private_features.indptr)
+
+
+def steps_of(private_features: Any) -> NDArray[np.float64] | float:
+    """What points are multiplied by before a pass: the steps of rows on a grid, else 1."""
+    return private_features.steps if isinstance(private_features, GridRows) else 1.0
 
 
 def lane_ends(count: int, width: int, entries_per_unit: int) -> NDArray[np.int64]:

@@ -79,6 +79,11 @@ class InProcessEngine:
         return self.units.seeded
 
     @property
+    def origin(self) -> str:
+        """See `Engine.origin`."""
+        return self.units.origin
+
+    @property
     def private_count(self) -> int:
         """See `Engine.private_count`."""
         return self.units.private_count

@@ -1,11 +1,13 @@
 """The compiled pass over generalised-linear rows: predictions, slopes, scalar clips and the sum, fused.
 
 `TILE` rows are read once from memory: their predictions, then slopes and clips, then their share of the sum are
-computed while they lie in the cache. Rows are float32 or float64 (each is compiled when it is
+computed while they lie in the cache. Rows are float32, float64 or integers (each is compiled when it is
 first met); every product and sum is float64.
 
-Rows come as a tuple: `(matrix, matrix.ravel())` for dense rows, `(values, columns, starts)` for CSR. An empty `index`
-means positions are rows; otherwise position p is row (or user) `index[p]`.
+Rows come as a tuple: `(matrix, matrix.ravel())` for dense rows, `(values, columns, starts)` for CSR, and for users'
+rows on a grid `(integers, integers.ravel(), steps, d)`, at points times the steps: a user's sum is decoded before it is
+scaled. Records on a grid come as dense rows, see `fast_path`. An empty `index` means positions are rows; otherwise
+position p is row (or user) `index[p]`.
 """
 
 import math
@@ -125,19 +127,28 @@ def _sparse_add(
 @compiled(FAST, inline=True)
 def predictions(rows: Any, index: Any, start: int, m: int, point: Any, t: Any) -> None:
     """t[:m] = rows @ point. Numba compiles only the branch that fits the length of the tuple."""
-    if len(rows) == 2:
-        _dense_predictions(rows[0], index, start, m, point, t)
-    else:
+    if len(rows) == 3:
         _sparse_predictions(rows[0], rows[1], rows[2], index, start, m, point, t)
+    else:
+        _dense_predictions(rows[0], index, start, m, point, t)
 
 
 @compiled(FAST, inline=True)
 def add(rows: Any, index: Any, start: int, m: int, s: Any, total: Any) -> None:
     """Add s[:m] @ rows to the total, whose length is `padded`."""
-    if len(rows) == 2:
-        _dense_add(rows[0], rows[1], index, start, m, s, total)
-    else:
+    if len(rows) == 3:
         _sparse_add(rows[0], rows[1], rows[2], index, start, m, s, total)
+    else:
+        _dense_add(rows[0], rows[1], index, start, m, s, total)
+
+
+@compiled(FAST, inline=True)
+def decode(rows: Any, vector: Any) -> None:
+    """Turn a sum of a user's integer rows into that of the decoded ones; of other rows it is that already."""
+    if len(rows) == 4:
+        steps = rows[2]
+        for j in range(steps.shape[0]):
+            vector[j] *= steps[j]
 
 
 @compiled(FAST, inline=True)
@@ -293,7 +304,7 @@ def scale_into_ball(vector: Any, columns: Any, count: int, radius: float) -> flo
 @compiled(FAST)
 def touch(rows: Any, low: int, high: int, mark: int, seen: Any, touched: Any, average: Any) -> int:
     """List the columns that the rows low..high-1 use in `touched`, and set the average to zero there."""
-    if len(rows) == 2:
+    if len(rows) != 3:
         average[:] = 0.0
         for j in range(rows[0].shape[1]):
             touched[j] = j
@@ -374,6 +385,7 @@ def sum_users(
                     for r in range(m):
                         s[r] *= weight
                     add(rows, no_index, start, m, s, average)
+                decode(rows, average)
                 scale = scale_into_ball(average, touched, count, radius)
                 if scale > 0.0:
                     for k in range(count):

@@ -21,6 +21,10 @@ def _prediction(rows: Any, i: int, params: Any) -> float:
         x = rows[0]
         for j in range(x.shape[1]):
             t += x[i, j] * params[j]
+    elif len(rows) == 4:
+        x, _, steps, width = rows
+        for j in range(width):
+            t += x[i, j] * (steps[j] * params[j])
     else:
         values, columns, starts = rows
         for e in range(starts[i], starts[i + 1]):
@@ -35,6 +39,10 @@ def _add_row(rows: Any, i: int, factor: float, params: Any) -> None:
         x = rows[0]
         for j in range(x.shape[1]):
             params[j] += factor * x[i, j]
+    elif len(rows) == 4:
+        x, _, steps, width = rows
+        for j in range(width):
+            params[j] += factor * (steps[j] * x[i, j])
     else:
         values, columns, starts = rows
         for e in range(starts[i], starts[i + 1]):

@@ -14,6 +14,7 @@ from privopt.engine.kernels import (
     add,
     add_share,
     clip_scalars,
+    decode,
     gather,
     padded,
     predictions,
@@ -203,6 +204,8 @@ def sum_mixed_users(
                         change[r] *= weight
                     add(rows, no_index, start, m, s, average)
                     add(rows, no_index, start, m, change, moved)
+                decode(rows, average)
+                decode(rows, moved)
                 scale = _scaled(average, touched, count, 1.0 - gain, limits[0])
                 scale_moved = _scaled(moved, touched, count, gain, limits[1])
                 for k in range(count):

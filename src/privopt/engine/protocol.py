@@ -31,6 +31,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def origin(self) -> str:
+        """What the records were read from, see `Units.origin`."""
+        ...
+
+    @property
     def compiles(self) -> bool:
         """Whether it has `rows`, over which loops of cheap steps are compiled; if not, they run step by step.
 

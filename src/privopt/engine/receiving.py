@@ -1,7 +1,7 @@
 """The engine for units that hold their own records: it asks each for its contribution and believes none of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -162,11 +162,8 @@ class ReceivingEngine:
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReceivingEngine":
         """See `Engine.view`."""
         matrix = np.ascontiguousarray(matrix, np.float64)
-        public = replace(
-            self.public, d=matrix.shape[1], row_bound=float(row_bound), entry_bound=None, sparse=False
-        )
         return ReceivingEngine(
-            public,
+            self.public.mapped(matrix.shape[1], float(row_bound)),
             self._respondents,
             private_positions=self._private_positions,
             maps=(*self._maps, RowMap(matrix, float(row_bound))),

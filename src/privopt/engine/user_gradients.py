@@ -18,12 +18,14 @@ from privopt.engine.fast_path import (
     lane_ends,
     run_lanes,
     shrunk,
+    steps_of,
 )
 from privopt.engine.formulas import FAST, FORMULAS, compiled, slopes
 from privopt.engine.kernels import (
     TILE,
     add,
     add_share,
+    decode,
     gather,
     padded,
     predictions,
@@ -88,13 +90,14 @@ def gradient_and_count_sum(
         threads: how many threads share the lanes; the result does not depend on it.
     """
     task, width = _task(query, units.public.d), units.public.d
+    rows = kernel_rows(units.private_features)
+    task = task._replace(point=task.point * steps_of(units.private_features))
     index = np.empty(0, np.int64) if private_positions is None else private_positions
     count = units.private_count if private_positions is None else len(private_positions)
     if units.private_offsets is not None and units.private_weights is not None:
         owners = (units.private_offsets, units.private_weights)
     else:
         owners = (np.arange(len(units.private_targets) + 1), units.private_present.astype(np.float64))
-    rows = kernel_rows(units.private_features)
     entries = 64 if sparse.issparse(units.private_features) else width
     lanes = lane_ends(count, len(task.centre) + 1, entries)
     totals = np.empty((len(lanes) - 1, len(task.centre) + 1))
@@ -149,6 +152,7 @@ def _add_average(
         for r in range(m):
             s[r] *= weight
         add(rows, no_index, start, m, s, g)
+    decode(rows, g)
 
 
 @compiled(FAST, inline=True)

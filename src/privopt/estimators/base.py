@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
 from privopt.curator.outlays import tells_what_was_spent
+from privopt.data.rows import Storage
 from privopt.estimators import arguments
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import SEARCHED, describe_strength, in_search
@@ -77,6 +78,9 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         max_records_per_user: public cap on the records of a user that are used, with `groups`.
         user_weighting: "user", "sqrt" or "record": how a user's weight grows with their number of records.
         typical_records: a public guess of how many records a typical user keeps; default the root of the cap.
+        storage: the format that scaled rows are stored in: "float32", "float64" (twice the memory), or for dense
+            features "int16" (half) or "int8" (a quarter), see `Units.from_arrays`. Rows that bounds are estimated from,
+            with `loose_bounds`, take float32 until that is done.
     Attributes:
         coef_, intercept_: released parameters.
         n_features_in_, feature_names_in_, n_iter_: number and names of the features, number of gradient steps.
@@ -105,6 +109,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     max_records_per_user: int = DEFAULT_RECORDS
     user_weighting: Weighting = DEFAULT_WEIGHTING
     typical_records: float | None = None
+    storage: Storage = "float32"
 
     coef_: NDArray[np.float64] = field(init=False)
     intercept_: Any = field(init=False)

@@ -56,7 +56,7 @@ class LinearRegression(PenalisedModel, PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -80,7 +80,7 @@ class Ridge(PenalisedModel, PrivateRegressor):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -104,7 +104,7 @@ class HuberRegressor(PenalisedModel, PrivateRegressor):
         threshold: the residual, in the target's units, at which the loss turns from square to linear; by default a
             tenth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -139,7 +139,7 @@ class QuantileRegressor(PenalisedModel, PrivateRegressor):
         smoothing: half the length, in the target's units, over which the corner is made smooth; 0 for none; by default
             a twentieth of the width of `target_bounds`.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`.
     Privacy:
@@ -178,7 +178,7 @@ class PoissonRegressor(PenalisedModel, PrivateRegressor):
     Args:
         max_rate: largest rate the model predicts; by default the upper target bound.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         target_bounds: see `PrivateRegressor`; the lower one is at least 0.
     Privacy:

@@ -46,6 +46,7 @@ FIXED = frozenset(
         "random_state",
         "relation",
         "scale_share",
+        "storage",
         "target_bounds",
         "typical_records",
         "user_weighting",

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.transcript import Release
-from privopt.data.bounds import bound_with
+from privopt.data.bounds import bound_with, check_storage
+from privopt.data.rows import Storage
 from privopt.data.units import Units
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths
@@ -17,11 +18,12 @@ from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Records, Shape
 from privopt.estimators.targets import Target
 from privopt.estimators.typical_length import typical_length
 from privopt.ledger.amounts import Budget
-from privopt.planning import user_words
+from privopt.planning import storage_words, user_words
 from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
-from privopt.public import Public
+from privopt.public import INTEGER_STORAGES, Public
 
+LOOSE_STORAGE: Storage = "float32"  # on a grid over a loose range the columns' magnitudes would be lost
 INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature
 
 
@@ -63,6 +65,7 @@ class Setup:
         Raises:
             ValueError, TypeError: an argument is missing or out of its range.
         """
+        check_storage(given.storage, is_sparse=shape.is_sparse)
         features, loose = given.scalings(shape)
         row_bound, unit_rows = given.rows(shape, divisible=target.divides_rows)
         setup = cls(
@@ -102,14 +105,16 @@ class Setup:
             row_bound=self._longest_row(),
             entry_bound=self.entry_bound,
             outputs=self.problem.loss.outputs,
+            storage=self.specification.storage,
             **(self.specification.users() if by_user else {}),
         )
 
     @property
     def entry_bound(self) -> float | None:
-        """Largest entry of a scaled row where solvers go by it: on an l1 ball, or by the rule for rows."""
+        """Largest entry of a scaled row where it is gone by: on an l1 ball, by the rule for rows, or by a grid."""
         given = self.specification
         by_entries = given.penalty.l1_radius is not None or given.row_bound == ENTRIES
+        by_entries |= given.storage in INTEGER_STORAGES
         return max(1.0, INTERCEPT) if by_entries and not self.unit_rows else None
 
     def _longest_row(self) -> float:
@@ -122,13 +127,17 @@ class Setup:
         """The records as privacy units."""
         inside, beside = (self.intercept, None) if self.unit_rows else (None, self.intercept)
         rows = self.features.apply(records.private_features, unit=self.unit_rows, constant=inside)
-        return self._units(rows, records, row_bound=self.row_bound, intercept=beside)
+        storage = self.specification.storage
+        return self._units(rows, records, row_bound=self.row_bound, intercept=beside, storage=storage)
 
     @property
     def loose_public(self) -> Public:
         """What `loose_units` will state to be public."""
         return replace(
-            self.public, d=self.features.width, row_bound=math.sqrt(self.features.width) * ROUNDED_UP
+            self.public,
+            d=self.features.width,
+            row_bound=math.sqrt(self.features.width) * ROUNDED_UP,
+            storage=LOOSE_STORAGE,
         )
 
     def loose_units(self, records: Records) -> Units:
@@ -136,11 +145,21 @@ class Setup:
         assert self.loose is not None
         longest = math.sqrt(self.features.width) * ROUNDED_UP
         return self._units(
-            self.loose.apply(records.private_features), records, row_bound=longest, intercept=None
+            self.loose.apply(records.private_features),
+            records,
+            row_bound=longest,
+            intercept=None,
+            storage=LOOSE_STORAGE,
         )
 
     def _units(
-        self, private_rows: Any, records: Records, *, row_bound: float, intercept: float | None
+        self,
+        private_rows: Any,
+        records: Records,
+        *,
+        row_bound: float,
+        intercept: float | None,
+        storage: Storage,
     ) -> Units:
         given, scaling = self.specification, self.target.scaling
         private_targets = records.private_targets
@@ -159,6 +178,7 @@ class Setup:
             target_bounds=None if scaling is None else scaling.ends,
             intercept=intercept,
             noise=records.choice,
+            storage=storage,
         )
 
     def within(self, bounds: Bounds) -> "Setup":
@@ -222,6 +242,8 @@ class Setup:
             sentences.append(
                 f"Longest scaled row, given by the user: {self.row_bound:g}; longer rows were shortened."
             )
+        if given.storage in INTEGER_STORAGES:
+            sentences.append(f"Storage, chosen by the user: {storage_words.meaning_of(given.storage)}.")
         units = "users" if self.shape.by_user else "records"
         if given.n is not None:
             sentences.append(f"Number of {units}, given by the user: {given.n:,}.")

@@ -12,6 +12,8 @@ from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from privopt.data import cells, user_keys
+from privopt.data.bounds import check_storage
+from privopt.data.rows import Storage
 from privopt.data.units import UnitsNoise
 from privopt.estimators import arguments
 from privopt.estimators.penalties import PenaltyArguments
@@ -86,6 +88,7 @@ class Specification:
         row_bound: the largest length of a scaled row, "unit", "entries", or None for the usual one.
         fit_intercept: whether there is a constant.
         max_records_per_user, user_weighting, typical_records: of users.
+        storage: the format of the stored rows.
     """
 
     kind: str
@@ -100,6 +103,7 @@ class Specification:
     max_records_per_user: int
     user_weighting: Weighting
     typical_records: float | None
+    storage: Storage
 
     @classmethod
     def of(cls, kind: str, given: Mapping[str, Any]) -> "Specification":
@@ -115,6 +119,7 @@ class Specification:
         arguments.check_switch("fit_intercept", self.fit_intercept)
         arguments.fraction("scale_share", self.scale_share, "the share of the budget for estimating bounds")
         self.users()
+        check_storage(self.storage)
         n: Any = self.n
         if n is not None and (isinstance(n, bool) or not isinstance(n, int | np.integer)):
             raise TypeError(f"n must be an integer or None, got {n!r}: it is the public number of units.")

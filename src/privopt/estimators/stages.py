@@ -204,6 +204,7 @@ def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
         relation=public.relation,
         row_bound=public.row_bound,
         entry_bound=public.entry_bound,
+        storage=public.storage,
         max_records_per_user=public.records_per_unit if public.by_user else None,
         user_weighting=public.weighting,
         typical_records=public.typical_records if public.by_user else None,
@@ -257,10 +258,12 @@ def started(
     account: Account | None,
     name: str | None = None,
     observer: Observer | None = None,
+    resumes: bool = False,
 ) -> Run:
     """A run of everything that a plan announces; `name` is what the account calls it.
 
     Raises:
+        ArgumentError: it was to be resumed, and cannot be.
         BudgetExceeded: the account cannot pay; nothing was released.
     """
     return Run(
@@ -271,6 +274,7 @@ def started(
         noise=noise,
         account=account,
         observer=observer,
+        resumes=resumes,
     )
 
 
@@ -289,7 +293,7 @@ def fit_in_stages(
     """
     with double_precision():
         loose = staged.setup.loose_units(records)  # keys and shapes are checked before anything is paid
-        run = started(staged.plan, records.noise, account=account, observer=observer)
+        run = started(staged.plan, records.noise, account=account, observer=observer, resumes=True)
         setup = staged.setup.within(released_bounds(run, staged.scales, loose))
         del loose  # one copy of the data at a time
         units = setup.units(records)

@@ -316,7 +316,9 @@ class AccountFile:
             raise AccountError(
                 f"the account {str(self.path)!r} has form {version}, and this version of privopt knows form {_VERSION}."
             )
-        schema = {row[0] for row in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")}
+        # `fetchall` everywhere: a query that Ctrl-C stops between two rows would keep the file locked, even closed.
+        found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+        schema = {row[0] for row in found}
         terms = connection.execute("SELECT terms FROM account").fetchall() if schema == set(_SCHEMA) else []
         if len(terms) != 1:
             raise AccountError(

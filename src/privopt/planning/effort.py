@@ -78,7 +78,7 @@ def mapping_seconds(public: Public) -> float:
 
 def data_bytes(public: Public) -> int:
     """Memory of the stored rows, targets and norms (dense; sparse rows are smaller)."""
-    return _records(public) * (4 * public.d + 17)
+    return _records(public) * (public.entry_bytes * public.d + 17)
 
 
 def _records(public: Public) -> int:

@@ -9,11 +9,13 @@ from jaxtyping import Array, Float
 from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.losses import Logistic, ScalarLoss
 from privopt.public import Public
-from privopt.queries.base import Scalar, query, static
+from privopt.queries.base import SMALLEST_RADIUS, Scalar, query, static
+from privopt.queries.gradient_difference import distance_of
 from privopt.queries.second_moment import WeightedSecondMoment, packed_length, unpack
 
 Model = Literal["hessian", "bound"]
 _UNIT_ROUNDOFF = 2.0**-53
+_LONGEST = 1e250  # of a direction
 
 
 @query
@@ -87,7 +89,7 @@ class NewtonDirection(WeightedSecondMoment):
         return jnp.where(private_small, 0.25, jnp.tanh(private_safe / 2.0) / (2.0 * private_safe))
 
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> Scalar:
-        """|g| b / (l (n l + b)), and the rounding of both sides; infinite if l is below it.
+        """|g| b / (l (n l + b)), and the rounding of both sides; infinite if l is below it or the direction too long.
 
         Raises:
             ValueError: for a sample, on which the bound does not hold.
@@ -97,11 +99,19 @@ class NewtonDirection(WeightedSecondMoment):
                 "the Newton direction is computed on all units and cannot be sampled: leave out `sampling`."
             )
         clip, least = jnp.asarray(self.clip, float), self.least()
-        length = jnp.sqrt(jnp.sum(self.gradient * self.gradient))
+        length = distance_of(self.right_side(), jnp.zeros_like(self.gradient))
         exact = length * clip / (least * (public.n * least + clip))
         rounding = self.rounding(public)
-        safe = jnp.where(least > 2.0 * rounding, least - rounding, 0.0)
-        return jnp.where(length > 0, exact + 2.0 * length * rounding / (least * safe), 0.0)
+        # Infinite as well where solving the equation may leave float64, and where g is no vector of numbers.
+        within = (least > 2.0 * rounding) & (length < _LONGEST * jnp.minimum(least, 1.0))
+        safe = jnp.where(within, least - rounding, 1.0)
+        stated = jnp.where(within, exact + 2.0 * length * rounding / (least * safe), jnp.inf)
+        return jnp.where(length == 0.0, 0.0, stated)
+
+    def right_side(self) -> Float[Array, " d"]:
+        """g, and 0 where no entry reaches `SMALLEST_RADIUS`: a length that vanished would state that none moves."""
+        gradient = jnp.asarray(self.gradient, float)
+        return jnp.where(jnp.max(jnp.abs(gradient), initial=0.0) < SMALLEST_RADIUS, 0.0, gradient)
 
     def least(self) -> Scalar:
         """l, a lower bound on every eigenvalue of the matrix."""
@@ -125,7 +135,7 @@ class NewtonDirection(WeightedSecondMoment):
     def finish(self, private_mean: Float[Array, " k"]) -> Float[Array, " d"]:
         """The direction, from the packed mean."""
         assert private_mean.shape == (packed_length(self.gradient.shape[0]),)
-        return _direction(private_mean, self.gradient, self.ridge + self.damping)
+        return _direction(private_mean, self.right_side(), self.ridge + self.damping)
 
 
 @jax.jit

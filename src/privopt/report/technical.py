@@ -3,8 +3,8 @@
 import math
 
 from privopt.ledger.events import DeltaEvent, RoundingEvent, SelectionsEvent, leaf_counts
-from privopt.planning import user_words
-from privopt.public import Relation
+from privopt.planning import storage_words, user_words
+from privopt.public import STORAGES, Relation
 from privopt.report import stationarity, words
 from privopt.report.explain import Point, noise_source
 from privopt.report.facts import ReportFacts
@@ -42,7 +42,13 @@ def technical(report: ReportFacts) -> list[Point]:
                 f"ε = {words.pretty(report.budget.epsilon)}, δ = {words.pretty(report.budget.delta, 3)}",
             )
         )
-    points += [*_of_users(report), *_tests(report), *_selections(report), *_rounding(report)]
+    points += [
+        *_of_users(report),
+        *_storage(report),
+        *_tests(report),
+        *_selections(report),
+        *_rounding(report),
+    ]
     certified = stationarity.for_experts(report)
     if certified:
         points.append(Point("Certificate", certified))
@@ -62,6 +68,13 @@ def _of_users(report: ReportFacts) -> list[Point]:
         Point("Records used of one person", user_words.meaning_of_cap(public)),
         Point("Typical number of records", user_words.meaning_of_typical(public)),
     ]
+
+
+def _storage(report: ReportFacts) -> list[Point]:
+    """The format of the stored rows, where it is not the usual one."""
+    if report.plan is None or report.plan.public.storage == STORAGES[0]:
+        return []
+    return [Point("Storage", storage_words.meaning_of(report.plan.public.storage))]
 
 
 def _tests(report: ReportFacts) -> list[Point]:

@@ -126,7 +126,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         self._check_options()
         columns = self._columns()
         private_columns, rows = read_columns(X, columns)
-        if self._is_sparse():
+        if self.is_sparse_:
             return self._encode_sparse(private_columns, rows)
         return self._encode_dense(private_columns, rows)
 
@@ -252,7 +252,9 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         most = {"pixels": column.size, "set": min(column.size, column.max_active or column.size)}
         return math.sqrt(most.get(column.kind, 1))
 
-    def _is_sparse(self) -> bool:
+    @property
+    def is_sparse_(self) -> bool:
+        """Whether features come as CSR."""
         if self.sparse_output != "auto":
             return bool(self.sparse_output)
         columns = self._columns()

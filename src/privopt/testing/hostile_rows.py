@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.rows import Storage
 from privopt.data.units import Units
-from privopt.public import Relation
+from privopt.public import INTEGER_STORAGES, Relation
 
 Layout = Literal["dense", "csr", "dense users", "csr users"]
-Storage = Literal["float32", "float64"]
 
 UNITS = 5
 # Where squares, products and reciprocals of float32 and float64 numbers end, and the least size of a stored row.
@@ -95,12 +95,14 @@ def settings(
     layouts: Sequence[Layout],
     storages: Sequence[Storage],
 ) -> Iterator[Setting]:
-    """Every way to store the data; a coded table has dense ones only."""
+    """Every way to store the data; a coded table has dense ones only, and sparse rows no grid."""
     for layout in layouts:
         if levels and "csr" in layout:
             continue
         for relation in relations:
             for storage in storages[:1] if levels else storages:
+                if "csr" in layout and storage in INTEGER_STORAGES:
+                    continue
                 yield Setting(
                     columns=columns,
                     row_bound=row_bound,

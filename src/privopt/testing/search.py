@@ -10,7 +10,7 @@ import numpy as np
 
 from privopt.errors import ArgumentError
 from privopt.precision import double_precision
-from privopt.public import Relation
+from privopt.public import Public, Relation
 from privopt.queries.base import Query
 from privopt.queries.lots import LotSum
 from privopt.testing.hostile_rows import Layout, Setting, Storage, settings
@@ -36,12 +36,14 @@ class Search:
         ways: in how many ways: combinations of engine or loop, layout, relation and format.
         largest: the largest distance moved over the stated sensitivity, the bound on rounding included.
         worst: the call that shows it again.
+        refused: rounds that asked the query as it was given, since what `vary` made of it is refused.
     """
 
     tried: int
     ways: int
     largest: float
     worst: str
+    refused: int = 0
 
 
 def search_neighbours(
@@ -78,7 +80,9 @@ def search_neighbours(
             compute such a query are left out.
         neighbours: how many to try, rounded up to whole rounds.
         seed: of the first round; the next ones follow.
-        vary: makes another query for each round: at other points, with other clips. Default: the same one.
+        vary: makes another query for each round: at other points, with other clips. One whose sensitivity is refused
+            for public reasons (a `ValueError`) is counted, and the query as given asked in its place. Default: the same
+            one.
     Returns:
         How many neighbours were tried, and the largest ratio: at most 1, and near 1 where the bound is tight.
     Raises:
@@ -102,7 +106,7 @@ def search_neighbours(
             f"relations={list(relations)!r} and layouts={list(layouts)!r}. Leave them out, or give others."
         )
     found = [found[place] for place in np.random.default_rng(seed).permutation(len(found))]
-    tried, largest, worst = 0, -1.0, ""
+    tried, refused, largest, worst = 0, 0, -1.0, ""
     with double_precision():
         for number, (way, setting) in zip(range(-(-neighbours // ROUND)), cycle(found), strict=False):
             again = (
@@ -111,15 +115,15 @@ def search_neighbours(
                 f"storages=[{setting.storage!r}], ways=[{way!r}], neighbours={ROUND}, seed={seed + number}"
                 f"{'' if vary is None else ', vary=vary'})"
             )
-            ratio, asked = _Round(way, setting, query, vary, seed + number, again).run()
-            tried += ROUND
+            ratio, asked, as_given = _Round(way, setting, query, vary, seed + number, again).run()
+            tried, refused = tried + ROUND, refused + as_given
             if ratio > largest:
                 largest, worst = ratio, again
             if not ratio <= SLACK:
                 what = f"one unit moves the value by {ratio:.17g} times its sensitivity"
                 rule = Rule.SENSITIVITY if np.isfinite(ratio) else Rule.NOT_FINITE
                 raise ContractViolation(rule, asked, what, case=f"{setting}, {way}", repeat=again)
-    return Search(tried, min(len(found), tried // ROUND), largest, worst)
+    return Search(tried, min(len(found), tried // ROUND), largest, worst, refused)
 
 
 @dataclass(frozen=True)
@@ -133,19 +137,21 @@ class _Round:
     seed: int
     again: str
 
-    def run(self) -> tuple[float, Query]:
-        """The largest ratio, and the query that was asked."""
+    def run(self) -> tuple[float, Query, bool]:
+        """The largest ratio, the query that was asked, and whether that is the given one after a refusal."""
         kinds = f"{self.setting} {self.way}".encode()
         rng = np.random.default_rng([self.seed, *kinds])
         fixed = one_shape(self.way, self.asked)
         units = _FIXED if fixed else int(rng.integers(2, _LARGEST + 1))
         setting = replace(self.setting, units=units)
         table = drawn_table(rng, setting, full=fixed or isinstance(self.asked, LotSum))
-        asked = self.asked
+        asked, as_given = self.asked, False
         if self.vary is not None and isinstance(asked, Query):
-            asked = self.vary(asked, rng)
+            varied, public = self.vary(asked, rng), table.units().public
+            as_given = varied is not asked and self._quietly(lambda: _refused(varied, public))
+            asked = asked if as_given else varied
         measured = self._quietly(lambda: measure(self.way, asked, table, rng))
-        return self._climbed(measured, table, rng), measured.query
+        return self._climbed(measured, table, rng), measured.query, as_given
 
     def _climbed(self, measured: Measure, table: Table, rng: np.random.Generator) -> float:
         """The largest ratio that was found."""
@@ -174,3 +180,12 @@ class _Round:
             what = f"a record makes it raise a {type(error).__name__}"
             case = f"{self.setting}, {self.way}"
             raise ContractViolation(Rule.QUIET, self.asked, what, case=case, repeat=self.again) from error
+
+
+def _refused(query: Query, public: Public) -> bool:
+    """Whether it cannot be asked of any such data."""
+    try:
+        query.sensitivity(public)
+    except ValueError:
+        return True
+    return False

@@ -41,6 +41,7 @@ _PUBLIC = {
     "outputs": "whole",
     "drawn": "truth",
     "levels": ["whole"],
+    "storage?": "text",
 }
 _PLAN = {
     "solver": "text",

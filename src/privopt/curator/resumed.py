@@ -1,0 +1,172 @@
+"""A curator whose releases are in a journal: those that stand there are repeated, the rest are made and added."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.curator import loops
+from privopt.curator.base import Curator
+from privopt.curator.dry_run import DryRun
+from privopt.curator.feeds import Feed
+from privopt.curator.handles import Held, Stream
+from privopt.curator.journal import Journal, Line
+from privopt.curator.local import LocalCurator
+from privopt.curator.replay import Replay
+from privopt.curator.transcript import Release, Transcript
+from privopt.engine.protocol import Engine
+from privopt.errors import ArgumentError, ReplayMismatch
+from privopt.json_values import json_value
+from privopt.ledger.events import Event, NoEvent
+from privopt.ledger.payer import Payer
+from privopt.ledger.sampling import Sampling
+from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
+from privopt.queries.base import MeanQuery, Query, Scalar
+
+
+def refusal(what: str) -> ArgumentError:
+    """Why a run that keeps secrets between its releases cannot be resumed."""
+    return ArgumentError(
+        f"a run that {what} cannot be resumed: what it keeps secret between its releases is lost with the process. "
+        "Choose another solver, or run it without a folder for resumption."
+    )
+
+
+class _NoSecrets(Curator):
+    """Refuses what leaves hidden state between releases."""
+
+    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
+        """Refused."""
+        raise refusal("holds points in a secret order")
+
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
+        raise refusal("cuts the units into blocks")
+
+    def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
+        raise refusal("opens a stream with hidden noise")
+
+
+class Rehearsal(_NoSecrets, DryRun):
+    """A dry run that refuses what a `ResumedCurator` would refuse, before anything is paid."""
+
+    def _child(self, public: Any, ledger: Payer) -> Curator:
+        del ledger
+        child = Rehearsal(public, require=self._require)
+        child.transcript = self.transcript
+        return child
+
+
+class ResumedCurator(_NoSecrets, LocalCurator):
+    """A curator of data that repeats what its run's journal holds, and adds to it what it releases.
+
+    Privacy:
+        Which releases were made before a crash is told by the journal alone: a line is on disk, for good, before the
+        solver sees its values, and what a crash kept from being written was seen by nobody. A line is repeated where
+        the solver asks for the same name at the same price, or not at all. So what both processes released is what one
+        process would have released, with independent noise in every line.
+    """
+
+    journal: Journal
+
+    def _child(self, private_engine: Engine, ledger: Payer) -> "LocalCurator":
+        child = ResumedCurator(
+            private_engine, ledger, noise=self._noise, observer=self._observer, transcript=self.transcript
+        )
+        child.journal = self.journal
+        return child
+
+    def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
+        event = sampling.event(mechanism.event())
+        if (found := self._repeated(query.name, event, mechanism)) is not None:
+            return found
+        answer = super()._answer(query, mechanism, sampling, sensitivity)
+        self._keep(query.name, event, answer, mechanism)
+        return answer
+
+    def _draw_public_seed(self, name: str) -> int:
+        if (found := self._repeated(name, NoEvent())) is not None:
+            return int(found)
+        seed = super()._draw_public_seed(name)
+        self._keep(name, NoEvent(), np.asarray(seed, np.int64))
+        return seed
+
+    def _iterate_compiled(
+        self,
+        step: loops.Step,
+        state: Any,
+        times: int,
+        slots: list[loops.Slot],
+        feeds: Mapping[str, Feed],
+    ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
+        """A loop is one line: until it has ended, nobody outside of it has seen any of it."""
+        asked = json_value([[slot.name, slot.event().to_dict(), [times, *slot.shape]] for slot in slots])
+        line = self.journal.next()
+        if line is not None:
+            if line.header.get("loop") != asked:
+                raise _other(slots[0].name, line)
+            for slot, floats in zip(slots, line.header["floats"], strict=True):
+                self._note_floats(slot.mechanism, floats=floats)
+            return self._replay_of(slots, times, line.values).loop(step, state, times, slots, feeds)
+        state, released, sensitivities = super()._iterate_compiled(step, state, times, slots, feeds)
+        flat = np.concatenate([np.asarray(values, np.float64).reshape(-1) for values in released])
+        self.journal.add(
+            {"loop": asked, "floats": [self._drew_floats(slot.mechanism) for slot in slots]}, flat
+        )
+        return state, released, sensitivities
+
+    def _replay_of(self, slots: Sequence[loops.Slot], times: int, values: NDArray[Any]) -> Replay:
+        """A replay of one loop, from the values of all its calls, one call after the other."""
+        recorded = Transcript(self.public.relation, exact_noise=self.transcript.exact_noise)
+        ends = np.cumsum([times * math.prod(slot.shape) for slot in slots])
+        for slot, part in zip(slots, np.split(values, ends[:-1]), strict=True):
+            recorded.append(
+                Release(
+                    name=slot.name,
+                    event=slot.event(),
+                    count=times,
+                    sensitivity=np.zeros(times),
+                    noise=repr(slot.mechanism),
+                    scale=None,
+                    sampling=slot.sampling,
+                    released=part.reshape(times, *slot.shape),
+                )
+            )
+        return Replay(recorded, self.public)
+
+    def _repeated(self, name: str, event: Event, mechanism: Mechanism | None = None) -> Any:
+        """The values of the next line of the journal; None where it has no more."""
+        line = self.journal.next()
+        if line is None:
+            return None
+        if (line.header.get("name"), line.header.get("event")) != (name, json_value(event.to_dict())):
+            raise _other(name, line)
+        if mechanism is not None:
+            self._note_floats(mechanism, floats=line.header["floats"])
+        return line.values
+
+    def _keep(self, name: str, event: Event, values: Any, mechanism: Mechanism | None = None) -> None:
+        """Add a line, before anybody sees the values."""
+        header = {"name": name, "event": json_value(event.to_dict()), "floats": self._drew_floats(mechanism)}
+        self.journal.add(header, np.asarray(values))
+
+    def _drew_floats(self, mechanism: Mechanism | None) -> bool:
+        """Whether noise of this mechanism was seen to be made of floats, whatever it calls itself."""
+        return type(mechanism) in self._of_floats
+
+    def _note_floats(self, mechanism: Mechanism, *, floats: bool) -> None:
+        """Take over what was seen when a line was made."""
+        if floats:
+            self._of_floats.add(type(mechanism))
+
+
+def _other(name: str, line: Line) -> ReplayMismatch:
+    loop = line.header.get("loop")
+    found = loop[0][0] if loop else line.header.get("name")
+    return ReplayMismatch(
+        f"the solver asked for {name!r} where the journal has {found!r}, or asked for it at another price: this is "
+        "not the program that was stopped. Give a folder of its own."
+    )

@@ -1,0 +1,221 @@
+"""A run that was stopped goes on from its journal: each release once, one payment, and the result of one run."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import privopt
+from privopt import Account, Budget, LogisticRegression, resumable
+from privopt.curator import journal
+from privopt.curator.journal import Journal
+from privopt.data.units import Units
+from privopt.errors import AccountError, ArgumentError, DataUnavailable, ReplayMismatch
+from privopt.problems.losses import Logistic
+
+ROWS = np.random.default_rng(0).normal(size=(400, 3))
+LABELS = ROWS[:, 0] > 0
+SOLVERS = ("auto", "stochastic-gradient-descent")  # releases one by one; a compiled loop
+
+RUN = """
+import sys
+import numpy as np
+from privopt import Account, LogisticRegression, resumable
+rows = np.random.default_rng(0).normal(size=(400, 3))
+account = Account(path=sys.argv[2])
+with resumable(sys.argv[1]):
+    print("ready", flush=True)
+    model = LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-3, 3), classes=[False, True], account=account,
+                               solver="gradient-descent")
+    print(model.fit(rows, rows[:, 0] > 0).coef_.tobytes().hex(), flush=True)
+"""
+
+
+def fitted(folder, solver="auto", **arguments):
+    arguments = {"epsilon": 1.0, "delta": 1e-6, "bounds": (-3, 3), "classes": [False, True], **arguments}
+    with resumable(folder):
+        return LogisticRegression(solver=solver, **arguments).fit(ROWS, LABELS)
+
+
+def ends_of_lines(path):
+    """Where each line of a journal ends."""
+    opened, ends = Journal(path), [0]
+    for line in opened.lines:
+        ends.append(ends[-1])
+        content = path.read_bytes()
+        long, size = journal._LENGTHS.unpack(content[ends[-1] : ends[-1] + 16])
+        ends[-1] += 16 + long + size + 32
+        assert size == line.values.nbytes
+    opened.close()
+    return ends
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_run_that_ended_gives_its_result_again_and_one_cut_anywhere_goes_on(tmp_path, solver):
+    whole = fitted(tmp_path, solver)
+    np.testing.assert_array_equal(fitted(tmp_path, solver).coef_, whole.coef_)
+    (path,) = tmp_path.iterdir()
+    content, ends = path.read_bytes(), ends_of_lines(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    kept = len(ends) // 2
+    path.write_bytes(content[: ends[kept] + 7])  # the next line was being written
+    again = fitted(tmp_path, solver)
+    assert path.read_bytes()[: ends[kept]] == content[: ends[kept]]
+    assert path.read_bytes() != content
+    assert len(ends_of_lines(path)) == len(ends)
+    assert not np.array_equal(again.coef_, whole.coef_)
+    assert again.privacy_.epsilon == whole.privacy_.epsilon
+
+
+def test_a_killed_run_is_paid_once_and_repeats_what_it_released(tmp_path):
+    account = Account.create(tmp_path / "budget.sqlite", 3.0, 1e-5, data_set="rows")
+    folder, arguments = tmp_path / "runs", [sys.executable, "-c", RUN]
+    arguments += [str(folder), str(account.file.path)]
+    path = folder / "run-0001.journal"
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=os.environ) as child:
+        while not (path.exists() and path.stat().st_size > 4000):
+            assert child.poll() is None
+            time.sleep(0.002)
+        os.kill(child.pid, signal.SIGKILL)
+    ends, content = ends_of_lines(path), path.read_bytes()
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=os.environ)
+    assert path.read_bytes()[: ends[-1]] == content[: ends[-1]]
+    assert len(account.entries) == 1
+    with resumable(folder):
+        model = LogisticRegression(
+            epsilon=1.0,
+            delta=1e-6,
+            bounds=(-3, 3),
+            classes=[False, True],
+            account=account,
+            solver="gradient-descent",
+        ).fit(ROWS, LABELS)
+    assert model.coef_.tobytes().hex() == done.stdout.split()[-1]
+    assert len(account.entries) == 1
+
+
+@pytest.mark.audit
+def test_a_hundred_kills_at_random_moments_are_paid_once(tmp_path):
+    moments = np.random.default_rng(1)
+    for number in range(10):  # runs, each killed ten times on its way
+        account = Account.create(tmp_path / f"{number}.sqlite", 3.0, 1e-5, data_set="rows")
+        folder = tmp_path / str(number)
+        arguments = [sys.executable, "-c", RUN, str(folder), str(account.file.path)]
+        path, before = folder / "run-0001.journal", b""
+        for _ in range(10):
+            with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=os.environ) as child:
+                assert child.stdout is not None
+                child.stdout.readline()
+                time.sleep(moments.exponential(1.0))
+                child.kill()
+            whole = path.read_bytes() if path.exists() else b""
+            kept = ends_of_lines(path)[-1] if whole else 0
+            assert whole[:kept].startswith(before)
+            before = whole[:kept]
+        done = subprocess.run(arguments, capture_output=True, text=True, check=True, env=os.environ)
+        again = subprocess.run(arguments, capture_output=True, text=True, check=True, env=os.environ)
+        assert path.read_bytes().startswith(before)
+        assert again.stdout == done.stdout
+        # A kill between the payment and its line in the journal is paid again: never less than what was released.
+        assert 1 <= len(account.entries) <= 2
+
+
+def test_another_run_is_refused(tmp_path):
+    fitted(tmp_path)
+    with pytest.raises(ArgumentError, match="belongs to another run"):
+        fitted(tmp_path, epsilon=2.0)
+    with pytest.raises(ArgumentError, match="belongs to another run"):
+        fitted(tmp_path, "gradient-descent")
+
+
+def test_another_program_under_the_same_plan_is_refused(tmp_path):
+    path = tmp_path / "run-0001.journal"
+    fitted(tmp_path, "gradient-descent")
+    made, other = Journal(path), tmp_path / "other"
+    other.mkdir()
+    changed = Journal(other / path.name)
+    for line in made.lines:
+        header = {**line.header, "name": "something else"} if "name" in line.header else line.header
+        changed.add(
+            {key: value for key, value in header.items() if key not in ("dtype", "shape")}, line.values
+        )
+    made.close(), changed.close()
+    with pytest.raises(ReplayMismatch, match="the journal has 'something else'"):
+        fitted(other, "gradient-descent")
+
+
+@pytest.mark.parametrize(
+    ("solver", "what"),
+    [("correlated-noise-descent", "stream"), ("phased-sgd", "blocks")],
+)
+def test_hidden_state_is_refused_before_anything_is_paid(tmp_path, solver, what):
+    account = Account(2.0, 1e-5)
+    with pytest.raises(ArgumentError, match=what):
+        fitted(tmp_path, solver, account=account)
+    assert not account.entries
+
+
+def test_seeds_games_and_searches_are_refused_before_anything_is_paid(tmp_path):
+    account = Account(2.0, 1e-5)
+    with pytest.raises(ArgumentError, match="seed"):
+        fitted(tmp_path, random_state=1, account=account)
+    with pytest.raises(ArgumentError, match="resumed"):
+        fitted(tmp_path, alpha="private", account=account)
+    assert not account.entries
+
+
+def test_a_payment_that_is_no_longer_there_is_refused(tmp_path):
+    account = Account.create(tmp_path / "budget.sqlite", 3.0, 1e-5, data_set="rows")
+    folder = tmp_path / "runs"
+    fitted(folder, account=account)
+    assert len(account.entries) == 1
+    other = Account.create(tmp_path / "another.sqlite", 3.0, 1e-5, data_set="rows")
+    with pytest.raises(AccountError, match="payment 1"):
+        fitted(folder, account=other)
+    assert not other.entries
+
+
+def test_what_cannot_be_written_is_shown_to_nobody(tmp_path, monkeypatch):
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    seen, path = [], tmp_path / "run-0001.journal"
+    with resumable(tmp_path):
+        units = Units.from_arrays(ROWS, LABELS, row_bound=1.0, classes=[False, True])
+        monkeypatch.setattr(journal.os, "fsync", lambda handle: None)
+
+        def observer(name, count):
+            seen.append((name, count))
+            monkeypatch.setattr(journal.os, "fsync", full)
+
+        with pytest.raises(DataUnavailable, match="no space left"):
+            privopt.minimize(
+                Logistic(), units, budget=Budget(1.0, 1e-6), solver="gradient-descent", observer=observer
+            )
+    assert sum(count for _, count in seen) == 1
+    monkeypatch.undo()
+    before = path.read_bytes()
+    with resumable(tmp_path):
+        privopt.minimize(Logistic(), units, budget=Budget(1.0, 1e-6), solver="gradient-descent")
+    assert path.read_bytes().startswith(before)
+
+
+def test_one_process_at_a_time_and_nothing_but_journals(tmp_path):
+    with resumable(tmp_path / "new"):
+        assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+        with pytest.raises(ArgumentError, match="in use"), resumable(tmp_path / "new"):
+            pass
+    (tmp_path / "file").write_text("no folder")
+    with pytest.raises(ArgumentError, match="cannot be used"), resumable(tmp_path / "file"):
+        pass
+    fitted(tmp_path / "new")
+    path = tmp_path / "new" / "run-0001.journal"
+    content = bytearray(path.read_bytes())
+    content[200] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match="no journal"):
+        fitted(tmp_path / "new")
