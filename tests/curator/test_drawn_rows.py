@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 from tests.support.parted_engine import PartedEngine
 
 from privopt.curator import loops
@@ -127,3 +128,29 @@ def test_a_step_over_very_many_rows_runs_by_the_engines_own_pass():
 def test_a_parted_draw_keeps_the_format_of_the_rows():
     engine = InProcessEngine(units_of("replace-one", "float64"))
     assert engine.rows(np.zeros(0, np.int64), 3).private_features.dtype == np.float64
+
+
+def test_rows_that_are_mapped_as_they_are_read_are_handed_over_as_well(monkeypatch):
+    """Those of a wide sparse table seen through a matrix: too many to store, and dense."""
+    monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)
+    generator = np.random.default_rng(0)
+    table = sparse.random(90, 30, density=0.3, random_state=0, format="csr")
+    units = Units.from_arrays(table, np.sign(generator.normal(size=90)), row_bound=1.0)
+    matrix = generator.normal(size=(30, D))
+    draw = np.array([4, 80, 4])
+    viewed = InProcessEngine(units).view(matrix, 1.0)
+    assert not viewed.public.sparse
+    found = viewed.rows(draw, 5)
+    dense = np.asarray(table.toarray(), np.float32).astype(np.float64)
+    lengths = np.linalg.norm(dense, axis=1, keepdims=True)
+    expected = (dense / np.maximum(lengths, 1.0)) @ matrix
+    expected /= np.maximum(np.linalg.norm(expected, axis=1, keepdims=True), 1.0)
+    np.testing.assert_allclose(found.private_features[:3], expected[draw], atol=1e-6)
+    assert not np.any(found.private_features[3:])
+    curator = LocalCurator(units, Unlimited("replace-one"), noise=NoiseSource(3)).view(matrix, 1.0)
+
+    def step(state, release):
+        query = ClippedGradient(loss=losses.logistic, at=state, clip=0.5)
+        return state - release(query, Gaussian(40.0), Poisson(0.2))
+
+    assert np.all(np.isfinite(curator.iterate(step, jnp.zeros(D), 3)))

@@ -44,3 +44,43 @@ def test_a_fixed_sample_of_everybody_is_everybody_also_in_a_block_that_drew_more
     units = Units.from_arrays(np.ones((25, 2)), row_bound=2.0, n=40, relation="add-or-remove-one")
     engine = InProcessEngine(units.subset(np.arange(25), 20))
     assert len(engine.draw(FixedSize(20, 20), np.random.default_rng(0))) == 25
+
+
+@pytest.mark.parametrize("sizes", [[5, 2, 4], [3, 3, 2], [11], [2, 2, 2, 2, 2], [9, 2]])
+def test_blocks_of_several_parts_keep_their_sizes_and_every_position_its_chance(sizes, monkeypatch):
+    """Of 11 positions, four at a time; the law that is tried is that of a random permutation, position by position."""
+    monkeypatch.setattr("privopt.data.blocks._DEALT", 4)
+    generator, times = np.random.default_rng(1), 2000
+    counts = np.zeros((len(sizes), 11))
+    for _ in range(times):
+        parts = [positions for positions, _ in block_assignment(FIXED, sizes, generator, private_count=11)]
+        assert [len(positions) for positions in parts] == sizes
+        assert all(np.all(np.diff(positions) > 0) for positions in parts)
+        assert len(np.unique(np.concatenate(parts))) == sum(sizes)
+        for block, positions in enumerate(parts):
+            counts[block, positions] += 1
+    chance = np.array(sizes)[:, None] / 11
+    spread = np.sqrt(times * chance * (1 - chance))
+    assert np.all(np.abs(counts - times * chance) <= 4.5 * spread)
+
+
+def test_no_part_of_the_positions_gives_a_block_more_or_less_than_its_share(monkeypatch):
+    """Rounded up or down, a share among those left: within two of that among all, however many parts there are."""
+    monkeypatch.setattr("privopt.data.blocks._DEALT", 100)
+    public = Public(n=1_000, d=2)
+    for positions, size in block_assignment(
+        public, [500, 130, 7], np.random.default_rng(0), private_count=1000
+    ):
+        dealt = np.bincount(positions // 100, minlength=10)
+        assert np.all(np.abs(dealt - size / 10) <= 2.0)
+
+
+def test_units_that_may_be_added_join_alike_however_many_are_drawn_for_at_a_time(monkeypatch):
+    def drawn():
+        return block_assignment(OPEN, [9_000, 600], np.random.default_rng(4), private_count=OPEN.n)
+
+    whole = drawn()
+    monkeypatch.setattr("privopt.data.blocks._DEALT", 512)
+    for (left, _), (right, _) in zip(whole, drawn(), strict=True):
+        assert np.array_equal(left, right)
+        assert left.dtype == np.int64

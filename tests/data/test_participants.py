@@ -1,6 +1,8 @@
 """Who takes part, as exactly as it is priced: the argument of `data.participants`, tried at its edges."""
 
+import itertools
 import math
+import tracemalloc
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -50,7 +52,9 @@ def test_the_fast_stage_gives_the_gaps_of_exact_arithmetic(rate: float) -> None:
     words = [*ends, *generator(4).bit_generator.random_raw(60).tolist()]
     for word in words:
         places = np.empty(10**6, np.int64)
-        used, found, after, doubtful = participants._fill(np.array([word], np.uint64), 0, rate, places, 0, 0)
+        used, found, after, doubtful = participants._fill(
+            np.array([word], np.uint64), 0, rate, places, 0, 0, 10**6
+        )
         exact = participants._settled(word, rate, 10**6, lambda: 2**63)
         assert doubtful or (used, found) == (1, int(exact < 10**6))
         assert doubtful or after == min(exact + 1, 10**6)
@@ -122,6 +126,76 @@ def test_bounded_integers_reject_the_surplus_of_a_word() -> None:
     assert source.integers(0, 3) in (0, 1, 2)
     left = len(list(script))
     assert left < 5  # the first word alone did not decide
+
+
+def test_room_that_was_too_small_is_made_larger(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [poisson_positions(rate, 3000, generator(5)) for rate in (0.001, 0.2, 0.99)]
+    monkeypatch.setattr(participants, "_likely", lambda expected: 3)
+    for rate, whole in zip((0.001, 0.2, 0.99), expected, strict=True):
+        assert np.array_equal(poisson_positions(rate, 3000, generator(5)), whole)
+
+
+@pytest.mark.parametrize("count", [5, 2**33 + 7, 2**63 - 25])
+def test_selection_compares_the_integers_of_exact_arithmetic(count: int) -> None:
+    """One word a position: thrown away, or an integer below what is left, as multiplied out by hand."""
+    words = [0, 1, 2**63, 2**64 - 1, *generator(6).bit_generator.random_raw(300).tolist()]
+    wanted, place, taken = count // 2 if count < 2**33 else 90, count - 5 if count < 2**33 else 0, 0
+    for word in words:
+        high, low = divmod(word * (count - place), 2**64)
+        room = np.zeros(wanted if count < 2**33 else 100, np.int64)
+        before = len(room) - min(wanted - taken, len(room))
+        found, after = participants._select(np.array([word], np.uint64), room, before, place, count)
+        rejected = low < 2**64 % (count - place)
+        assert after == place + (not rejected)
+        assert found - before == (not rejected and high < len(room) - before)
+
+
+def test_large_batches_are_uniform_subsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every subset of 3 out of 6 positions; of more than fit a handful of words at a time."""
+    monkeypatch.setattr(participants, "_SHUFFLED", 5)
+    monkeypatch.setattr(participants, "_WORDS", 4)
+    source, subsets = generator(8), list(itertools.combinations(range(6), 3))
+    drawn = [tuple(participants.fixed_positions(3, 6, source).tolist()) for _ in range(8000)]
+    counts = np.array([drawn.count(subset) for subset in subsets])
+    assert counts.sum() == 8000
+    assert frequency_p_value(counts, np.full(20, 0.05)) > LEVEL
+    assert participants.fixed_positions(6, 6, source).tolist() == list(range(6))
+
+
+def test_a_large_batch_takes_memory_for_itself_alone() -> None:
+    count, batch = participants._SHUFFLED + 1, participants._SHUFFLED // 16
+    participants.fixed_positions(batch, count, generator(2))  # compiles
+    tracemalloc.start()
+    drawn = participants.fixed_positions(batch, count, generator(2))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(np.unique(drawn)) == batch
+    assert drawn[0] >= 0
+    assert drawn[-1] < count
+    assert peak < 8 * batch + 2**21
+    halves = np.array([np.count_nonzero(drawn < count // 2), np.count_nonzero(drawn >= count // 2)])
+    assert frequency_p_value(halves, np.array([0.5, 0.5])) > LEVEL
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize(("count", "batch"), [(40, 3), (40, 20), (40, 38)])
+def test_large_batches_are_uniform_on_many_draws(
+    count: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chi-square of the gaps between those taken, whose law is that of a uniform subset, and of the positions."""
+    monkeypatch.setattr(participants, "_SHUFFLED", 1)
+    monkeypatch.setattr(participants, "_WORDS", 64)
+    source, times = generator(12), 30_000
+    drawn = np.stack([participants.fixed_positions(batch, count, source) for _ in range(times)])
+    first = np.bincount(drawn[:, 0], minlength=count)
+    law = np.array([math.comb(count - 1 - k, batch - 1) / math.comb(count, batch) for k in range(count)])
+    assert frequency_p_value(first, law) > LEVEL
+    middle = np.bincount(drawn[:, batch // 2], minlength=count)
+    at = batch // 2
+    law = np.array(
+        [math.comb(k, at) * math.comb(count - 1 - k, batch - 1 - at) for k in range(count)], np.float64
+    ) / math.comb(count, batch)
+    assert frequency_p_value(middle, law) > LEVEL
 
 
 @pytest.mark.audit

@@ -24,7 +24,7 @@ from privopt.curator.handles import Held, HiddenMean, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
 from privopt.data.groups import GroupDraw, draw_groups
-from privopt.data.participants import poisson_positions
+from privopt.data.participants import poisson_positions, takes_everybody
 from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.engine.protocol import Engine, EngineName
@@ -257,7 +257,7 @@ class LocalCurator(Curator):
         )
 
     def private_draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
-        if isinstance(sampling, EveryUnit):
+        if takes_everybody(sampling, self.public.n):
             return None
         return self.private_engine.draw(sampling, self._noise.units_generator)
 

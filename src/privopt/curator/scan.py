@@ -228,6 +228,12 @@ def run(
 ) -> tuple[Any, list[NDArray[Any]], list[NDArray[np.float64]]]:
     """Run the loop in stretches of equal length through one compiled program.
 
+    What a stretch needs is drawn and fetched while the one before it runs, so that two are in memory at a time, of some
+    `STRETCH_BYTES` each, or of one step where its rows take more.
+
+    Privacy:
+        The length of a stretch is public. Its room for rows is that of a sample of the units that are there, not of n:
+        where their number is secret it shows in memory and running time only, as it does in a pass over them.
     Returns:
         (last state, released values (times, ...) a slot, sensitivities (times,) a slot).
     """

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from privopt.public import Public, Relation
 
+_DEALT = 2**19  # positions that are assigned at a time
+
 
 @dataclass(frozen=True)
 class Block:
@@ -42,24 +44,72 @@ def block_assignment(
         private_count: how many units are there; asked under add-or-remove-one only.
     Returns:
         One (positions, public size) pair a block; the size is what the block's means divide by.
+        Beside them it takes memory for half a million positions, and under add-or-remove-one for one block.
     Privacy:
-        Under replace-one the blocks are slices of a random permutation of the positions, or of the positions as they
-        are: the replaced unit stays in its block. Under add-or-remove-one each unit has a draw of its own and joins a
-        block with probability size / n, exactly (`data.participants`): adding a unit moves no other. In a block of a
-        block the units are those that earlier draws put there, so the same holds at every depth.
+        Under replace-one the positions are assigned at random, or as they are, from what is public: the replaced unit
+        stays in its block, which is all that a price of disjoint blocks supposes. Under add-or-remove-one each unit has
+        a draw of its own and joins a block with probability size / n, exactly (`data.participants`): adding a unit
+        moves no other. In a block of a block the units are those that earlier draws put there, so the same holds at
+        every depth.
     Raises:
         ValueError: a block of fewer than two units, or more units than there are; or units without a public order.
     """
     shares, whole, sizes = _shares_and_sizes(public, sizes)
     if generator is None:
         require_order(public)
-    elif public.relation is Relation.ADD_OR_REMOVE_ONE:
-        lots = generator.integers(0, whole, private_count)
-        block = np.searchsorted(np.cumsum(shares), lots, side="right")
-        return [(np.flatnonzero(block == b), size) for b, size in enumerate(sizes)]
-    edges = np.concatenate(([0], np.cumsum(sizes)))
-    order = np.arange(public.n) if generator is None else generator.permutation(public.n)
-    return [(np.sort(order[edges[b] : edges[b + 1]]), size) for b, size in enumerate(sizes)]
+        edges = np.concatenate(([0], np.cumsum(sizes)))
+        return [(np.arange(edges[b], edges[b + 1]), size) for b, size in enumerate(sizes)]
+    if public.relation is Relation.ADD_OR_REMOVE_ONE:
+        found = _joined(shares, whole, generator, private_count)
+    else:
+        found = _dealt(sizes, public.n, generator)
+    return list(zip(found, sizes, strict=True))
+
+
+def _joined(
+    shares: Sequence[int], whole: int, generator: np.random.Generator, private_count: int
+) -> list[NDArray[np.int64]]:
+    """The units that join each block, each by a draw of its own."""
+    private_pieces: list[list[NDArray[np.int64]]] = [[np.zeros(0, np.int64)] for _ in shares]
+    ends = np.cumsum(shares)
+    for start in range(0, private_count, _DEALT):
+        lots = generator.integers(0, whole, min(_DEALT, private_count - start))
+        private_block = np.searchsorted(ends, lots, side="right")
+        private_order = np.argsort(private_block, kind="stable")
+        private_edges = np.searchsorted(private_block[private_order], np.arange(len(shares) + 1))
+        for b, private_found in enumerate(private_pieces):
+            private_found.append(start + private_order[private_edges[b] : private_edges[b + 1]])
+    private_blocks: list[NDArray[np.int64]] = []
+    for private_found in private_pieces:
+        private_blocks.append(np.concatenate(private_found))
+        private_found.clear()
+    return private_blocks
+
+
+def _dealt(sizes: Sequence[int], n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:
+    """So many of n positions for each block, each part of positions dealt out by itself.
+
+    Of a part each block gets the share that it has among all positions still to be dealt, rounded up or down by
+    systematic sampling, and which ones is a uniformly random order of the part. So every position is in a block with
+    probability size / n: the share of a block among the positions that are left is a martingale. Where there are
+    several parts the blocks are stratified samples, whose means vary no more than those of simple ones but for the
+    rounding; of one part they are slices of a random permutation.
+    """
+    left = np.array([*sizes, n - sum(sizes)], np.int64)
+    blocks = [np.empty(size, np.int64) for size in sizes]
+    filled = np.zeros(len(sizes), np.int64)
+    for start in range(0, n, _DEALT):
+        length, others = min(_DEALT, n - start), n - start
+        edges = np.concatenate(([0], np.cumsum(left)))
+        if length < others:
+            edges = (length * edges + int(generator.integers(0, others))) // others
+        order = start + generator.permutation(length)
+        for b, block in enumerate(blocks):
+            dealt = np.sort(order[edges[b] : edges[b + 1]])
+            block[filled[b] : filled[b] + len(dealt)] = dealt
+            filled[b] += len(dealt)
+        left -= np.diff(edges)
+    return blocks
 
 
 def require_order(public: Public) -> None:

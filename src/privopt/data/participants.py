@@ -18,9 +18,16 @@ algorithm or the end of a Fisher-Yates shuffle, and `permutation` and `integers`
 random words by Lemire's method or by masking, with rejection of the surplus. So subsets, orders and integers are
 exactly uniform. Blocks are told apart by such integers, see `data.blocks`.
 
+The end of a shuffle takes memory for all positions, and NumPy turns to it where a batch is more than a fiftieth of
+them. Above `_SHUFFLED` positions such a batch is drawn by selection, in memory for the batch alone: position i is taken
+if an integer, uniform among as many as positions are left, is below the number of units still wanted. A subset S of
+size b then comes out with probability 1 / C(n, b): the factors are w_i / (n - i) where i is in S and
+1 - w_i / (n - i) where it is not; their numerators make up b! (n - b)!, in some order, and their denominators n!. The
+integers are Lemire's with 64 bits of a word, the surplus rejected, so this is exact, too.
+
 Source:
-    Skips between those sampled: Fan, Muller, Rezucha 1962; bounded integers: Lemire 2019; subsets: Bentley and Floyd
-    1987. Deciding by as many bits as it takes: Karney 2016.
+    Skips between those sampled, and selection (algorithm S of Knuth): Fan, Muller, Rezucha 1962; bounded integers:
+    Lemire 2019; subsets: Bentley and Floyd 1987. Deciding by as many bits as it takes: Karney 2016.
 """
 
 import decimal
@@ -31,11 +38,20 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.ledger.sampling import EveryUnit, FixedSize, Sampling
+from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling
 from privopt.mechanisms.compiled import compiled
 from privopt.mechanisms.decimals import decimals
 
 _U = 2.0**-53
+_SHUFFLED = 2**22  # positions up to which NumPy may shuffle them all: 32 MB
+_WORDS = 2**16  # random words that are held at a time
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(2**32 - 1)
+
+
+def takes_everybody(sampling: Sampling, n: int) -> bool:
+    """Whether a sample is of all units, and priced as such; a drawn block may have more than n."""
+    return isinstance(sampling, EveryUnit) or sampling == Poisson(1.0) or sampling == FixedSize(n, n)
 
 
 def drawn_positions(
@@ -52,13 +68,12 @@ def drawn_positions(
     Privacy:
         Exact, see the module.
     """
-    if isinstance(sampling, EveryUnit):
+    if takes_everybody(sampling, n):
         return np.arange(private_count)
     if isinstance(sampling, FixedSize):
-        if sampling.batch == n:  # priced as everybody, of whom a drawn block may have more
-            return np.arange(private_count)
-        private_draw = generator.choice(max(n, private_count), sampling.batch, replace=False, shuffle=False)
-        return np.sort(private_draw[private_draw < private_count]).astype(np.int64)
+        private_draw = fixed_positions(sampling.batch, max(n, private_count), generator)
+        return private_draw[private_draw < private_count]
+    assert isinstance(sampling, Poisson)
     return poisson_positions(sampling.rate, private_count, generator)
 
 
@@ -73,41 +88,107 @@ def poisson_positions(rate: float, count: int, generator: np.random.Generator) -
     if rate == 1.0:
         return np.arange(count)
     bits = generator.bit_generator
-    places, found, after = np.empty(count, np.int64), 0, 0
+    places, found, after = np.empty(_likely(count * rate), np.int64), 0, 0
     while after < count:
         expected = (count - after) * rate
-        words = np.asarray(bits.random_raw(int(expected + 5.0 * math.sqrt(expected)) + 4), np.uint64)
+        words = np.asarray(bits.random_raw(_likely(expected)), np.uint64)
         used = 0
         while used < len(words) and after < count:
-            used, found, after, doubtful = _fill(words, used, rate, places, found, after)
+            if found == len(places):
+                places = np.concatenate([places, np.empty(_likely((count - after) * rate), np.int64)])
+            used, found, after, doubtful = _fill(words, used, rate, places, found, after, count)
             if doubtful:
                 place = after + _settled(int(words[used]), rate, count, lambda: int(bits.random_raw()))
                 used, after = used + 1, place + 1
-                if place < count:
+                if place < count:  # there is room: what was full had room added before the gap was in doubt
                     places[found] = place
                     found += 1
     return places[:found].copy()
 
 
+def _likely(expected: float) -> int:
+    """Room for as many as are expected, and for as many more as they rarely are."""
+    return int(expected + 5.0 * math.sqrt(expected)) + 4
+
+
+def fixed_positions(batch: int, count: int, generator: np.random.Generator) -> NDArray[np.int64]:
+    """A uniformly random subset of the positions 0, ..., count - 1, in order, in memory for `batch` of them.
+
+    Args:
+        batch: how many, at most `count`.
+        count: how many positions there are.
+        generator: the secret stream for units.
+    """
+    if count <= _SHUFFLED or batch <= count // 50:
+        return np.sort(generator.choice(count, batch, replace=False, shuffle=False)).astype(np.int64)
+    places, found, place = np.empty(batch, np.int64), 0, 0
+    while found < batch:
+        words = np.asarray(generator.bit_generator.random_raw(_WORDS), np.uint64)
+        found, place = _select(words, places, found, place, count)
+    return places
+
+
+@compiled
+def _select(
+    words: NDArray[np.uint64], places: NDArray[np.int64], found: int, place: int, count: int
+) -> tuple[int, int]:
+    """Take positions or leave them, one word each, until those that are wanted are found or the words end.
+
+    Args:
+        words: 64 bits each.
+        places: the positions that are taken, of room for all that are wanted.
+        found: how many are.
+        place: the position that is decided next.
+        count: how many positions there are.
+    Returns:
+        (found, place).
+    """
+    for w in range(words.shape[0]):
+        if found == places.shape[0]:
+            break
+        left = np.uint64(count - place)
+        word_high, word_low = words[w] >> _HALF, words[w] & _LOW_HALF
+        left_high, left_low = left >> _HALF, left & _LOW_HALF
+        middle = word_high * left_low + (word_low * left_low >> _HALF)
+        other = word_low * left_high + (middle & _LOW_HALF)
+        high = word_high * left_high + (middle >> _HALF) + (other >> _HALF)
+        low = words[w] * left  # of the product of both, modulo 2^64
+        if low < left and low < (~left + np.uint64(1)) % left:  # the surplus: 2^64 modulo `left`
+            continue
+        if high < np.uint64(places.shape[0] - found):
+            places[found] = place
+            found += 1
+        place += 1
+    return found, place
+
+
 @compiled
 def _fill(
-    words: NDArray[np.uint64], start: int, rate: float, places: NDArray[np.int64], found: int, after: int
+    words: NDArray[np.uint64],
+    start: int,
+    rate: float,
+    places: NDArray[np.int64],
+    found: int,
+    after: int,
+    count: int,
 ) -> tuple[int, int, int, bool]:
-    """Go from one who takes part to the next, one word a gap, until the positions end or a gap is in doubt.
+    """Go from one who takes part to the next, one word a gap, until positions or room end or a gap is in doubt.
 
     Args:
         words: 64 bits each.
         start: the first that is not used yet.
         rate: p, in (0, 1).
-        places: the positions of those who take part, of room for all.
+        places: the positions of those who take part; without room for one more it goes no further.
         found: how many there are.
         after: the position after the last of them; that of the end, or more, when no more are to come.
+        count: how many positions there are.
     Returns:
         (words used, found, after, whether the next gap is one for `_settled`).
     """
-    count = places.shape[0]
     step = -math.log1p(-rate)
     for w in range(start, words.shape[0]):
+        if found == places.shape[0]:
+            return w, found, after, False
         c = np.float64(words[w])
         if c == 0.0:
             return w, found, after, True
