@@ -17,7 +17,6 @@ from privopt.public import Relation
 # The peak of a fit of 2,000,000 x 54 from Parquet less that of a tiny one is 1.2 of its rows without a map, 2.2 with.
 MEMORY_FACTOR = 2.25
 STORED = 4  # bytes of an entry
-UNKNOWN_MEMORY = 2**31  # bytes, where nothing says how many are left
 
 
 def engine_on(units: Units, name: EngineName) -> Engine:
