@@ -100,6 +100,7 @@ def test_a_run_writes_what_it_tried_and_what_it_left_out(tmp_path, workers):
     assert (tests["passed"], tests["failed"], tests["skipped"]) == (2, 1, 1)
     assert [one["why"] for one in record["skipped"]] == ["there is no moon"]
     assert record["run"]["narrowed"] == "-k not nobody"
+    assert record["run"]["workers"] == max(1, int(workers))
     left = {one["file"]: one["tests"] for one in record["left_out"]}
     assert left[tests["file"]] == 1
     assert "tests/audit/test_descent.py" in left

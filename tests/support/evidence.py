@@ -95,10 +95,15 @@ class Record:
         self.marked.update(marked(items))
 
     @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodeready(self, node: object) -> None:
+        """With workers: one more of them, also where Ctrl-C ends the run before it does."""
+        del node
+        self.workers += 1
+
+    @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """With workers: what each of them collected, which is the same."""
         del error
-        self.workers += 1
         self.marked.update(getattr(node, "workeroutput", {}).get("marked", {}))
 
     def pytest_sessionfinish(self) -> None:
