@@ -7,6 +7,7 @@ and its memory does not grow with their number. It also accepts recorded release
 replay runs the very same program and its result is bit-identical.
 """
 
+import bisect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -241,11 +242,15 @@ def run(
         feeds[slot.feed].turns(first=slot.first, calls=slot.calls, times=times) if slot.feed else None
         for slot in slots
     ]
-    length = _stretch_length([*zip(slots, turns, strict=True)], times, public)
-    calls = [
-        Call(slot, seen, max(_room(slot, seen, private_count, times), 1))
-        for slot, seen in zip(slots, turns, strict=True)
-    ]
+
+    def calls_of(count: int) -> list[Call]:
+        return [
+            Call(slot, seen, max(_room(slot, seen, count, times), 1))
+            for slot, seen in zip(slots, turns, strict=True)
+        ]
+
+    length = _stretch_length(calls_of(public.n), times, public.d)
+    calls = calls_of(private_count)
     state = jax.tree.map(jnp.asarray, state)
     carry = (state, {slot.feed: jnp.asarray(draws.prefix(slot), jnp.float64) for slot in slots if slot.feed})
     released: list[list[NDArray[Any]]] = [[] for _ in slots]
@@ -376,15 +381,18 @@ def _as_recorded(released: Array, never: Array) -> Array:
     return jax.lax.bitcast_convert_type(bits, jnp.float64)
 
 
-def _stretch_length(seen: Sequence[tuple[Slot, Turns | None]], times: int, public: Public) -> int:
-    """How many steps make a stretch. The observer sees the stretches, so their length is public."""
-    step_bytes = sum(
-        row_bytes(public.d) * _room(slot, turns, public.n, times)
-        + 8 * int(np.prod(slot.mechanism.noise_shape(slot.shape)))
-        + 8 * int(np.prod(slot.shape))
-        for slot, turns in seen
+def _stretch_length(calls: Sequence[Call], times: int, width: int) -> int:
+    """How many steps make a stretch. The observer sees the stretches, so their length is public, as are these calls."""
+    noise = sum(
+        8 * int(np.prod(call.slot.mechanism.noise_shape(call.slot.shape))) + 8 * int(np.prod(call.slot.shape))
+        for call in calls
     )
-    return -(-times // -(-times * step_bytes // STRETCH_BYTES))
+
+    def size(length: int) -> int:
+        return length * noise + row_bytes(width) * sum(call.rows(length) for call in calls)
+
+    most = max(1, bisect.bisect_right(range(1, times + 1), STRETCH_BYTES, key=size))
+    return -(-times // -(-times // most))
 
 
 def _room(slot: Slot, turns: Turns | None, count: int, times: int) -> int:
