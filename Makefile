@@ -57,7 +57,7 @@ lint: $(VENV)/installed-dev  ## ruff
 
 types: $(VENV)/installed-dev  ## pyright, strict, on the package
 	@echo '== types'
-	$(BIN)/python -m pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pyright --pythonpath $(BIN)/python --threads $(WORKERS)
 
 tests: $(VENV)/installed-dev  ## pytest only: tests, doctests, code blocks (ARGS='-k name' narrows it)
 	@echo '== tests, doctests, code blocks of README.md and docs/'

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.support.compilation import quick_compilation
+
 os.environ["JAX_NUMPY_DTYPE_PROMOTION"] = "strict"
 os.environ["JAX_NUMPY_RANK_PROMOTION"] = "raise"
 os.environ["JAX_PLATFORMS"] = "cpu"
@@ -23,9 +25,10 @@ for _name in ("PRIVOPT_ACCOUNT", "PRIVOPT_REQUIRE_ACCOUNT"):
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 for _pool in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_pool, "1")
-# The tests compile thousands of programs and run most of them once. Products are fused with sums as at the default
-# level; `make audit` and `make thorough` compile as for users.
-os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
+# The tests compile thousands of programs and run most of them once; `make audit` and `make thorough` compile as for
+# users.
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = quick_compilation()
 # A program that one worker has compiled, or has forgotten, is not compiled again. Nothing is kept for the next run.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = tempfile.mkdtemp(prefix="privopt-programs-")
@@ -42,7 +45,7 @@ from tests.support import evidence as evidence_record
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
-MOST_MAPS = 40_000  # Linux allows a process 65,530
+MOST_MAPS = 20_000  # about 6 GB of programs; Linux allows a process 65,530
 
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
 # What a long run finds is kept, and tried first by the next one; see CONTRIBUTING.md.
@@ -119,7 +122,7 @@ def shared_data() -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def room_for_programs() -> Iterator[None]:
-    """Forget compiled programs before they fill the system's table of memory maps: the compiler crashes at its end."""
+    """Forget compiled programs before they fill memory, or the table of memory maps: the compiler crashes there."""
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:

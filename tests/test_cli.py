@@ -27,7 +27,8 @@ from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Weighting
-from privopt.tables import TableError, read_target
+from privopt.tables import TableError, TabularEncoder, read_target
+from privopt.tables.table import EncodedRecords, Table
 
 ROWS = 600
 SCHEMA: dict[str, Any] = {
@@ -251,6 +252,19 @@ def test_a_plan_says_before_any_table_what_the_fit_then_does(
         assert line in done
 
 
+def test_rows_of_fewer_bits_are_for_dense_features(
+    folder: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("plan", "--schema", folder / "ill.json", "--epsilon", 2, "--delta", "auto", "--n", 10**6)
+    assert "int4" in run(*command, "--storage", "int4").output
+    given = Options(schema=folder / "ill.json", epsilon=2.0, delta="auto", storage=options.StorageName.INT8)
+    assert Task.of(given).estimator(10**6).storage == "int8"
+    monkeypatch.setattr(TabularEncoder, "is_sparse_", True)
+    outcome = run(*command, "--storage", "int8")
+    assert outcome.exit_code == 2
+    assert "--storage int8 is for dense features" in flat(outcome.output)
+
+
 def test_a_plan_as_json_holds_what_is_printed(folder: Path, run: Run) -> None:
     for epsilon in (2, "inf"):
         arguments = (
@@ -462,6 +476,7 @@ def test_the_form_of_the_table_and_columns_without_description_change_nothing(
         outcome = run("fit", table, *arguments)
         assert outcome.exit_code == 0, outcome.output
         assert outcome.output.count("NOT PRIVATE") == 2
+        assert not (tmp_path / name / "releases.safetensors").exists()  # noise from a seed hides nothing
     arrays = [safetensors.numpy.load_file(tmp_path / name / "model.safetensors") for name in "abc"]
     for other in arrays[1:]:
         np.testing.assert_array_equal(other["coef"], arrays[0]["coef"])
@@ -669,7 +684,7 @@ def test_the_plan_comes_before_the_data_and_a_failure_of_ours_shows_no_cell(
     def fail(*arguments: Any, **options: Any) -> Any:
         raise KeyError("a private cell")
 
-    monkeypatch.setattr(fitting, "open_table", fail)
+    monkeypatch.setattr(EncodedRecords, "blocks", fail)
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
     assert outcome.exit_code == 1
     assert "Plan, made before any record is read" in outcome.output
@@ -689,7 +704,7 @@ def test_an_error_below_that_is_a_value_error_is_not_shown_as_the_users(
     def fail(*arguments: Any, **options: Any) -> Any:
         return np.asarray(["a private cell"]).astype(float)
 
-    monkeypatch.setattr(fitting, "open_table", fail)
+    monkeypatch.setattr(EncodedRecords, "blocks", fail)
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
     assert outcome.exit_code == 1
     assert "internal error (ValueError)" in outcome.output
@@ -701,7 +716,7 @@ def test_a_value_error_of_python_in_a_line_of_ours_is_not_shown_either(
 ) -> None:
     names: dict[str, Any] = {"__name__": "privopt.tables.cells"}
     exec("def fail(*arguments, **options): return float('a private cell')", names)
-    monkeypatch.setattr(fitting, "open_table", names["fail"])
+    monkeypatch.setattr(EncodedRecords, "blocks", names["fail"])
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
     assert outcome.exit_code == 1
     assert "internal error (ValueError)" in outcome.output
@@ -715,7 +730,7 @@ def interrupt(*arguments: Any, **options: Any) -> Any:
 def test_a_fit_that_is_interrupted_while_it_reads_has_spent_nothing(
     folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fitting, "read_target", interrupt)
+    monkeypatch.setattr(EncodedRecords, "blocks", interrupt)
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "some" / "model"))
     assert outcome.exit_code == 130
     assert "Traceback" not in outcome.output
@@ -746,8 +761,8 @@ def test_a_fit_that_stops_halfway_says_what_was_spent(
 def test_the_place_for_the_model_is_written_to_before_anything_is_read(
     folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for reader in ("table_columns", "row_count", "open_table"):
-        monkeypatch.setattr(fitting, reader, lambda *arguments, **options: pytest.fail("something was read"))
+    for place, reader in ((fitting, "opened"), (Table, "row_count"), (EncodedRecords, "blocks")):
+        monkeypatch.setattr(place, reader, lambda *arguments, **options: pytest.fail("something was read"))
     (tmp_path / "file").write_text("")
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "file" / "model"))
     assert outcome.exit_code == 2
@@ -894,7 +909,7 @@ def test_fit_and_plan_have_the_same_options(run: Run) -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
     assert options("fit") - {"--output", "--overwrite"} == options("plan") - {"--json"}
-    assert len(options("plan")) == 19
+    assert len(options("plan")) == 27
 
 
 def test_a_bar_counts_releases() -> None:

@@ -135,7 +135,9 @@ def test_arguments_that_choose_tests_are_kept_and_no_others():
 
 def test_files_with_tests_of_the_audit_are_known_by_their_text():
     assert MARKED.search("@pytest.mark.audit")
-    assert "tests/audit/test_neighbours.py" in with_marks()
+    found = with_marks()
+    assert "tests/audit/test_neighbours.py" in found
+    assert {"tests/queries/test_wire.py", "tests/queries/test_vertex_scores.py"} <= set(found)
 
 
 def test_a_run_of_everything_says_that_nothing_was_left_out():

@@ -17,13 +17,14 @@ from typer.testing import CliRunner
 
 from privopt import Account
 from privopt.cli import app
-from privopt.commands import fitting, planning, synthesizing
+from privopt.commands import planning, synthesizing
 from privopt.commands.model_directory import SavedModel
 from privopt.commands.paying import Paying
 from privopt.curator.local import LocalCurator
 from privopt.estimators import table_source
 from privopt.estimators.synthetic_data import SyntheticData
 from privopt.ledger.account_file import AccountFile
+from privopt.tables.table import EncodedRecords
 
 NOTHING = "privopt: stopped. Nothing was spent."
 BUDGET = ("--epsilon", "2", "--delta", "1e-5")
@@ -72,7 +73,7 @@ def stopped(command: str, folder: Path, place: Path, *more: Any) -> str:
 
 EARLY = {
     "fit, planning": ("fit", planning, "announce"),
-    "fit, reading": ("fit", fitting, "open_table"),
+    "fit, reading": ("fit", EncodedRecords, "blocks"),
     "synthesize, planning": ("synthesize", SyntheticData, "plan"),
     "synthesize, reading": ("synthesize", table_source, "opened"),
     "plan": ("plan", planning, "run"),

@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from privopt.solvers.worst_group_descent import WorstGroupDescent
     from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
     from privopt.tables.encoder import TabularEncoder
+    from privopt.tables.table import Table
 
     __version__: str
 
@@ -149,6 +150,7 @@ __all__ = [
     "StochasticGradientDescent",
     "StronglyConvexStages",
     "SyntheticData",
+    "Table",
     "TabularEncoder",
     "Units",
     "UserFederatedAveraging",
@@ -229,6 +231,7 @@ _HOME = {
     "ScheduledGradientDescent": "privopt.solvers.scheduled_gradient_descent",
     "StochasticGradientDescent": "privopt.solvers.stochastic_gradient_descent",
     "SyntheticData": "privopt.estimators.synthetic_data",
+    "Table": "privopt.tables.table",
     "TabularEncoder": "privopt.tables.encoder",
     "Units": "privopt.data.units",
     "PhasedAcceleratedERM": "privopt.solvers.phased_accelerated_erm",

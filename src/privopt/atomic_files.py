@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -12,6 +13,21 @@ def replace_file(path: Path, content: bytes) -> None:
     with _written_beside(path, content) as beside:
         beside.replace(path)
         keep_names(path.parent)
+
+
+@contextmanager
+def new_file(path: Path) -> Generator[BinaryIO]:
+    """A file to write into piece by piece, which then stands in the place of `path`; on failure nothing is left."""
+    beside = _beside(path)
+    try:
+        with beside.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+        keep_names(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def add_file(path: Path, content: bytes) -> None:
@@ -26,9 +42,13 @@ def add_file(path: Path, content: bytes) -> None:
         keep_names(path.parent)
 
 
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}.part")
+
+
 @contextmanager
 def _written_beside(path: Path, content: bytes) -> Generator[Path]:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex}.part")
+    beside = _beside(path)
     try:
         with beside.open("xb") as file:
             file.write(content)

@@ -25,13 +25,17 @@ from privopt.commands.options import (
 from privopt.printable import printable
 
 DEBUG = "PRIVOPT_DEBUG"
+UNAVAILABLE = 3  # records cannot be read any more, see `errors.DataUnavailable`
 STOPPED = 130  # what a shell expects of a command that was interrupted
 # The root of the argument parser's errors, wherever the installed typer keeps it.
 ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
 
 class OneSentenceGroup(TyperGroup):
-    """The commands, with every error as one sentence on stderr: exit code 2 for a user's mistake, 1 for ours."""
+    """The commands, with every error as one sentence on stderr.
+
+    Exit code 2 for a user's mistake, 3 where records cannot be read any more, 1 for a mistake of ours.
+    """
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run a command and leave with its exit code."""
@@ -64,10 +68,13 @@ class OneSentenceGroup(TyperGroup):
 def _explain(error: Exception) -> int:
     """Say what went wrong; the trace only to those who asked for it."""
     from privopt.commands.mistakes import sentence_about
+    from privopt.errors import DataUnavailable, notes_of
 
     if os.environ.get(DEBUG) == "1":
         traceback.print_exc()
     sentence = sentence_about(error)
+    if isinstance(error, DataUnavailable):
+        return _complain(" ".join([str(error), *notes_of(error)[-1:]]), UNAVAILABLE)
     if sentence is not None:
         return _complain(sentence, 2)
     return _complain(
@@ -82,7 +89,14 @@ def _complain(sentence: str, code: int) -> int:
     return code
 
 
-Table = Annotated[Path, typer.Argument(metavar="TABLE", help="CSV or Parquet file.", show_default=False)]
+Tables = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TABLE...",
+        help="CSV or Parquet: a file, a folder, a glob in quotes, a URI. Several are one table.",
+        show_default=False,
+    ),
+]
 ModelDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False)]
 
 app = typer.Typer(
@@ -112,7 +126,7 @@ def _root(
 @app.command()
 @with_options
 def fit(
-    table: Table,
+    table: Tables,
     options: Options,
     output: Annotated[
         Path | None, typer.Option("--output", help="Model directory to write. Required.", show_default=False)
@@ -140,7 +154,7 @@ def plan(
 @app.command()
 @with_options
 def synthesize(
-    table: Table,
+    table: Tables,
     options: SynthesisOptions,
     output: Annotated[
         Path | None, typer.Option("--output", help="Parquet file to write. Required.", show_default=False)
@@ -156,7 +170,7 @@ def synthesize(
 @app.command()
 def predict(
     directory: ModelDirectory,
-    table: Table,
+    table: Tables,
     output: Annotated[
         Path | None, typer.Option("--output", help="Parquet file to write. Required.", show_default=False)
     ] = None,

@@ -32,6 +32,7 @@ from privopt.solve_arguments import check_arguments, check_loss, check_payment, 
 from privopt.solve_games import plan_game
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
+from privopt.tables.table import Table
 
 __all__ = ["Loss", "Plans", "minimize", "minimize_on", "plan"]
 
@@ -113,7 +114,7 @@ def plan(
 @tells_what_was_spent
 def minimize(
     problem: Loss,
-    units: Units,
+    units: Units | Engine | Table,
     *,
     budget: Budget,
     solver: Solver | str = "auto",
@@ -130,7 +131,8 @@ def minimize(
         problem: a loss of `privopt.problems.losses`, a `Problem`, a JAX function
             `loss(params, features, target) -> scalar` of one record, with `start` its parameters (any pytree), or a
             `BlackBox`, which is not differentiated.
-        units: the data, see `Units.from_arrays`.
+        units: the data, see `Units.from_arrays`; an engine on them, such as `Table.engine` gives; or a `Table` whose
+            records are the units, under replace-one and as its schema describes them.
         budget: the (epsilon, delta) of this solve.
         solver: "auto", a name, or a configured solver.
         start: public or released starting point; required for a function and a `BlackBox`.
@@ -146,19 +148,26 @@ def minimize(
         ValueError, TypeError: an argument is not usable, or the loss has effects such as a callback.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
-    check_arguments(units, budget, account, observer)
-    return minimize_on(
-        units,
-        problem,
-        budget=budget,
-        solver=solver,
-        start=start,
-        account=account,
-        random_state=random_state,
-        observer=observer,
-        engine=engine,
-        noise=noise,
-    )
+    if not isinstance(units, Engine | Table):
+        check_arguments(units, budget, account, observer)
+    check_payment(budget, account, observer)
+    opened = units.engine() if isinstance(units, Table) else None
+    try:
+        return minimize_on(
+            units if opened is None else opened,  # pyright: ignore[reportArgumentType]  # a table was opened
+            problem,
+            budget=budget,
+            solver=solver,
+            start=start,
+            account=account,
+            random_state=random_state,
+            observer=observer,
+            engine=engine,
+            noise=noise,
+        )
+    finally:
+        if opened is not None:
+            opened.close()
 
 
 @tells_what_was_spent

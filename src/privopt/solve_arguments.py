@@ -40,7 +40,7 @@ def check_arguments(units: Any, budget: Any, account: Any, observer: Any) -> Non
     if not isinstance(units, Units):
         raise TypeError(
             f"units must be Units, got {type(units).__name__}: make them of your arrays with Units.from_arrays(X, y, "
-            "row_bound=...), which says what is public about the data."
+            "row_bound=...), which says what is public about the data, or open files with Table.open."
         )
     check_payment(budget, account, observer)
 

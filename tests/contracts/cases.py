@@ -130,6 +130,8 @@ _ALONE = ("replace-one",)
 
 # Tags: full-batch steps on a scalar loss that a few lines of NumPy repeat, and cases that stand for the others.
 _PLAIN_DESCENT, _TYPICAL = "plain descent", "typical"
+# A case that differs by its loss or penalty alone from one that runs by default.
+_LATER = "later"
 
 EVERY_CASE = (
     Case(
@@ -246,6 +248,7 @@ EVERY_CASE = (
         "stochastic gradient descent, elastic net",
         StochasticGradientDescent(**_SAMPLED),
         Problem(losses.smoothed_hinge(0.5), ElasticNet(0.02, 0.1)),
+        tags=frozenset({_LATER}),
     ),
     Case(
         "stochastic gradient descent, fixed size",
@@ -356,6 +359,7 @@ EVERY_CASE = (
         SVRG(**_EPOCHS_PRICED),
         Problem(losses.huber(0.5), L1(0.02)),
         still=_NO_EPOCHS,
+        tags=frozenset({_LATER}),
     ),
     Case(
         "svrg, every unit",
@@ -363,7 +367,13 @@ EVERY_CASE = (
         Problem(losses.squared, ElasticNet(0.02, 0.1), L2Ball(0.5)),
         still=_NO_EPOCHS,
     ),
-    Case("svrg, own loss", SVRG(**_EPOCHS_PRICED), Problem(losses.RecordLoss(own_loss)), still=_NO_EPOCHS),
+    Case(
+        "svrg, own loss",
+        SVRG(**_EPOCHS_PRICED),
+        Problem(losses.RecordLoss(own_loss)),
+        still=_NO_EPOCHS,
+        tags=frozenset({_LATER}),
+    ),
     Case("svrg, the paper's design", SVRG(variant="paper", **_EPOCHS_PRICED), _LOGISTIC, still=_NO_EPOCHS),
     Case("svrg, unstable", SVRG(), _LOGISTIC, still=_NO_EPOCHS),
     Case("svrg, whitened", Whitening(inner=SVRG(**_EPOCHS)), _LOGISTIC, still=None),
@@ -391,6 +401,7 @@ EVERY_CASE = (
         "frank-wolfe, own loss",
         FrankWolfe(steps=5, clip=0.2),
         Problem(losses.RecordLoss(own_loss), Ridge(0.1), L1Ball(1.0)),
+        tags=frozenset({_LATER}),
     ),
     Case("vertex-anytime", VertexAnytime(steps=5, balanced=True), _L1_BALL, tags=frozenset({_TYPICAL})),
     Case(
@@ -651,6 +662,7 @@ EVERY_CASE = (
         RandomizedSmoothing(inner=GradientDescent(**_FULL), radius=0.3),
         Problem(losses.softmax(3), Ridge(0.1)),
         still=None,
+        tags=frozenset({_LATER}),
     ),
     Case("phased group sgd", PhasedGroupSGD(**_GROUPS), _LOGISTIC, still={"phases": 0}, by_user=True),
     Case(
@@ -670,12 +682,14 @@ EVERY_CASE = (
         PhasedGroupSGD(**_GROUPS),
         Problem(losses.softmax(3)),
         still={"phases": 0},
+        tags=frozenset({_LATER}),
     ),
     Case(
         "phased group sgd, own loss",
         PhasedGroupSGD(**_GROUPS),
         Problem(losses.RecordLoss(own_loss), Ridge(0.1)),
         still={"phases": 0},
+        tags=frozenset({_LATER}),
     ),
     Case(
         "phased accelerated erm",
@@ -728,9 +742,11 @@ CASES = [(case, relation) for case in EVERY_CASE for relation in case.relations]
 
 
 def _marks(case: Case, relation: str) -> tuple[Any, ...]:
-    """Typical cases run under both relations; of the others one does, in turn, and both where there is time."""
+    """Typical cases run under both relations, the others under one, in turn; all of them in the audit."""
     turn = EVERY_CASE.index(case) % 2
-    waits = len(case.relations) > 1 and _TYPICAL not in case.tags and relation != case.relations[turn]
+    waits = _LATER in case.tags or (
+        len(case.relations) > 1 and _TYPICAL not in case.tags and relation != case.relations[turn]
+    )
     return (pytest.mark.audit,) if waits else ()
 
 
@@ -738,6 +754,7 @@ def _named(values: tuple[Any, ...], pair: tuple[Case, str]) -> Any:
     return pytest.param(*values, marks=_marks(*pair), id=f"{pair[0].name}, {pair[1]}")
 
 
+AT_ONCE = [pair for pair in CASES if not _marks(*pair)]  # the others in the audit
 CASE_ARGUMENTS = [_named(pair, pair) for pair in CASES]
 CASE_PAIRS = [_named((pair,), pair) for pair in CASES]
 

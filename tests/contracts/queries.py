@@ -398,6 +398,9 @@ EVERY_QUERY: dict[str, Query] = {
     ),
 }
 
+# One query of each class; others of a class differ in their loss or in public numbers.
+FIRST_OF_ITS_KIND = frozenset({type(query): name for name, query in reversed(EVERY_QUERY.items())}.values())
+
 
 GAME = BilinearGame(rows=1, columns=3)
 OFFSETS = BilinearGame(rows=1, columns=1, offsets=True, entries=(-0.5, 1.0))

@@ -5,8 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.contracts.cases import (
+    AT_ONCE,
     BUDGET,
     CASE_PAIRS,
+    CASES,
     D,
     N,
     as_units,
@@ -36,6 +38,20 @@ def run(case, relation, curator_type=LocalCurator, *units, seed=3, **options):
     ledger = Ledger(budget, relation, plan=solver.event(public))
     curator = curator_type(*units, ledger, noise=NoiseSource(seed), **options)
     return curator, solver, solver.solve(curator, case.problem)
+
+
+def parts_of(solver):
+    """The class of a solver, and of those that it runs inside."""
+    inner = getattr(solver, "inner", None)
+    return (type(solver), *(parts_of(inner) if inner is not None else ()))
+
+
+def test_every_solver_is_tried_by_default_and_for_users_where_it_is_tried_for_users():
+    """The default run leaves out cases, no solver: all three laws hold for each, alone and inside of each other one."""
+    everything = {(parts_of(case.solver), case.by_user) for case, _ in CASES}
+    assert {(parts_of(case.solver), case.by_user) for case, _ in AT_ONCE} == everything
+    for relation in ("replace-one", "add-or-remove-one"):
+        assert sum(which == relation for _, which in AT_ONCE) > len(AT_ONCE) // 3
 
 
 @pytest.fixture(scope="module", params=CASE_PAIRS)

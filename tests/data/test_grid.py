@@ -109,7 +109,7 @@ def test_most_rows_are_rounded_to_within_little_more_than_half_a_step() -> None:
     found = decoded(stored(rows, "int8", row_bound=1.0))
     assert np.quantile(np.max(np.abs(found - rows), axis=1), 0.9) < 0.61 / 127
     mean = np.mean(np.linalg.norm(found, axis=1))
-    assert 0.998 < mean <= 1.0  # towards zero it is 0.968
+    assert 0.997 < mean <= 1.0  # towards zero it is 0.968
 
 
 @pytest.mark.parametrize("storage", STORAGES)

@@ -58,12 +58,15 @@ def expected_to_fail(estimator: Any) -> dict[str, str]:
     return reasons
 
 
-# They differ from Ridge by their loss alone.
-LIKE_RIDGE = ("LinearRegression", "HuberRegressor", "QuantileRegressor", "RobustRegressor")
+# They differ from Ridge and from LogisticRegression by their loss alone.
+ALIKE = (
+    *("LinearRegression", "HuberRegressor", "QuantileRegressor", "RobustRegressor", "PoissonRegressor"),
+    *("LinearSVC", "RobustClassifier"),
+)
 
 
 @parametrize_with_checks(
-    [one for one in instances() if type(one).__name__ not in LIKE_RIDGE],
+    [one for one in instances() if type(one).__name__ not in ALIKE],
     expected_failed_checks=expected_to_fail,
 )
 def test_scikit_learn_accepts_the_estimator(estimator: Any, check: Any) -> None:
@@ -72,7 +75,7 @@ def test_scikit_learn_accepts_the_estimator(estimator: Any, check: Any) -> None:
 
 @pytest.mark.audit
 @parametrize_with_checks(
-    [one for one in instances() if type(one).__name__ in LIKE_RIDGE], expected_failed_checks=expected_to_fail
+    [one for one in instances() if type(one).__name__ in ALIKE], expected_failed_checks=expected_to_fail
 )
 def test_scikit_learn_accepts_the_others_as_well(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -229,8 +229,7 @@ def engine_of(grid, relation, ids=IDS):
     return ReceivingEngine(run.public, Nodes(grid, ids, settings, timeout=1.0))
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("mischief", MISCHIEF)
+@pytest.mark.parametrize(("mischief", "relation"), in_turn(MISCHIEF, RELATIONS))
 def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(mischief, relation):
     data, bad = people(), 5
     query = ClippedGradient(loss=losses.logistic, at=np.array([0.3, -0.2, 0.4]), clip=0.25)
@@ -255,11 +254,13 @@ def test_a_node_moves_a_mean_by_at_most_the_sensitivity_whatever_it_answers(misc
         np.testing.assert_allclose(np.sum(held, axis=0), found, atol=1e-15)
 
 
-@pytest.mark.parametrize("solver", [UserGradientDescent(steps=4), AVERAGING], ids=["descent", "averaging"])
-@pytest.mark.parametrize("mischief", MISCHIEF)
+SOLVERS = {"descent": UserGradientDescent(steps=4), "averaging": AVERAGING}
+
+
+@pytest.mark.parametrize(("mischief", "solver"), in_turn(MISCHIEF, SOLVERS))
 def test_a_run_ends_as_planned_though_every_node_misbehaves(mischief, solver):
     grid = in_process(people(), tamper=lambda node, reply: MISCHIEF[mischief](reply))
-    run = strategy(solver=solver)
+    run = strategy(solver=SOLVERS[solver])
     result = run.start(grid, record(np.zeros(D)), timeout=0.1).private
     assert np.all(np.isfinite(result.params))
     assert result.transcript.releases == result.plan.releases

@@ -8,6 +8,7 @@ from hypothesis import given
 from tests.support.engine_rows import LOSSES as ENGINE_LOSSES
 from tests.support.engine_rows import close, units_for
 from tests.support.query_neighbours import CASES, LOSSES, PUBLIC, as_units, pairs, points
+from tests.support.turns import in_turn
 
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
@@ -52,9 +53,14 @@ def test_six_users_give_the_figures_of_the_specification(engine: Any) -> None:
     np.testing.assert_allclose(centre + mean[:3], [0.1366678411, -0.0321803026, -0.0505304795], rtol=1e-8)
 
 
-@pytest.mark.parametrize("layout", ["dense", "sparse", "users", "sparse users"])
-@pytest.mark.parametrize("loss", ["logistic", "squared", "quantile", "softmax"])
-@pytest.mark.parametrize("form", ["plain", "centred", "mapped", "both"])
+@pytest.mark.parametrize(
+    ("layout", "loss", "form"),
+    in_turn(
+        ("dense", "sparse", "users", "sparse users"),
+        ("logistic", "squared", "quantile", "softmax"),
+        ("plain", "centred", "mapped", "both"),
+    ),
+)
 def test_the_fast_pass_sums_what_the_reference_sums(layout: str, loss: str, form: str) -> None:
     units = units_for(ENGINE_LOSSES[loss], layout)
     outputs = ENGINE_LOSSES[loss].outputs

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.query_neighbours import D, as_units, pairs, points
+from tests.support.turns import in_turn
 
 from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
@@ -44,8 +45,9 @@ def direction(loss, model, at, gradient, *, damping=0.05, ridge=0.0, row_bound=1
     )
 
 
-@pytest.mark.parametrize("layout", ["dense", "sparse", "users", "sparse users"])
-@pytest.mark.parametrize(("loss", "model"), MODELS)
+@pytest.mark.parametrize(
+    ("model_of", "layout"), in_turn(MODELS, ("dense", "sparse", "users", "sparse users"))
+)
 @given(
     data=st.data(),
     at=points,
@@ -55,8 +57,9 @@ def direction(loss, model, at, gradient, *, damping=0.05, ridge=0.0, row_bound=1
     public=st.sampled_from([(6, "add-or-remove-one"), (2, "replace-one")]),
 )
 def test_one_unit_moves_the_direction_by_at_most_its_sensitivity(
-    loss, model, layout, data, at, gradient, damping, clip, public
+    model_of, layout, data, at, gradient, damping, clip, public
 ):
+    loss, model = model_of
     pair = data.draw(pairs(5 if "users" in layout else 1, [public]))
     left, right = (as_units(owned, pair, layout) for owned in pair.sides())
     ledger = Ledger(Budget(10.0, 1e-5), pair.relation, composition="gaussian")

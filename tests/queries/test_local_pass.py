@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.query_neighbours import LOSSES, PUBLIC, D, as_units, pairs
+from tests.support.turns import in_turn
 
 from privopt.curator.audit import Audit
 from privopt.data.units import Units
@@ -75,9 +76,7 @@ def into_ball(vectors, radius):
     return vectors * np.minimum(1.0, radius / np.maximum(lengths, 1e-300))
 
 
-@pytest.mark.parametrize("loss", SLOPES)
-@pytest.mark.parametrize("returns", ["last", "average"])
-@pytest.mark.parametrize("shuffle", [None, 3])
+@pytest.mark.parametrize(("loss", "returns", "shuffle"), in_turn(SLOPES, ("last", "average"), (None, 3)))
 def test_a_pass_is_what_a_plain_loop_computes(loss, returns, shuffle):
     units = users_of_three_columns()
     query = LocalPass(
@@ -137,8 +136,9 @@ def test_a_unit_without_records_or_with_a_pass_that_diverges_stays_where_it_is()
     assert np.all(held[[0, 2, 3]] == 0.0)
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared", "own", "softmax"])
-@pytest.mark.parametrize("layout", ["users", "sparse users"])
+@pytest.mark.parametrize(
+    ("loss", "layout"), in_turn(("logistic", "squared", "own", "softmax"), ("users", "sparse users"))
+)
 @given(data=st.data(), clip=st.sampled_from([1e-6, 0.3, 50.0]), step_size=st.sampled_from([0.3, 1e3]))
 def test_one_unit_moves_a_local_pass_by_at_most_its_sensitivity(loss, layout, data, clip, step_size):
     pair = data.draw(pairs(5, PUBLIC[:2]))

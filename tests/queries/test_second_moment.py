@@ -11,6 +11,7 @@ from scipy import sparse
 from tests.support.formula_noise import FormulaNoise
 from tests.support.query_neighbours import D, as_units, pairs
 from tests.support.reference_rows import reference_arrays
+from tests.support.turns import in_turn
 
 from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
@@ -112,11 +113,14 @@ def units_of(layout: str, rows: int, d: int) -> Units:
     return units
 
 
-@pytest.mark.parametrize("d", [4, 140])  # dense blocks of sparse rows, and sparse products
 @pytest.mark.parametrize(
-    "layout", [*LAYOUTS, "float64 sparse", "mapped", "mapped sparse", "mapped sparse users"]
+    ("layout", "d", "row_bound"),
+    in_turn(
+        [*LAYOUTS, "float64 sparse", "mapped", "mapped sparse", "mapped sparse users"],
+        (4, 140),  # dense blocks of sparse rows, and sparse products
+        (1.3, 0.4),
+    ),
 )
-@pytest.mark.parametrize("row_bound", [1.3, 0.4])
 def test_the_products_equal_the_general_path(layout, d, row_bound, monkeypatch):
     monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)  # mapped sparse rows are not stored
     monkeypatch.setattr(second_moments, "_PRODUCT_ROWS", 16)

@@ -2,9 +2,11 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
-from tests.contracts.queries import AT, EVERY_QUERY, ROW_BOUND, D
+from tests.contracts.queries import AT, EVERY_QUERY, FIRST_OF_ITS_KIND, ROW_BOUND, D
+from tests.support.turns import but_later
 
 from privopt.data.units import Units
 from privopt.engine.reference import ReferenceEngine
@@ -19,17 +21,37 @@ from privopt.queries.wire import decoded, encoded
 SENT = {name: query for name, query in EVERY_QUERY.items() if type(query) in RECEIVABLE.values()}
 
 
+def sent(query):
+    """What arrives of a query."""
+    text, arrays = encoded(query)
+    json.loads(text)
+    return decoded(text, arrays, getattr(query, "loss", losses.logistic))
+
+
 @pytest.mark.parametrize("name", SENT)
+def test_every_field_of_a_query_arrives(name):
+    query = SENT[name]
+    with double_precision():
+        found = sent(query)
+        assert type(found) is type(query)
+        (text, arrays), (again, others) = encoded(query), encoded(found)
+        assert again == text
+        assert {name: (one.dtype, one.tobytes()) for name, one in others.items()} == {
+            name: (one.dtype, one.tobytes()) for name, one in arrays.items()
+        }
+        (before, structure), (after, other) = jax.tree.flatten(query), jax.tree.flatten(found)
+        assert other == structure
+        assert all(np.array_equal(one, another) for one, another in zip(before, after, strict=True))
+
+
+@pytest.mark.parametrize("name", but_later(FIRST_OF_ITS_KIND, SENT))
 def test_a_query_arrives_to_the_last_bit(name):
     query, rng = SENT[name], np.random.default_rng(4)
     units = Units.from_arrays(
         rng.normal(size=(9, D)), rng.integers(0, 3, 9) - 1.0, row_bound=ROW_BOUND, groups=np.arange(9) // 3
     )
     with double_precision():
-        text, arrays = encoded(query)
-        json.loads(text)
-        found = decoded(text, arrays, getattr(query, "loss", losses.logistic))
-        assert type(found) is type(query)
+        found = sent(query)
         engine = ReferenceEngine(units)
         assert np.array_equal(engine.clipped_sum(found), engine.clipped_sum(query))
         assert float(np.asarray(found.radius())) == float(np.asarray(query.radius()))

@@ -23,7 +23,7 @@ from privopt import (
     minimize,
     regularisers,
 )
-from privopt.replays.check import replayed
+from privopt.replays.check import _same_estimator, replayed
 from privopt.replays.rerun import MOST_STEPS, Unreplayable, rebuilt
 from privopt.replays.values import written
 from privopt.report.kept import KeptReleases, Recipe
@@ -331,3 +331,14 @@ def test_a_run_whose_values_were_not_all_kept_is_not_replayed():
     transcript.append(replace(transcript[0], released=None))
     kept = KeptReleases.of(transcript, recipe)
     assert (kept.arrays, kept.index) == (None, {"obstacle": "not every released value was kept"})
+
+
+def test_tuples_within_tuples_are_the_lists_of_a_models_directory():
+    """JSON has no tuples, at whatever depth."""
+    arguments = {"bounds": ((-1.0, -1.0), (1.0, (2.0, 3.0))), "feature_groups": [("a", "b"), ("c",)], "n": 7}
+    recipe = {"kind": "estimator", "estimator": "Fit", "n": 5, "sparse": False}
+    recipe["arguments"] = {name: written(value) for name, value in arguments.items()}
+    model = json.loads(json.dumps({"class": "Fit", "n": 5, "sparse": False, "arguments": arguments}))
+    assert _same_estimator({"replay": {"recipe": recipe}}, model)
+    model["arguments"]["bounds"][1][1][0] = 2.5
+    assert not _same_estimator({"replay": {"recipe": recipe}}, model)

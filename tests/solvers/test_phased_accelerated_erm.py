@@ -147,8 +147,12 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize(("way", "reuse", "relation"), in_turn(WAYS, (True, False), RELATIONS))
-def test_a_run_replays_costs_its_plan_and_can_be_rehearsed(way, reuse, relation):
+RUNS = [(reuse, relation) for reuse in (True, False) for relation in RELATIONS]
+
+
+@pytest.mark.parametrize(("way", "run_on"), in_turn(WAYS, RUNS))
+def test_a_run_replays_costs_its_plan_and_can_be_rehearsed(way, run_on):
+    reuse, relation = run_on
     units = some_users(n=300 if reuse else 640, relation=relation)
     solver = erm(way.split(",")[0], reuse=reuse, **WAYS[way])
     result = run(solver, units)
@@ -173,9 +177,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize(("way", "kind", "relation"), in_turn(WAYS, HOSTILE, RELATIONS))
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(way, relation, kind):
     # Under add-or-remove-one the other data set has no such user.
     left = some_users(n=170, relation=relation, last=None if relation == "replace-one" else HOSTILE["none"])

@@ -216,9 +216,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("mode", ["clip", *MODES])
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize(("mode", "kind", "relation"), in_turn(("clip", *MODES), HOSTILE, RELATIONS))
 def test_no_user_moves_a_release_by_more_than_its_sensitivity(mode, relation, kind):
     data = many_users()
     left = as_units(*data, relation=relation, cap=3)

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 from scipy import sparse
+from tests.support.turns import but_later
 
 from privopt.data.units import Units
 from privopt.mechanisms.noise import NoiseSource
@@ -36,6 +37,10 @@ CASES = [
     ("own", "dense"),
     ("own", "users"),
 ]
+# A kernel, one of sparse rows of users, several outputs, the plain path; others of the same paths wait for the audit.
+CASES_IN_TURN = but_later(
+    [("logistic", "dense"), ("squared", "sparse users"), ("softmax", "dense"), ("own", "users")], CASES
+)
 
 entries = st.one_of(
     st.floats(-2.0, 2.0), st.sampled_from([0.0, 1.0, -1.0, 1e30, -1e300, 1e-30, np.nan, np.inf, -np.inf])

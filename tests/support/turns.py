@@ -1,7 +1,7 @@
 """Parameters that take turns: where a test has no time for every combination, each value still has its turn."""
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import pytest
@@ -18,6 +18,18 @@ def in_turn(*axes: Collection[Any]) -> list[Any]:
         waits = sum(places[:-1]) % len(axes[-1]) != places[-1]
         found.append(pytest.param(*values, marks=(pytest.mark.audit,) if waits else (), id=_name(values)))
     return found
+
+
+def but_later(quick: Iterable[Any], values: Iterable[Any]) -> list[Any]:
+    """The values, for `parametrize` of one name or of one tuple of names; those that are not `quick` wait."""
+    at_once = list(quick)
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)),
+            marks=() if value in at_once else (pytest.mark.audit,),
+        )
+        for value in values
+    ]
 
 
 def _name(values: list[Any]) -> str:

@@ -2,27 +2,26 @@
 
 import contextlib
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
-from scipy.sparse import issparse
 
 from privopt.commands import model_directory, planning, screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.options import Options
 from privopt.commands.paying import Paying, account_for
+from privopt.commands.tables import opened
 from privopt.commands.task import Estimator, Task, named
 from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
-from privopt.tables import open_table, read_table, read_target, row_count, table_columns, user_keys
+from privopt.tables.table import Table
 
 
-def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) -> None:
+def run(files: Sequence[str], options: Options, *, output: Path | None, overwrite: bool) -> None:
     """Fit a model and write its directory.
 
     Raises:
@@ -32,8 +31,8 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
     task = Task.of(options)
     paying = Paying(account_for(options.account, options.data_set))
     with _reserved(directory):
-        _check_header(table, task)
-        n, how_n = _units(table, task)
+        table = opened(files, task)
+        n, how_n = _units(table, files, task)
         estimator = task.estimator(n).set_params(account=paying.account)
         terminal = screen.console()
         plan = planning.announce(
@@ -44,6 +43,7 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
             how_n,
             title="Plan, made before any record is read",
             on_account=paying.announce,
+            placement=table.placement,
         )
         with paying.telling(terminal, plan):
             saved = _fitted(terminal, table, task, estimator, plan, paying)
@@ -61,17 +61,14 @@ def run(table: Path, options: Options, *, output: Path | None, overwrite: bool) 
 
 
 def _fitted(
-    terminal: Console, table: Path, task: Task, estimator: Estimator, plan: Plan, paying: Paying
+    terminal: Console, table: Table, task: Task, estimator: Estimator, plan: Plan, paying: Paying
 ) -> model_directory.SavedModel:
     """Read the table and fit the model."""
     with screen.release_bar(terminal, f"Fitting {task.model.title}", plan.releases) as advance:
         advance("table", 0)
-        private_table = open_table(table, task.schema, columns=task.columns)
-        private_features = task.encoder.fit(private_table).transform(private_table)
-        private_target = read_target(private_table, task.schema, task.target.column)
-        groups = user_keys(private_table, task.groups) if task.groups else None
-        estimator.fit(private_features, private_target, groups=groups, observer=paying.observing(advance))
-    return model_directory.SavedModel.of(task, estimator, sparse=issparse(private_features))
+        groups = task.groups or None
+        estimator.fit(table, groups=groups, observer=paying.observing(advance))
+    return model_directory.SavedModel.of(task, estimator, sparse=task.encoder.is_sparse)
 
 
 @contextlib.contextmanager
@@ -115,15 +112,7 @@ def _free(output: Path | None, *, overwrite: bool) -> Path:
     return output
 
 
-def _check_header(table: Path, task: Task) -> None:
-    """Refuse a table that lacks a column, by its header alone."""
-    present = table_columns(table)
-    missing = [name for name in task.columns if name not in present]
-    if missing:
-        raise Mistake(f"the table {str(table)!r} has no column {missing[0]!r}, which the schema describes.")
-
-
-def _units(table: Path, task: Task) -> tuple[int, str]:
+def _units(table: Table, files: Sequence[str], task: Task) -> tuple[int, str]:
     """The public number of units, and where it comes from.
 
     Privacy:
@@ -133,13 +122,13 @@ def _units(table: Path, task: Task) -> tuple[int, str]:
     if n is not None:
         return n, "given by --n"
     if not task.groups:
-        n, how = row_count(table), "the table's rows"
+        n, how = table.row_count(), "the table's rows"
     else:
-        public_keys = user_keys(read_table(table, task.schema, columns=task.groups), task.groups)
-        n, how = len(np.unique(public_keys[~np.isnan(public_keys)])), f"counted in {named(task.groups)}"
+        n, how = table.user_count(task.groups), f"counted in {named(task.groups)}"
     if n < 2:
         raise Mistake(
-            f"the table {str(table)!r} has {n} {task.unit}s: a private mean needs at least 2, and useful ones many."
+            f"the table {' '.join(files)!r} has {n} {task.unit}s: a private mean needs at least 2, and useful "
+            "ones many."
         )
     return n, how
 

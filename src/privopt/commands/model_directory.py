@@ -97,13 +97,15 @@ class SavedModel:
     def write_report(self, directory: Path) -> Path:
         """Write the report as a page and as JSON, and the released values it can be replayed on; the page's path.
 
-        Of a model that was read from a directory the values are not at hand: what lies there stays.
+        Of a model that was read from a directory the values are not at hand: what lies there stays. Of a run that is
+        not private none are written: they would show what noise, had it been secret, would have hidden.
         """
         self.report.save(directory / REPORT_DATA)
         kept = self.report.kept
-        if kept is not None and kept.packed is not None:
+        packed = None if kept is None else kept.packed
+        if packed is not None and self.report.is_private:
             self.report.save_releases(directory / RELEASES_FILE)
-        elif kept is None or kept.index.get("obstacle") is not None:
+        elif packed is not None or kept is None or kept.index.get("obstacle") is not None:
             (directory / RELEASES_FILE).unlink(missing_ok=True)  # of a model that stood here before
         return self.report.save(directory / REPORT_PAGE)
 

@@ -65,6 +65,15 @@ class WeightingName(StrEnum):
     RECORD = "record"
 
 
+class PlaceOption(StrEnum):
+    """Where rows are kept."""
+
+    AUTO = "auto"
+    MEMORY = "memory"
+    STREAM = "stream"
+    RAY = "ray"
+
+
 def _option(name: str, text: str, **more: Any) -> Any:
     return typer.Option(name, help=text, show_default=False, **more)
 
@@ -73,7 +82,35 @@ MOST_UNITS, MOST_ROWS = 10**12, 10**8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class PlaceOptions:
+    """Where the records of a fit are kept, as it was typed; a field is an option, as in `Options`."""
+
+    engine: Annotated[
+        PlaceOption,
+        typer.Option("--engine", help="Where rows are kept; auto: in memory, or in a spool on the disk."),
+    ] = PlaceOption.AUTO
+    memory: Annotated[
+        str | None, _option("--memory", "What rows may take, such as 8GB; default: half of what is left.")
+    ] = None
+    spool: Annotated[
+        Path | None, _option("--spool", "Folder of the spool; default: that of temporary files.")
+    ] = None
+    address: Annotated[
+        str | None, _option("--address", "Ray cluster, HOST:PORT; default: one is started on this machine.")
+    ] = None
+    workers: Annotated[
+        int | None, _option("--workers", "Processes of the Ray cluster that hold rows.", min=1)
+    ] = None
+    retries: Annotated[
+        int, typer.Option("--retries", help="How often parts of lost workers are read again.", min=0)
+    ] = 3
+    trust_network: Annotated[
+        bool, typer.Option("--trust-network", help="Use a Ray cluster that asks for no tokens.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PlaceOptions):
     """What was typed, as it was typed. A field is an option; its annotation says what the help says."""
 
     schema: Annotated[

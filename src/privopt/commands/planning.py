@@ -13,7 +13,10 @@ from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta
 from privopt.commands.options import Options
 from privopt.commands.paying import Paying, account_for
+from privopt.commands.placing import Effort, place_rows, tenth_rows
+from privopt.commands.tables import placement_of
 from privopt.commands.task import Estimator, Task, named
+from privopt.engine.placement import Placement
 from privopt.planning import user_words
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CapPrice
@@ -52,6 +55,7 @@ def run(options: Options, *, as_json: bool = False) -> None:
         "given by --n",
         title="Plan, from public numbers alone",
         on_account=Paying(account_for(options.account, options.data_set, spends=False)).outlook,
+        placement=placement_of(options),
     )
     _show_caps(terminal, task, options.n)
     if options.solver == "auto":
@@ -67,10 +71,12 @@ def announce(
     *,
     title: str,
     on_account: Callable[[Plan], list[tuple[str, str]]],
+    placement: Placement,
 ) -> Plan:
     """Print the plan of a fit to n units, with what `on_account` says of paying for it, and return it."""
     plan = task.plan(estimator, n)
-    screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *on_account(plan)])
+    placed = [*place_rows(plan, placement), *tenth_rows(task, estimator, plan)]
+    screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *placed, *on_account(plan)])
     for warning in _warnings(task, plan):
         screen.warn(terminal, warning)
     return plan
@@ -199,4 +205,5 @@ def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
         "warnings": _warnings(task, plans[0]),
         "plans": [plan.to_dict() for plan in plans],
         **({"caps": caps} if caps else {}),
+        "place": Effort.of(plans[0], placement_of(task.options)).to_dict(),
     }

@@ -1,19 +1,24 @@
-"""`privopt predict`: a released model applied to the rows of a table."""
+"""`privopt predict`: a released model applied to the rows of a table, a few at a time."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.model_directory import SavedModel
-from privopt.tables import open_table, write_predictions
+from privopt.engine.placement import Placement
+from privopt.tables.places import located
+from privopt.tables.predictions import written_predictions
 from privopt.tables.schema import Schema
+from privopt.tables.table import Table
 
 
-def run(directory: Path, table: Path, *, output: Path | None) -> None:
-    """Write one prediction for each row.
+def run(directory: Path, files: Sequence[str], *, output: Path | None) -> None:
+    """Write one prediction for each row; memory does not grow with the table.
 
     Raises:
         Mistake, TableError: something that was typed cannot be used.
+        DataUnavailable: a file has changed meanwhile; nothing is written.
     """
     if output is None:
         raise Mistake("give --output: the Parquet file to write the predictions to.")
@@ -21,25 +26,26 @@ def run(directory: Path, table: Path, *, output: Path | None) -> None:
         raise Mistake(f"--output {str(output)!r} must end in .parquet: predictions are written as Parquet.")
     if not output.resolve().parent.is_dir():
         raise Mistake(f"--output {str(output)!r} lies in a folder that does not exist.")
-    if output.exists() and table.exists() and output.samefile(table):
-        raise Mistake(f"--output {str(output)!r} is the table itself: give another file.")
     saved = SavedModel.read(directory)
-    features = [block.column for block in saved.encoder.blocks_]
-    private_table = open_table(table, Schema.from_json(saved.encoder.schema), columns=features)
-    private_features = saved.encoder.transform(private_table)
-    estimator = saved.estimator
-    probabilities = None
+    table = Table(located(files), Schema.from_json(saved.encoder.schema), target=None, placement=Placement())
+    if table.holds(output):
+        raise Mistake(f"--output {str(output)!r} is the table itself: give another file.")
+    estimator, labels = saved.estimator, list[object]()
     if hasattr(estimator, "predict_proba"):
-        by_class = estimator.predict_proba(private_features)
-        probabilities = {label: by_class[:, place] for place, label in enumerate(estimator.classes_)}
-    write_predictions(output, estimator.predict(private_features), probabilities=probabilities)
-    names = ["prediction", *(f"probability_{label}" for label in probabilities or {})]
+        labels = list(estimator.classes_)
+    rows = 0
+    with written_predictions(output, labels) as write:
+        for private_features in table.features(saved.encoder):
+            by_class = estimator.predict_proba(private_features) if labels else None
+            write(estimator.predict(private_features), by_class)
+            rows += private_features.shape[0]
+    names = ["prediction", *(f"probability_{label}" for label in labels)]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     screen.show_rows(
         screen.console(),
         "Done",
         [
-            ("predictions", f"{output}: {private_features.shape[0]:,} rows, {shown}"),
+            ("predictions", f"{output}: {rows:,} rows, {shown}"),
             (
                 "mind",
                 "The guarantee covers the model; what it predicts for these rows is as private as the rows are.",

@@ -2,6 +2,7 @@
 
 import io
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +18,20 @@ from privopt.commands.options import MAX_RECORDS, SynthesisOptions
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.planning import MEANING, PUBLIC_NUMBER
 from privopt.commands.task import named
+from privopt.data.user_keys import user_count
+from privopt.engine.placement import Placement
 from privopt.estimators import table_source
 from privopt.estimators.synthetic_data import SyntheticData, SyntheticError
 from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.report.words import number, several
 from privopt.tables.io import PARQUET
+from privopt.tables.places import located
 from privopt.tables.schema import Schema
+from privopt.tables.table import Table
 
 
-def run(table: Path, options: SynthesisOptions, *, output: Path | None, overwrite: bool) -> None:
+def run(files: Sequence[str], options: SynthesisOptions, *, output: Path | None, overwrite: bool) -> None:
     """Model a table and write rows of the model.
 
     Raises:
@@ -42,7 +47,8 @@ def run(table: Path, options: SynthesisOptions, *, output: Path | None, overwrit
         )
     schema = Schema.from_json(options.schema, options.schema_name)
     paying = Paying(account_for(options.account, options.data_set))
-    n, how_n = _units(table, schema, options)
+    table = Table(located(files), schema, target=None, placement=Placement())
+    n, how_n = _units(table, files, schema, options)
     data = _estimator(schema, options, n).set_params(account=paying.account)
     terminal = screen.console()
     plan = _announce(terminal, data, options, n, how_n, paying)
@@ -77,7 +83,7 @@ def _estimator(schema: Schema, options: SynthesisOptions, n: int) -> SyntheticDa
         )
 
 
-def _units(table: Path, schema: Schema, options: SynthesisOptions) -> tuple[int, str]:
+def _units(table: Table, files: Sequence[str], schema: Schema, options: SynthesisOptions) -> tuple[int, str]:
     """The public number of units, and where it comes from.
 
     Privacy:
@@ -95,12 +101,12 @@ def _units(table: Path, schema: Schema, options: SynthesisOptions) -> tuple[int,
     if not options.group:
         n, how = table_source.rows_of(table), "the table's rows"
     else:
-        private_table = table_source.opened(table, schema)
-        public_keys = table_source.keys_of_users(tuple(options.group), private_table, 0)
-        n, how = table_source.user_count(public_keys), f"counted in {named(options.group)}"
+        for group in options.group:
+            schema.column(group)
+        n, how = user_count(table.user_count(options.group)), f"counted in {named(options.group)}"
     if n < 2:
         raise Mistake(
-            f"the table {str(table)!r} has {n} units: at least 2 are needed, and many to be useful."
+            f"the table {' '.join(files)!r} has {n} units: at least 2 are needed, and many to be useful."
         )
     return n, how
 

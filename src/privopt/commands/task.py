@@ -113,7 +113,7 @@ class Task:
         encoder = TabularEncoder(schema, target=target.column, features=names)
         if not names:
             raise Mistake("no feature is left: the schema describes only the target and the group column.")
-        if options.storage in INTEGER_STORAGES and encoder.is_sparse_:
+        if options.storage in INTEGER_STORAGES and encoder.is_sparse:
             raise Mistake(
                 f"--storage {options.storage} is for dense features, and those of this schema are sparse: leave it out."
             )

@@ -137,7 +137,7 @@ class Run:
         self.ledger.charge(name, dominating(events))
         return Ledger(self.budget, self.ledger.relation, plan=events[index], seeded=self.seeded)
 
-    def split(self, name: str, units: Units, sizes: Sequence[int]) -> list["Part"]:
+    def split(self, name: str, units: Units | Engine, sizes: Sequence[int]) -> list["Part"]:
         """Cut the units once into disjoint parts, without looking at them; the dearest part is what is charged.
 
         Args:
@@ -166,7 +166,7 @@ class Part:
     size: int
     block: Block
 
-    def curator(self, units: Units, stage: tuple[str, Event] | None = None) -> LocalCurator:
+    def curator(self, units: Units | Engine, stage: tuple[str, Event] | None = None) -> LocalCurator:
         """A curator of this part of `units`.
 
         Args:

@@ -100,3 +100,34 @@ def to_grid(
     if shift == 0.0:
         private_steps -= private_steps * steps > np.abs(private_wide)
     return np.copysign(private_steps, private_wide).astype(dtype)
+
+
+def partly_lowered(
+    private_steps: NDArray[GridStep],
+    private_lower: NDArray[GridStep],
+    steps: NDArray[np.float64],
+    private_limits: NDArray[np.float64],
+) -> NDArray[GridStep]:
+    """Rows on the grid of which so many entries are made the lower ones as bring the row within its limit, or all.
+
+    Args:
+        private_steps: (rows, d) integers.
+        private_lower: (rows, d) the same or nearer to zero.
+        steps: (d,) of the columns.
+        private_limits: (rows,) of the l2 norms.
+    Privacy:
+        A row's result depends on that row alone. Which entries come first is read off its integers, so that over many
+        rows it is no column's fate; nothing rests on it, nor on the limit being met: whoever asks looks at the norm.
+    """
+    width = private_steps.shape[1]
+    private_squares = np.square(private_steps * steps)
+    private_gains = private_squares - np.square(private_lower * steps)
+    private_excess = np.sum(private_squares, axis=1) - np.square(private_limits) * (1.0 - 2.0**-40)
+    private_turns = (private_steps.astype(np.int64) @ np.arange(1, 2 * width, 2)) % width
+    private_sums = np.cumsum(private_gains, axis=1)
+    # Of the entries from the column `turn` on, and then from the first one: what those before an entry gain.
+    columns = np.arange(width)[None, :]
+    private_before = private_sums - private_gains
+    private_before -= np.take_along_axis(private_before, private_turns[:, None], axis=1)
+    private_before += np.where(columns < private_turns[:, None], private_sums[:, -1:], 0.0)
+    return np.where(private_before < private_excess[:, None], private_lower, private_steps)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.room import MEMORY
 from privopt.data.storage import gather_rows
 from privopt.data.units import Units
 from privopt.data.users import offsets, within
@@ -137,6 +138,7 @@ class GroupedUnits:
             private_present=np.ones(len(private_rows), np.bool_),
             private_offsets=private_edges - private_edges[0],
             private_weights=np.ones(stop - start),
+            room=MEMORY,
         )
 
 

@@ -59,7 +59,7 @@ class RecordSource(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """What the records were read from, as a digest of names, sizes and times; of arrays, of their shapes."""
+        """What the records were read from, as a digest of names, sizes and times; of arrays, of their columns."""
 
     def mapped(
         self,
@@ -130,7 +130,7 @@ class ArrayRecords(RecordSource):
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
-        return f"arrays of {self.rows} x {self.width}"
+        return f"arrays of {self.width} columns"
 
     def __repr__(self) -> str:
         return f"ArrayRecords(<private>, d={self.width})"

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.grid import GridRows, to_grid
+from privopt.data.grid import GridRows, partly_lowered, to_grid
+from privopt.data.room import MEMORY, Room
 
 BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
 LEAST_PEAK = 1e-24  # a row with no entry of this size is stored as zero
@@ -84,10 +85,10 @@ def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
     return np.asarray(private_rows[positions].toarray())
 
 
-def row_range(private_rows: Rows, start: int, stop: int) -> Rows:
+def row_range(private_rows: Rows, start: int, stop: int, room: Room = MEMORY) -> Rows:
     """The rows start..stop-1 as they are stored; their entries are not copied."""
     if isinstance(private_rows, MappedRows):
-        private_source = row_range(private_rows.private_source, start, stop)
+        private_source = row_range(private_rows.private_source, start, stop, room)
         return MappedRows(private_source, private_rows.matrix, private_rows.bound)
     if isinstance(private_rows, GridRows):
         return GridRows(private_rows.private_steps[start:stop], private_rows.steps)
@@ -95,12 +96,21 @@ def row_range(private_rows: Rows, start: int, stop: int) -> Rows:
         return private_rows[start:stop]
     first, last = private_rows.indptr[start], private_rows.indptr[stop]
     shape: Any = private_rows.shape
-    private_part = sparse.csr_array((stop - start, shape[1]), dtype=private_rows.dtype)
+    private_starts = room.keep(private_rows.indptr[start : stop + 1] - first)
+    return csr_of(
+        private_rows.data[first:last], private_rows.indices[first:last], private_starts, int(shape[1])
+    )
+
+
+def csr_of(
+    private_values: NDArray[Any], private_columns: NDArray[Any], private_starts: NDArray[Any], width: int
+) -> sparse.csr_array:
+    """A CSR matrix of three arrays, which are not copied."""
+    private_rows = sparse.csr_array((len(private_starts) - 1, width), dtype=private_values.dtype)
     # Set one by one: the constructor copies an array that is a small piece of another.
-    private_part.data = private_rows.data[first:last]
-    private_part.indices = private_rows.indices[first:last]
-    private_part.indptr = private_rows.indptr[start : stop + 1] - first
-    return private_part
+    private_rows.data, private_rows.indices = private_values, private_columns
+    private_rows.indptr = private_starts
+    return private_rows
 
 
 def clip_stored(
@@ -108,9 +118,9 @@ def clip_stored(
 ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_]]:
     """`clip_rows` to a format; with steps to float32, then rounded to their grid, whose integers are returned.
 
-    A row is rounded to the nearest points of the grid if that makes it no longer, else ever more towards zero, until it
-    is no longer than before. Towards zero alone, every row would be a little too short, which costs a fit more than the
-    grid does.
+    A row is rounded to the nearest points of the grid. Where that makes it longer, so many of its entries are rounded
+    towards zero instead as make it no longer than before, those first that are nearly as near to the smaller point.
+    Towards zero alone, every row would be a little too short, which costs a fit more than the grid does.
 
     Privacy:
         A row's result depends on that row alone. What is kept is accepted by its norm, rounded up, which is at most
@@ -122,12 +132,16 @@ def clip_stored(
     if steps is None:
         return clip_rows(private_block, bound, dtype)
     private_rows, private_norms, private_finite = clip_rows(private_block, bound)
-    private_steps = to_grid(private_rows, steps, dtype, _GRID_SHIFTS[0])
+    private_steps = to_grid(private_rows, steps, dtype, 0.5)
     private_found = row_norms(private_steps * steps)
-    for shift in _GRID_SHIFTS[1:]:
+    for shift in (*_GRID_SHIFTS, None):
         private_longer = np.flatnonzero(private_found > private_norms)
-        private_steps[private_longer] = to_grid(private_rows[private_longer], steps, dtype, shift)
-        private_found[private_longer] = row_norms(private_steps[private_longer] * steps)
+        private_lower = to_grid(private_rows[private_longer], steps, dtype, shift or 0.0)
+        if shift is not None:
+            limits = private_norms[private_longer]
+            private_lower = partly_lowered(private_steps[private_longer], private_lower, steps, limits)
+        private_steps[private_longer] = private_lower
+        private_found[private_longer] = row_norms(private_lower * steps)
     return private_steps, np.minimum(private_found, private_norms), private_finite
 
 
@@ -302,14 +316,14 @@ def row_peaks(private_rows: Rows) -> NDArray[np.float64]:
 
 def aligned_zeros(rows: int, width: int, dtype: Any = np.float32) -> NDArray[Any]:
     """A zero matrix that starts on a 64-byte boundary, so that JAX can use it without a copy."""
-    size = np.dtype(dtype).itemsize
-    private_buffer = np.zeros(rows * width + 64 // size, dtype)
-    offset = (-private_buffer.ctypes.data % 64) // size
-    return private_buffer[offset : offset + rows * width].reshape(rows, width)
+    return MEMORY.zeros((rows, width), dtype)
 
 
 def _towards_zero(private_values: NDArray[np.float64], dtype: Any) -> NDArray[Stored]:
     """Round towards zero."""
     private_stored = private_values.astype(dtype)
-    too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)
-    return np.where(too_long, np.nextafter(private_stored, np.zeros((), dtype)), private_stored)
+    too_long = np.abs(private_stored.astype(np.float64)) > np.abs(private_values)  # so it is not zero
+    # The number next to one on its way to zero has the next smaller integer for its bits.
+    private_bits = private_stored.view(np.dtype(f"i{private_stored.itemsize}"))
+    private_bits -= too_long
+    return private_stored

@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data import cells
 from privopt.data.grid import GridRows, grid_steps, on_grid
+from privopt.data.room import MEMORY, Room, taken
 from privopt.data.rows import (
     MappedRows,
     Positions,
@@ -16,9 +18,15 @@ from privopt.data.rows import (
     block_length,
     clip_sparse_rows,
     clip_stored,
+    csr_of,
 )
 from privopt.data.users import offsets
 from privopt.public import Public
+
+KEPT_BYTES = (
+    8 + 8 + 1 + 8 + 2 * 8
+)  # of a record: target, norm, presence, 1 / norm, and its slopes at two points
+_GATHERED_ROWS = 2**14  # of a sparse matrix, at a time
 
 
 class RowSource(abc.ABC):
@@ -40,6 +48,22 @@ class RowSource(abc.ABC):
         return np.asarray(self[slice(None)], dtype)
 
 
+def checked_features(features: Any) -> Any:
+    """A numeric matrix: an array, or a canonical CSR matrix. Looks at type, shape and sparse indices only."""
+    if isinstance(features, RowSource):
+        return features
+    features = cells.matrix(features)
+    if sparse.issparse(features):
+        return features
+    if features.ndim != 2:
+        raise ValueError(
+            f"features must have shape (rows, d), got {features.ndim} dimensions: give one row for each record."
+        )
+    if features.shape[1] < 1:
+        raise ValueError("features must have at least one column, got none: give one for each feature.")
+    return features
+
+
 def store_rows(
     features: Any,
     positions: Positions,
@@ -49,7 +73,7 @@ def store_rows(
     private_usable: NDArray[np.bool_] | None,
     dtype: Any,
 ) -> tuple[Rows, NDArray[np.float64], NDArray[np.bool_]]:
-    """Clip and store the rows at `positions`, a block at a time.
+    """Clip and store the rows at `positions`, or all of them (`slice(None)`), a block at a time.
 
     On a grid an entry is cut to `public.entry_bound`, where there is one, and to the row bound.
 
@@ -61,18 +85,19 @@ def store_rows(
             features, positions, row_bound, intercept, public.row_bound, private_usable, dtype
         )
     width = features.shape[1]
-    where = np.arange(features.shape[0])[positions]
+    rows = features.shape[0] if isinstance(positions, slice) else len(positions)
     steps = None
     if on_grid(dtype):
         steps = grid_steps(width, min(row_bound, public.largest_entry), intercept, dtype)
-    private_rows = aligned_zeros(len(where), width + (intercept is not None), dtype)
-    private_norms, private_finite = np.zeros(len(where)), np.zeros(len(where), np.bool_)
+    private_rows = aligned_zeros(rows, width + (intercept is not None), dtype)
+    private_norms, private_finite = np.zeros(rows), np.zeros(rows, np.bool_)
     step = block_length(width)
-    for start in range(0, len(where), step):
-        part = where[start : start + step]
-        here = slice(start, start + len(part))
+    for start in range(0, rows, step):
+        here = slice(start, min(start + step, rows))
+        part = here if isinstance(positions, slice) else positions[here]
         with np.errstate(all="ignore"):
-            private_block = features[part].astype(np.float64)
+            # Row by row in memory: NumPy adds up the squares of one row in another order where they lie apart.
+            private_block = features[part].astype(np.float64, order="C")
         if private_usable is not None:
             private_block[~private_usable[part]] = 0.0
         private_rows[here, :width], private_norms[here], private_finite[here] = clip_stored(
@@ -152,21 +177,33 @@ def finite_rows(features: Any) -> NDArray[np.bool_]:
     return private_finite
 
 
-def gather_rows(private_rows: Rows, positions: NDArray[np.int64]) -> Rows:
+def gather_rows(private_rows: Rows, positions: NDArray[np.int64], room: Room = MEMORY) -> Rows:
     """Some rows, stored as the whole is."""
     if isinstance(private_rows, MappedRows):
         return MappedRows(
-            gather_rows(private_rows.private_source, positions), private_rows.matrix, private_rows.bound
+            gather_rows(private_rows.private_source, positions, room), private_rows.matrix, private_rows.bound
         )
     if isinstance(private_rows, GridRows):
-        return GridRows(_gathered(private_rows.private_steps, positions), private_rows.steps)
+        return GridRows(taken(room, private_rows.private_steps, positions), private_rows.steps)
     if isinstance(private_rows, np.ndarray):
-        return _gathered(private_rows, positions)
-    return private_rows[positions]
+        return taken(room, private_rows, positions)
+    shape: Any = private_rows.shape
+    private_starts = room.keep(offsets(np.diff(private_rows.indptr)[positions]))
+    private_values = room.zeros(int(private_starts[-1]), private_rows.dtype)
+    private_columns = room.zeros(int(private_starts[-1]), private_rows.indices.dtype)
+    for start in range(0, len(positions), _GATHERED_ROWS):
+        stop = min(start + _GATHERED_ROWS, len(positions))
+        here = slice(private_starts[start], private_starts[stop])
+        private_block = private_rows[positions[start:stop]]
+        private_values[here], private_columns[here] = private_block.data, private_block.indices
+    return csr_of(private_values, private_columns, private_starts, int(shape[1]))
 
 
-def _gathered(private_rows: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
-    """Some rows of an array, aligned as it is."""
-    private_taken = aligned_zeros(len(positions), private_rows.shape[1], private_rows.dtype)
-    np.take(private_rows, positions, axis=0, out=private_taken)
-    return private_taken
+def record_bytes(private_rows: Rows) -> int:
+    """About how many bytes a record takes with what is kept of it; of CSR, without its entries."""
+    if isinstance(private_rows, MappedRows):
+        return record_bytes(private_rows.private_source)
+    private_stored = private_rows.private_steps if isinstance(private_rows, GridRows) else private_rows
+    if isinstance(private_stored, np.ndarray):
+        return private_stored.itemsize * int(private_stored.shape[1]) + KEPT_BYTES
+    return KEPT_BYTES

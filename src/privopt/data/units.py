@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data import cells, user_keys
+from privopt.data import user_keys
 from privopt.data.bounds import bound_with, check_intercept, check_row_bound, check_storage
 from privopt.data.codes import check_codes, store_codes
 from privopt.data.grid import GridRows, grid_steps, on_grid
+from privopt.data.room import MEMORY, Room, taken
 from privopt.data.rows import (
     LEAST_PEAK,
     MAPPED_NORM_SLACK,
@@ -25,14 +26,20 @@ from privopt.data.rows import (
     MappedRows,
     Rows,
     Storage,
-    aligned_zeros,
     block_length,
     clip_stored,
     map_rows,
     row_range,
     whole_tiles,
 )
-from privopt.data.storage import RowSource, finite_rows, gather_rows, store_rows
+from privopt.data.storage import (
+    KEPT_BYTES,
+    checked_features,
+    finite_rows,
+    gather_rows,
+    record_bytes,
+    store_rows,
+)
 from privopt.data.targets import check_target_domain, check_targets, map_targets
 from privopt.data.users import choose_records, offsets, user_weights, within
 from privopt.errors import ArgumentError
@@ -68,9 +75,10 @@ class Units:
         private_offsets: (units + 1,) user j owns rows offsets[j] to offsets[j + 1]; None when a unit is a record.
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
         seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
-        origin: what the records were read from, as a digest of names, sizes and times; empty for arrays.
             It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
+        origin: what the records were read from, as a digest of names, sizes and times; empty for arrays.
         first: of a part, see `part`: the position of its first unit among all.
+        room: where the arrays lie, and those that are made of them.
 
     Memory is taken for the units that are there, never for n: a unit beyond them is absent and adds nothing. How many
     rows are there is public where a unit is a record and may be replaced only. Elsewhere it is private, as is how many
@@ -87,6 +95,7 @@ class Units:
     seeded: bool = False
     origin: str = ""
     first: int = 0
+    room: Room = MEMORY
 
     @classmethod
     def from_arrays(
@@ -150,7 +159,7 @@ class Units:
                 `checked_csr`); checked before any feature or target is looked at.
         """
         relation = Relation.parse(relation)
-        features = _check_features(features)
+        features = checked_features(features)
         rows, width = features.shape
         row_bound = check_row_bound(row_bound)
         dtype = check_storage(storage, is_sparse=sparse.issparse(features))
@@ -285,20 +294,22 @@ class Units:
         """The units at some positions, chosen without looking at them; `size` is their public number n."""
         positions = self.private_held(positions)
         private_rows = self.private_rows_of(positions)
+        room = self.room.another(len(private_rows) * record_bytes(self.private_features))
         private_part = dataclasses.replace(
             self,
             public=self.public.block(size),
-            private_features=gather_rows(self.private_features, private_rows),
-            private_targets=self.private_targets[private_rows],
-            private_norms=self.private_norms[private_rows],
-            private_present=self.private_present[private_rows],
+            private_features=gather_rows(self.private_features, private_rows, room),
+            private_targets=taken(room, self.private_targets, private_rows),
+            private_norms=taken(room, self.private_norms, private_rows),
+            private_present=taken(room, self.private_present, private_rows),
+            room=room,
         )
         if self.private_offsets is None or self.private_weights is None:
             return private_part
         return dataclasses.replace(
             private_part,
-            private_offsets=offsets(np.diff(self.private_offsets)[positions]),
-            private_weights=self.private_weights[positions],
+            private_offsets=room.keep(offsets(np.diff(self.private_offsets)[positions])),
+            private_weights=taken(room, self.private_weights, positions),
         )
 
     def part(self, start: int, stop: int) -> "Units":
@@ -307,11 +318,11 @@ class Units:
         private_offsets = private_weights = None
         if self.private_offsets is not None and self.private_weights is not None:
             low, high = int(self.private_offsets[start]), int(self.private_offsets[stop])
-            private_offsets = self.private_offsets[start : stop + 1] - low
+            private_offsets = self.room.keep(self.private_offsets[start : stop + 1] - low)
             private_weights = self.private_weights[start:stop]
         return dataclasses.replace(
             self,
-            private_features=row_range(self.private_features, low, high),
+            private_features=row_range(self.private_features, low, high, self.room),
             private_targets=self.private_targets[low:high],
             private_norms=self.private_norms[low:high],
             private_present=self.private_present[low:high],
@@ -342,8 +353,9 @@ class Units:
         size = dtype.itemsize * public.n * width
         dense = not isinstance(private_source, sparse.csr_array | MappedRows) or size <= _DENSE_VIEW_BYTES
         steps = grid_steps(width, row_bound, None, dtype) if on_grid(dtype) else None
-        private_rows = aligned_zeros(rows if dense else 0, width, dtype)
-        private_norms = np.zeros(rows)
+        room = self.room.another(rows * (dtype.itemsize * width * dense + KEPT_BYTES))
+        private_rows = room.zeros((rows if dense else 0, width), dtype)
+        private_norms = room.zeros(rows, np.float64)
         step, whole = block_length(width + self.public.d, lines=PRODUCT_ROWS), whole_tiles(matrix)
         # One product of many rows, clipped in parts that stay in the cache.
         product = max(step, _MAPPED_AT_ONCE // step * step)
@@ -355,15 +367,17 @@ class Units:
                     private_products[start : start + step], row_bound, dtype, steps
                 )
                 if dense:
-                    private_rows[part] = private_block
+                    room.write(private_rows, part.start, private_block)
         if not dense:
-            private_norms = np.minimum(np.maximum(private_norms, LEAST_PEAK) * MAPPED_NORM_SLACK, row_bound)
+            private_longer = np.maximum(private_norms, LEAST_PEAK) * MAPPED_NORM_SLACK
+            np.minimum(private_longer, row_bound, out=private_norms)
         private_view = private_rows if steps is None else GridRows(private_rows, steps)
         return dataclasses.replace(
             self,
             public=public,
             private_features=private_view if dense else MappedRows(private_source, matrix, row_bound),
             private_norms=private_norms,
+            room=room,
         )
 
     def __repr__(self) -> str:
@@ -381,24 +395,9 @@ def is_secret(noise: UnitsNoise) -> bool:
     return isinstance(noise, NoiseSource | RepeatedChoice) and not noise.seeded
 
 
-def _check_features(features: Any) -> Any:
-    """A numeric matrix: an array, or a canonical CSR matrix. Looks at type, shape and sparse indices only."""
-    if isinstance(features, RowSource):
-        return features
-    features = cells.matrix(features)
-    if sparse.issparse(features):
-        return features
-    if features.ndim != 2:
-        raise ValueError(
-            f"features must have shape (rows, d), got {features.ndim} dimensions: give one row for each record."
-        )
-    if features.shape[1] < 1:
-        raise ValueError("features must have at least one column, got none: give one for each feature.")
-    return features
-
-
 def check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
-    """The public n. Only the number of rows under replace-one is public: a user may be replaced by one without any."""
+    """The public number of units, where so many are there; see `Units.from_arrays` for what is refused."""
+    # Only the number of rows under replace-one is public: a user may be replaced by one who has none.
     what = "users" if by_user else "rows"
     if n is None:
         if relation is Relation.ADD_OR_REMOVE_ONE:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.room import MEMORY, Room
 from privopt.engine.mixed_kernel import BOTH, CARRIED, SAME
 
 _NOTHING = np.empty(0)
@@ -51,7 +52,8 @@ class CarriedSlopes:
         are, and the change of a gradient is clipped after it is formed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, room: Room = MEMORY) -> None:
+        self._room = room
         self._private_last: list[
             tuple[tuple[Any, ...], NDArray[np.float64]]
         ] = []  # at most one, with its key
@@ -69,14 +71,16 @@ class CarriedSlopes:
             still: whether the change counts for nothing: then the slopes at the point itself do for the earlier one.
         """
         key, private_slopes = _taken(self._private_last) or (None, _NOTHING)
+        same = still or points[0].tobytes() == points[1].tobytes()
+        carried = key == (formula, points[1].tobytes()) and len(private_slopes) == rows and not same
         private_room = _taken(self._private_spare)
+        if private_room is None and not carried:
+            private_room = private_slopes  # of no more use than their room
         if private_room is None or len(private_room) != rows:
-            private_room = np.empty(rows)
-        if still or points[0].tobytes() == points[1].tobytes():
-            return SlopeMemory(SAME, _NOTHING, private_room)
-        if key == (formula, points[1].tobytes()) and len(private_slopes) == rows:
+            private_room = self._room.zeros(rows, np.float64)
+        if carried:
             return SlopeMemory(CARRIED, private_slopes, private_room)
-        return SlopeMemory(BOTH, _NOTHING, private_room)
+        return SlopeMemory(SAME if same else BOTH, _NOTHING, private_room)
 
     def close(self, points: NDArray[np.float64], formula: tuple[Any, ...], memory: SlopeMemory) -> None:
         """The pass is through: what it kept are the slopes at its first point."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class InProcessEngine:
         self._threads = fast_path.thread_count() if threads is None else threads
         self._private_norms = {"l2": units.private_norms}
         self._private_inverses: dict[str, NDArray[np.float64]] = {}
-        self._carried = CarriedSlopes()
+        self._carried = CarriedSlopes(units.room)
 
     @cached_property
     def _parts(self) -> list["InProcessEngine"]:
@@ -226,26 +226,29 @@ class InProcessEngine:
         """See `Engine.rows`."""
         return drawn_rows(self.units, private_draw, room)
 
-    def view(self, matrix: NDArray[np.float64], row_bound: float) -> "InProcessEngine":
+    def view(self, matrix: NDArray[np.float64], row_bound: float) -> Self:
         """See `Engine.view`."""
         private_units = self.units.mapped(matrix, row_bound)
-        return InProcessEngine(private_units, threads=self._threads, private_ranges=self._private_ranges)
+        return type(self)(private_units, threads=self._threads, private_ranges=self._private_ranges)
 
-    def subset(self, private_positions: NDArray[np.int64], size: int) -> "InProcessEngine":
+    def subset(self, private_positions: NDArray[np.int64], size: int) -> Self:
         """See `Engine.subset`: units stay in their parts, wherever these are kept."""
         private_shares = shares_of_parts(self.units.private_held(private_positions), self._private_ranges)
-        return InProcessEngine(
+        return type(self)(
             self.units.subset(private_positions, size),
             threads=self._threads,
             private_ranges=ranges_of_shares(private_shares),
         )
+
+    def close(self) -> None:
+        """See `Engine.close`: there is nothing to give back."""
 
     def __repr__(self) -> str:
         return f"InProcessEngine({self.units!r})"
 
     def _norms(self, norm: str) -> NDArray[np.float64]:
         if norm not in self._private_norms:
-            self._private_norms[norm] = row_peaks(self.units.private_features)
+            self._private_norms[norm] = self.units.room.keep(row_peaks(self.units.private_features))
         return self._private_norms[norm]
 
     def _inverse_norms(self, norm: str) -> NDArray[np.float64]:
@@ -254,7 +257,7 @@ class InProcessEngine:
             private_norms = self._norms(norm)  # 0 or at least LEAST_PEAK
             zero = private_norms == 0
             private_inverses = (1.0 / np.where(zero, 1.0, private_norms)) * (1.0 - 2.0**-52)
-            self._private_inverses[norm] = np.where(zero, 1.0, private_inverses)
+            self._private_inverses[norm] = self.units.room.keep(np.where(zero, 1.0, private_inverses))
         return self._private_inverses[norm]
 
     def _row_form_sum(

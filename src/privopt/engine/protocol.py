@@ -1,6 +1,6 @@
 """What a curator asks of an engine, whatever it computes with."""
 
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from privopt.queries.base import MeanQuery, Query, Scalar
 EngineName = Literal["fast", "reference"]
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Computes on units, wherever they are. Everything it returns but `sensitivity` is private.
 
@@ -128,4 +129,12 @@ class Engine(Protocol):
 
     def subset(self, private_positions: NDArray[np.int64], size: int) -> "Engine":
         """An engine of the same kind on the units at some positions, `size` of them as far as anybody may know."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds outside of this process' memory: a spool, workers. Nothing is asked of it again.
+
+        Engines by `view` and `subset` are closed by themselves. What is not closed is given back when nobody refers to
+        the engine any more, and at the end of the process, however that comes.
+        """
         ...

@@ -169,6 +169,9 @@ class ReceivingEngine:
             maps=(*self._maps, RowMap(matrix, float(row_bound))),
         )
 
+    def close(self) -> None:
+        """See `Engine.close`: the respondents are not its own."""
+
     def subset(self, private_positions: NDArray[np.int64], size: int) -> "ReceivingEngine":
         """See `Engine.subset`."""
         private_held = private_positions[private_positions < self.private_count]

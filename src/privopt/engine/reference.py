@@ -163,6 +163,9 @@ class ReferenceEngine:
         """See `Engine.subset`."""
         return ReferenceEngine(self.units.subset(private_positions, size))
 
+    def close(self) -> None:
+        """See `Engine.close`: there is nothing to give back."""
+
     def __repr__(self) -> str:
         return f"ReferenceEngine({self.units!r})"
 

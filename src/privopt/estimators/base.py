@@ -18,11 +18,13 @@ from privopt.curator.base import Observer
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.data.rows import Storage
 from privopt.estimators import arguments
+from privopt.estimators.records import Records, given_back
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import SEARCHED, describe_strength, in_search
 from privopt.estimators.setup import Setup
-from privopt.estimators.specification import Records, Shape, Specification
+from privopt.estimators.specification import Shape, Specification
 from privopt.estimators.stages import Fitted, ScaleEstimation, fit_in_stages, plan_fit, plan_stages
+from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
 from privopt.estimators.targets import Classes, Counts, Numbers, Target, describe_coefficients
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
@@ -34,9 +36,11 @@ from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighti
 from privopt.replays.recipes import recipe_of_fit
 from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
-from privopt.solve import minimize
+from privopt.solve import minimize_on
 from privopt.solve_arguments import check_observer
 from privopt.solvers.base import Solver
+from privopt.tables.encoder import TabularEncoder
+from privopt.tables.table import Table
 
 HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
 
@@ -88,6 +92,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         bounds_: (low, high) arrays, the bounds that were given or estimated.
         privacy_: the `PrivacyReport`: what was protected, how, and at what price.
         plan_: the `Plan` that was announced before the data were read.
+        encoder_: what turned the rows of a `Table` into features, from its schema alone; None where X was features.
     Privacy:
         Everything released passes the curator, priced before data are read. A record with a feature or a
         target that is NaN or infinite, or a label that is not among the classes, counts as zero; it changes nothing
@@ -119,6 +124,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     bounds_: tuple[NDArray[np.float64], NDArray[np.float64]] = field(init=False)
     privacy_: PrivacyReport = field(init=False)
     plan_: Plan = field(init=False)
+    encoder_: TabularEncoder | None = field(init=False, default=None)
 
     @abc.abstractmethod
     def _target(self, y: NDArray[Any] | None) -> Target:
@@ -127,14 +133,15 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     # Fitting --------------------------------------------------------------------------------------------------------
 
     @tells_what_was_spent
-    def fit(self, X: Any, y: Any, groups: Any = None, *, observer: Observer | None = None) -> Self:
+    def fit(self, X: Any, y: Any = None, groups: Any = None, *, observer: Observer | None = None) -> Self:
         """Fit the model.
 
         Args:
-            X: (rows, d) numbers, dense or sparse (kept sparse).
-            y: (rows,) labels or numbers.
+            X: (rows, d) numbers, dense or sparse (kept sparse); or a `Table` in files, which also holds the target, and
+                whose schema says what is not given of `bounds`, `classes` and `target_bounds`.
+            y: (rows,) labels or numbers; none for a `Table`.
             groups: (rows,) user keys, or (rows, k) where k columns together name a user; then all records of a user
-                are protected together.
+                are protected together. Of a `Table` the name of a column, or several.
             observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage
                 that may take a while, such as "rows".
         Raises:
@@ -142,11 +149,39 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             BudgetExceeded: the account cannot pay; no data have been read.
         """
         check_observer(observer)
+        if isinstance(X, Table):
+            return self._fit_table(X, y, groups, observer)
+        self.encoder_ = None
         given = self._specification()
         budget = self._budget(given, (*getattr(X, "shape", ()), None)[0] if groups is None else None)
         if observer is not None:
             observer("rows", 0)
         records = given.records(self, X, y, groups, NoiseSource(self.random_state))
+        return self._fit_records(given, records, budget, observer)
+
+    def _fit_table(self, table: Table, y: Any, groups: Any, observer: Observer | None) -> Self:
+        """Fit to a table, with what its schema says in the place of arguments that were left out."""
+        encoder = asked_of_a_table(table, y, groups)
+        asked: Any = clone(self)
+        asked.set_params(**arguments_of(table, encoder, self.get_params(deep=False)))
+        asked._account_lost = getattr(self, "_account_lost", False)
+        given = asked._specification()
+        budget = asked._budget(given, None)
+        if observer is not None:
+            observer("rows", 0)
+        records = given.table_records(table, encoder, groups, NoiseSource(self.random_state))
+        asked.encoder_, asked.n_features_in_ = encoder, records.width
+        asked._fit_records(given, records, budget, observer)
+        del asked._account_lost
+        own = {name: value for name, value in vars(asked).items() if name not in asked.get_params(deep=False)}
+        vars(self).pop("feature_names_in_", None)
+        vars(self).update(own)
+        return self
+
+    def _fit_records(
+        self, given: Specification, records: Records, budget: Budget, observer: Observer | None
+    ) -> Self:
+        """Fit to records, which were checked by shape and type only."""
         shape, penalty = given.shape(records, self._names(), budget), given.penalty
         fitted = (self._fit_chosen if penalty.is_chosen else self._fit_alone)(shape, records, observer)
         assert fitted.result.plan is not None
@@ -241,15 +276,16 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         if scales is not None:
             staged = plan_stages(setup, scales, self._solver(setup))
             return fit_in_stages(staged, records, account=self.account, observer=observer)
-        result = minimize(
-            setup.problem,
-            setup.units(records),
-            budget=shape.known_budget,
-            solver=self._solver(setup),
-            account=self.account,
-            random_state=self.random_state,
-            observer=observer,
-        )
+        with given_back(setup.units(records)) as units:
+            result = minimize_on(
+                units,
+                setup.problem,
+                budget=shape.known_budget,
+                solver=self._solver(setup),
+                account=self.account,
+                random_state=self.random_state,
+                observer=observer,
+            )
         return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
 
     def _fit_chosen(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
@@ -332,6 +368,8 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
 
     def _names(self) -> Sequence[str] | None:
         """The names of the features of the latest fit, where they are known."""
+        if self.encoder_ is not None:
+            return [str(name) for name in self.encoder_.get_feature_names_out()]
         return getattr(self, "feature_names_in_", None)
 
     # Predicting -----------------------------------------------------------------------------------------------------

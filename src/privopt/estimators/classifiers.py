@@ -15,6 +15,7 @@ from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.scaling import RowLengths
 from privopt.estimators.scoring import measured
+from privopt.estimators.table_arguments import in_batches
 from privopt.estimators.targets import Classes
 from privopt.problems import losses
 from privopt.problems.glm import GLMLoss
@@ -67,6 +68,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
             )
         return arguments.labels_from(y)
 
+    @in_batches
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Scores: (rows,) of the second class against the first, or (rows, classes)."""
         features = self._checked_features(X)
@@ -75,6 +77,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
             scores = scores / self.row_lengths_.of(features)[:, None]
         return scores[:, 0] if scores.shape[1] == 1 else scores
 
+    @in_batches
     def predict(self, X: Any) -> NDArray[Any]:
         """The class with the largest score."""
         scores = self._linear(self._checked_features(X))  # a row's length changes no sign and no order
@@ -95,6 +98,7 @@ class LogisticClassifier(PrivateClassifier):
             meaning = "the score of the class; the softmax of all scores gives their probabilities"
         return Classes(labels=labels, loss=loss, meaning=meaning, given=self.classes)
 
+    @in_batches
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (rows, classes)."""
         scores = self.decision_function(X)

@@ -12,6 +12,7 @@ from sklearn.utils.validation import column_or_1d
 from privopt.curator.base import Observer
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.data import cells
+from privopt.errors import ArgumentTypeError
 from privopt.estimators import arguments
 from privopt.estimators.classifiers import PrivateClassifier
 from privopt.estimators.groups import GroupedClasses, Groups, coded_targets, sensitive_codes
@@ -19,6 +20,7 @@ from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted
+from privopt.estimators.table_arguments import in_batches
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import CAP, FLOOR
 from privopt.solvers.base import Solver
@@ -27,6 +29,7 @@ from privopt.solvers.registry import choose
 from privopt.solvers.whitening import Whitening
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 from privopt.solvers.worst_group_two_stage import WorstGroupTwoStage
+from privopt.tables.table import Table
 
 
 @final
@@ -95,7 +98,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
     def fit(  # type: ignore[override]
         self,
         X: Any,
-        y: Any,
+        y: Any = None,
         groups: Any = None,
         *,
         sensitive_features: Any = None,
@@ -115,6 +118,11 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
             ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; no data have been read.
         """
+        if isinstance(X, Table):
+            raise ArgumentTypeError(
+                "FairClassifier takes arrays: read the table with privopt.tables, and give the groups as "
+                "sensitive_features."
+            )
         if y is None:
             raise ValueError("FairClassifier requires y to be passed, but the target y is None.")
         known = self._groups()
@@ -135,6 +143,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         finally:
             vars(self).pop("_fitting", None)
 
+    @in_batches
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """The probability of each class, (rows, 2)."""
         scores = self.decision_function(X)

@@ -14,6 +14,7 @@ from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.penalties import Penalty
 from privopt.estimators.scoring import measured
+from privopt.estimators.table_arguments import in_batches
 from privopt.estimators.targets import Counts, Numbers, TargetScaling
 from privopt.problems import losses
 
@@ -37,6 +38,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
             raise arguments.missing_target_bounds(type(self).__name__)
         return self.target_bounds
 
+    @in_batches
     def predict(self, X: Any) -> NDArray[np.float64]:
         """`X @ coef_ + intercept_`."""
         return self._linear(self._checked_features(X))
@@ -193,6 +195,7 @@ class PoissonRegressor(PenalisedModel, PrivateRegressor):
         del y
         return Counts.of(self._declared_bounds(), self.max_rate)
 
+    @in_batches
     def predict(self, X: Any) -> NDArray[np.float64]:
         """The rate `exp(X @ coef_ + intercept_)`, at most `max_rate`."""
         with np.errstate(under="ignore"):

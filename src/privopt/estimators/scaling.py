@@ -185,6 +185,30 @@ class FeatureScaling:
 
 
 @final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScaledFeatures:
+    """What is stored of rows, see `FeatureScaling.apply`: a function that can be pickled.
+
+    Attributes:
+        scaling: of the features.
+        unit: whether each row is divided by its own length.
+        constant: a last entry to append to every row before that.
+    """
+
+    scaling: FeatureScaling
+    unit: bool = False
+    constant: float | None = None
+
+    @property
+    def width(self) -> int:
+        """Of a row."""
+        return self.scaling.width + (self.constant is not None)
+
+    def __call__(self, private_features: Any) -> Any:
+        return self.scaling.apply(private_features, unit=self.unit, constant=self.constant)
+
+
+@final
 class ScaledRows(RowSource):
     """Dense rows that are scaled as they are asked for, see `FeatureScaling.apply`."""
 

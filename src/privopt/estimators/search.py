@@ -3,16 +3,18 @@
 import itertools
 import math
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import jax.numpy as jnp
 
 from privopt.curator.base import Curator, Observer
 from privopt.curator.run import Run
 from privopt.data.units import Units
+from privopt.engine.protocol import Engine
+from privopt.estimators.records import LatestUnits, Records
 from privopt.estimators.setup import Setup
-from privopt.estimators.specification import Records
 from privopt.estimators.stages import Fitted, ScaleEstimation, common_scale, released_bounds, started
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
@@ -213,18 +215,18 @@ class SearchRun:
         run: ledger, transcript and noise; the whole plan is paid for.
     """
 
-    def __init__(self, search: SearchPlan, units: Units, run: Run) -> None:
+    def __init__(self, search: SearchPlan, units: Units | Engine, run: Run) -> None:
         self.search, self._run = search, run
         sizes = (search.train, search.held_out)
         self._train, self.held = run.split("training and holdout part", units, sizes)
 
-    def fit(self, index: int, setup: Setup, units: Units) -> Fitted:
+    def fit(self, index: int, setup: Setup, units: Units | Engine) -> Fitted:
         """Fit a candidate on the training part of all `units`."""
         solver = self.search.fits[index]
         event = solver.event(units.public.block(self.search.train))
         return self._counted(solver, self._train.curator(units, (f"candidate {index}", event)), setup)
 
-    def refit(self, index: int, setup: Setup, units: Units) -> Fitted:
+    def refit(self, index: int, setup: Setup, units: Units | Engine) -> Fitted:
         """Fit the winner on all units, as `fit` does."""
         events = [solver.event(units.public) for solver in self.search.refits]
         curator = self._run.curator(units, self._run.one_of("refit", events, index))
@@ -272,23 +274,22 @@ def run_search(
         BudgetExceeded: the account cannot pay; nothing was released.
     """
     scored, setups = search.scored, [candidate.setup for candidate in search.candidates]
-    latest: dict[Any, Units] = {}
+    latest = LatestUnits()
 
-    def units_of(setup: Setup) -> Units:
+    def units_of(setup: Setup) -> Units | Engine:
         key = (setup.row_bound, setup.unit_rows, setup.intercept)
-        if key not in latest:
-            latest.clear()  # one copy of the data at a time
-            latest[key] = setup.units(records)
-        return latest[key]
+        return latest.units(key, lambda: setup.units(records))
 
-    with double_precision():
+    with double_precision(), closing(latest):
         # Keys and shapes are checked before anything is paid.
-        first = units_of(scored) if search.scales is None else scored.loose_units(records)
+        loose = (
+            latest.units("loose", lambda: scored.loose_units(records)) if search.scales else units_of(scored)
+        )
         run = started(search.plan, records.noise, account=account, name=name, observer=observer)
         if search.scales is not None:
-            bounds = released_bounds(run, search.scales, first)
-            del first
+            bounds = released_bounds(run, search.scales, loose)
             scored, setups = scored.within(bounds), [setup.within(bounds) for setup in setups]
+        del loose
         under_way = SearchRun(search, units_of(scored), run)
         fits = [under_way.fit(index, setup, units_of(setup)) for index, setup in enumerate(setups)]
         given = [fit.setup.unscaled(fit.result.params) for fit in fits]

@@ -25,11 +25,13 @@ from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import describe_choice
 from privopt.estimators.specification import Shape
+from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
 from privopt.report.report import PrivacyReport
+from privopt.tables.table import Table
 
 # What a candidate may not change: the budget, what is public about the data, or the question that is asked.
 FIXED = frozenset(
@@ -112,14 +114,14 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     plan_: Plan = field(init=False)
 
     @tells_what_was_spent
-    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
         """Search, choose and refit.
 
         Args:
-            X: (rows, d) numbers, dense or sparse.
-            y: (rows,) labels or numbers.
+            X: (rows, d) numbers, dense or sparse; or a `Table`, see `PrivateLinearModel.fit`.
+            y: (rows,) labels or numbers; none for a `Table`.
             groups: (rows,) user keys, or (rows, k) where k columns together name a user; then users are split, scored
-                and protected as wholes.
+                and protected as wholes. Of a `Table` the name of a column, or several.
         Raises:
             ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; nothing was released.
@@ -128,15 +130,24 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         arguments.check_switch("refit", self.refit)
         models = self._models()
         base: Any = clone(self.estimator)
-        given = base._specification()
-        records = given.records(base, X, y, groups, NoiseSource(self.random_state))
+        noise = NoiseSource(self.random_state)
+        if isinstance(X, Table):
+            base.encoder_ = asked_of_a_table(X, y, groups)
+            for model in (base, *models):
+                model.set_params(**arguments_of(X, base.encoder_, model.get_params(deep=False)))
+            given = base._specification()
+            records = given.table_records(X, base.encoder_, groups, noise)
+            base.n_features_in_ = records.width
+        else:
+            given = base._specification()
+            records = given.records(base, X, y, groups, noise)
         shape = given.shape(records, base._names())
         shape = replace(shape, budget=self._budget(shape.n))
-        search = self._search(models, shape, records.private_targets)
+        search = self._search(models, base, shape, records.private_targets)
         name = f"PrivateSearchCV({type(base).__name__})"
         best, fitted = run_search(search, records, account=self.account, name=name)
         chosen = models[best]
-        for noted in ("n_features_in_", "feature_names_in_"):
+        for noted in ("n_features_in_", "feature_names_in_", "encoder_"):
             if hasattr(base, noted):
                 setattr(chosen, noted, getattr(base, noted))
         chosen._adopt(
@@ -159,7 +170,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         """
         n = arguments.planned_units(self.estimator.n if n is None else n)
         shape = Shape(width=n_features, n=n, by_user=by_user, budget=self._budget(n))
-        return self._search(self._models(), shape, None).plan
+        return self._search(self._models(), self.estimator, shape, None).plan
 
     def _grid(self) -> list[dict[str, Any]]:
         return list(ParameterGrid(self.param_grid))
@@ -199,9 +210,13 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         return arguments.checked_budget(self.epsilon, self.delta, n)
 
     def _search(
-        self, models: Sequence[PrivateLinearModel], shape: Shape, y: NDArray[Any] | None
+        self,
+        models: Sequence[PrivateLinearModel],
+        base: PrivateLinearModel,
+        shape: Shape,
+        y: NDArray[Any] | None,
     ) -> SearchPlan:
-        """The whole plan."""
+        """The whole plan; the base is the estimator, with what a table says."""
         arguments.fraction("holdout", self.holdout, "the part of the units that candidates are scored on")
         arguments.fraction("selection_share", self.selection_share, "the share of the budget for the choice")
         setups = [model._setup(shape, y) for model in models]
@@ -210,7 +225,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
                 Candidate(setup=setup, solver=model._solver(setup))
                 for model, setup in zip(models, setups, strict=True)
             ],
-            self.estimator._scored(shape, y),
+            base._scored(shape, y),
             holdout=self.holdout,
             selection_share=self.selection_share,
             refit=self.refit,

@@ -10,11 +10,14 @@ from numpy.typing import NDArray
 
 from privopt.curator.transcript import Release
 from privopt.data.bounds import bound_with, check_storage
+from privopt.data.record_source import Description
 from privopt.data.rows import Storage
 from privopt.data.units import Units
+from privopt.engine.protocol import Engine
 from privopt.estimators.penalties import default_strength
-from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths
-from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Records, Shape, Specification
+from privopt.estimators.records import Records
+from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths, ScaledFeatures
+from privopt.estimators.specification import ENTRIES, ROUNDED_UP, Shape, Specification
 from privopt.estimators.targets import Target
 from privopt.estimators.typical_length import typical_length
 from privopt.ledger.amounts import Budget
@@ -123,10 +126,10 @@ class Setup:
             return self.row_bound
         return bound_with(self.row_bound, float(np.float32(self.intercept)))
 
-    def units(self, records: Records) -> Units:
+    def units(self, records: Records) -> Units | Engine:
         """The records as privacy units."""
         inside, beside = (self.intercept, None) if self.unit_rows else (None, self.intercept)
-        rows = self.features.apply(records.private_features, unit=self.unit_rows, constant=inside)
+        rows = ScaledFeatures(scaling=self.features, unit=self.unit_rows, constant=inside)
         storage = self.specification.storage
         return self._units(rows, records, row_bound=self.row_bound, intercept=beside, storage=storage)
 
@@ -140,46 +143,37 @@ class Setup:
             storage=LOOSE_STORAGE,
         )
 
-    def loose_units(self, records: Records) -> Units:
+    def loose_units(self, records: Records) -> Units | Engine:
         """The same for the estimation of scales: rows divided by the loose range and not cut."""
         assert self.loose is not None
         longest = math.sqrt(self.features.width) * ROUNDED_UP
-        return self._units(
-            self.loose.apply(records.private_features),
-            records,
-            row_bound=longest,
-            intercept=None,
-            storage=LOOSE_STORAGE,
-        )
+        rows = ScaledFeatures(scaling=self.loose)
+        return self._units(rows, records, row_bound=longest, intercept=None, storage=LOOSE_STORAGE)
 
     def _units(
         self,
-        private_rows: Any,
+        rows: ScaledFeatures,
         records: Records,
         *,
         row_bound: float,
         intercept: float | None,
         storage: Storage,
-    ) -> Units:
+    ) -> Units | Engine:
         given, scaling = self.specification, self.target.scaling
-        private_targets = records.private_targets
-        return Units.from_arrays(
-            private_rows,
-            private_targets if scaling is None else scaling.apply(private_targets),
+        description = Description(
             relation=given.relation,
             row_bound=row_bound,
             entry_bound=self.entry_bound,
-            n=given.n,
-            groups=records.groups,
+            n=self.shape.n if given.n is None and records.by_user else given.n,
             max_records_per_user=given.max_records_per_user,
             user_weighting=given.user_weighting,
             typical_records=given.typical_records,
             classes=self.target.coded,
             target_bounds=None if scaling is None else scaling.ends,
             intercept=intercept,
-            noise=records.choice,
             storage=storage,
         )
+        return records.units(rows, None if scaling is None else scaling.apply, description)
 
     def within(self, bounds: Bounds) -> "Setup":
         """The same fit with features scaled by estimated bounds."""

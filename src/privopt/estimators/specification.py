@@ -3,47 +3,30 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, final
 
 import numpy as np
-from numpy.typing import NDArray
-from scipy import sparse
 from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
 from privopt.data import cells, user_keys
 from privopt.data.bounds import check_storage
+from privopt.data.record_source import RecordSource
 from privopt.data.rows import Storage
-from privopt.data.units import UnitsNoise
+from privopt.errors import ArgumentError
 from privopt.estimators import arguments
 from privopt.estimators.penalties import PenaltyArguments
+from privopt.estimators.records import HeldRecords, Records, StoredRecords
 from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation, Weighting, of_users
+from privopt.tables.encoder import TabularEncoder
+from privopt.tables.table import Table
 
 UNIT, ENTRIES = "unit", "entries"
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class Records:
-    """The arrays of a fit, to be turned into privacy units as each stage needs them. PRIVATE.
-
-    Attributes:
-        private_features: (rows, d).
-        private_targets: (rows,).
-        groups: (rows,) numbers of the users, NaN for nobody; None where a record is a unit.
-        noise: the fit's secret randomness.
-        choice: which records of a user are kept: the same in all stages of a fit.
-    """
-
-    private_features: Any
-    private_targets: NDArray[Any]
-    groups: Any
-    noise: NoiseSource
-    choice: UnitsNoise
 
 
 @final
@@ -156,7 +139,9 @@ class Specification:
         longest = math.sqrt(shape.width) * ROUNDED_UP
         return replace(self, penalty=penalty, row_bound=longest, fit_intercept=True)
 
-    def records(self, estimator: BaseEstimator, X: Any, y: Any, groups: Any, noise: NoiseSource) -> Records:
+    def records(
+        self, estimator: BaseEstimator, X: Any, y: Any, groups: Any, noise: NoiseSource
+    ) -> HeldRecords:
         """The arrays of a fit, checked by shape and type only; number and names of features are noted on the estimator.
 
         Raises:
@@ -175,7 +160,7 @@ class Specification:
             )
         if groups is not None:
             groups = user_keys.as_keys(user_keys.user_codes(groups, len(private_targets)))
-        return Records(
+        return HeldRecords(
             private_features=private_features,
             private_targets=private_targets,
             groups=groups,
@@ -185,18 +170,35 @@ class Specification:
 
     def shape(self, records: Records, names: Sequence[str] | None, budget: Budget | None = None) -> Shape:
         """The public sizes of a fit; its units are n, or under replace-one the rows or users."""
-        rows, n = len(records.private_targets), self.n
-        if n is None and records.groups is None:
-            n = rows
-        elif n is None:
-            n = user_keys.user_count(int(np.nanmax(records.groups, initial=-1.0)) + 1)
         return Shape(
-            width=records.private_features.shape[1],
-            n=n,
-            by_user=records.groups is not None,
-            is_sparse=sparse.issparse(records.private_features),
+            width=records.width,
+            n=records.count() if self.n is None else self.n,
+            by_user=records.by_user,
+            is_sparse=records.is_sparse,
             names=names,
             budget=budget,
+        )
+
+    def table_records(
+        self, table: Table, encoder: TabularEncoder, groups: Any, noise: NoiseSource
+    ) -> StoredRecords:
+        """The records of a table, by its headers alone; text files are read once, to count.
+
+        Raises:
+            TableError, ValueError: a column is missing, or stored as something that the schema rules out.
+        """
+        source = table.records(encoder, groups=groups)
+        if self.relation is Relation.REPLACE_ONE and self.n is None and groups is None and source.rows < 2:
+            raise ArgumentError(
+                f"a private fit needs at least 2 units, got a table of {source.rows}: a mean over one hides nobody."
+            )
+        return StoredRecords(
+            source=source,
+            placement=table.placement,
+            public_count=partial(_counted, table, source, groups),
+            names=[str(name) for name in encoder.get_feature_names_out()],
+            noise=noise,
+            choice=noise if groups is None else RepeatedChoice(noise),
         )
 
     def check_bounds(self) -> None:
@@ -240,3 +242,8 @@ class Specification:
         if rule == ENTRIES:
             return math.sqrt(shape.width) * ROUNDED_UP, False
         return arguments.positive("row_bound", self.row_bound, "the largest l2 norm of a scaled row"), False
+
+
+def _counted(table: Table, source: RecordSource, groups: Any) -> int:
+    """How many units a table has, where that is public."""
+    return source.rows if groups is None else user_keys.user_count(table.user_count(groups))

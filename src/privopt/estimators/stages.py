@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from privopt.curator.base import Curator, Observer
 from privopt.curator.run import Run
 from privopt.data.units import Units
+from privopt.engine.protocol import Engine
+from privopt.estimators.records import Records, given_back
 from privopt.estimators.scaling import Bounds, FeatureScaling
 from privopt.estimators.setup import Setup
-from privopt.estimators.specification import Records
 from privopt.estimators.targets import describe_coefficients
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
@@ -278,7 +279,7 @@ def started(
     )
 
 
-def released_bounds(run: Run, scales: ScaleEstimation, units: Units) -> Bounds:
+def released_bounds(run: Run, scales: ScaleEstimation, units: Units | Engine) -> Bounds:
     """The first stage of a run."""
     return scales.release(run.curator(units, run.part("bounds", scales.event)))
 
@@ -292,11 +293,12 @@ def fit_in_stages(
         BudgetExceeded: the account cannot pay; nothing was released.
     """
     with double_precision():
-        loose = staged.setup.loose_units(records)  # keys and shapes are checked before anything is paid
-        run = started(staged.plan, records.noise, account=account, observer=observer, resumes=True)
-        setup = staged.setup.within(released_bounds(run, staged.scales, loose))
-        del loose  # one copy of the data at a time
-        units = setup.units(records)
-        part = run.part("fit", staged.solver.event(units.public))
-        result = staged.solver.solve(run.curator(units, part), setup.problem)
+        # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
+        with given_back(staged.setup.loose_units(records)) as loose:
+            run = started(staged.plan, records.noise, account=account, observer=observer, resumes=True)
+            setup = staged.setup.within(released_bounds(run, staged.scales, loose))
+        del loose
+        with given_back(setup.units(records)) as units:
+            part = run.part("fit", staged.solver.event(units.public))
+            result = staged.solver.solve(run.curator(units, part), setup.problem)
     return staged.fitted(result, setup)

@@ -175,7 +175,8 @@ class SyntheticData(BaseEstimator):
         """Model a table.
 
         Args:
-            table: a data frame, an Arrow table, a dictionary of columns, or the path of a CSV or Parquet file.
+            table: a data frame, an Arrow table, a dictionary of columns, the path of a CSV or Parquet file, or a
+                `Table` of such files.
             groups: user keys, one for each row, or the name or a tuple of names of the columns that hold them; then all
                 records of a user are protected together.
             observer: for progress bars: called with (name, count) after releases, and with (what, 0) before a stage

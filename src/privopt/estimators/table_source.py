@@ -1,4 +1,4 @@
-"""The table that synthetic data is made of: a data frame, an Arrow table, a dictionary of columns, or a file."""
+"""The table that synthetic data is made of: a data frame, an Arrow table, a dictionary of columns, or files."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,10 +13,14 @@ from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError
 from privopt.tables.io import read_table, row_count, table_columns
 from privopt.tables.schema import Schema
+from privopt.tables.table import Table
 
 
 def opened(table: Any, schema: Schema) -> Any:
     """A table with named columns; of a file, those that the schema describes and that are there."""
+    if isinstance(table, Table):
+        present = set(table.names)
+        return table.read([name for name in schema.names if name in present])
     if isinstance(table, str | Path):
         present = set(table_columns(table))
         return read_table(table, schema, columns=[name for name in schema.names if name in present])
@@ -31,7 +35,10 @@ def check_columns(table: Any, coding: TableCoding) -> None:
     Raises:
         TypeError, TableError: it has no named columns, or lacks one.
     """
-    present = table_columns(table) if isinstance(table, str | Path) else _names(table)
+    if isinstance(table, Table):
+        present = table.names
+    else:
+        present = table_columns(table) if isinstance(table, str | Path) else _names(table)
     missing = [name for name in coding.names if name not in present]
     if missing:
         raise TableError(f"The table has no column {missing[0]!r}, which the schema describes.")
@@ -39,6 +46,8 @@ def check_columns(table: Any, coding: TableCoding) -> None:
 
 def rows_of(table: Any) -> int:
     """How many rows there are: public under replace-one, where a record is a unit."""
+    if isinstance(table, Table):
+        return table.row_count()
     if isinstance(table, str | Path):
         return row_count(table)
     if isinstance(table, Mapping):

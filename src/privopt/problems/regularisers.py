@@ -15,6 +15,7 @@ Source:
 import abc
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import jax
@@ -80,15 +81,27 @@ class SeparableRegulariser(Regulariser):
     def terms(self) -> tuple[float, float, Weights | None]:
         """`(l1, l2, v)`."""
 
+    @cached_property
+    def _different_weights(self) -> frozenset[float]:
+        """The numbers among v: mostly one or two, however many coordinates there are."""
+        weights = self.terms[2]
+        return frozenset((1.0,) if weights is None else weights)
+
     @property
     def strong_convexity(self) -> float:
-        _, l2, weights = self.terms
-        return l2 * (1.0 if weights is None else min(weights))
+        return self.terms[1] * min(self._different_weights)
 
     @property
     def smoothness(self) -> float:
-        _, l2, weights = self.terms
-        return l2 * (1.0 if weights is None else max(weights))
+        return self.terms[1] * max(self._different_weights)
+
+    def _check_weights(self) -> None:
+        different = self._different_weights
+        if not (different and all(0.0 <= weight < math.inf for weight in different)):
+            weights = self.terms[2]
+            raise ValueError(
+                f"weights must be a non-empty tuple of finite numbers >= 0, got {weights!r}: 0 means unpenalised."
+            )
 
     @property
     def is_smooth(self) -> bool:
@@ -134,7 +147,8 @@ class Ridge(SeparableRegulariser):
     weights: Weights | None = None
 
     def __post_init__(self) -> None:
-        _check("strength", self.strength, self.weights)
+        _check("strength", self.strength)
+        self._check_weights()
 
     @property
     def terms(self) -> tuple[float, float, Weights | None]:
@@ -149,7 +163,8 @@ class L1(SeparableRegulariser):
     weights: Weights | None = None
 
     def __post_init__(self) -> None:
-        _check("strength", self.strength, self.weights)
+        _check("strength", self.strength)
+        self._check_weights()
 
     @property
     def terms(self) -> tuple[float, float, Weights | None]:
@@ -165,8 +180,9 @@ class ElasticNet(SeparableRegulariser):
     weights: Weights | None = None
 
     def __post_init__(self) -> None:
-        _check("l1", self.l1, self.weights)
-        _check("l2", self.l2, self.weights)
+        _check("l1", self.l1)
+        _check("l2", self.l2)
+        self._check_weights()
 
     @property
     def terms(self) -> tuple[float, float, Weights | None]:
@@ -190,8 +206,8 @@ class GroupLasso(Regulariser):
     l1: float = 0.0
 
     def __post_init__(self) -> None:
-        _check("strength", self.strength, None)
-        _check("l1", self.l1, None)
+        _check("strength", self.strength)
+        _check("l1", self.l1)
         members = [j for group in self.groups for j in group]
         if not all(self.groups) or len(set(members)) < len(members) or min(members, default=0) < 0:
             raise ValueError(
@@ -275,10 +291,6 @@ def _column(weights: Weights | None, params: Float[Array, "..."]) -> Float[Array
     return 1.0 if weights is None else _by_row(jnp.asarray(weights, params.dtype), params)
 
 
-def _check(name: str, strength: float, weights: Weights | None) -> None:
+def _check(name: str, strength: float) -> None:
     if not (0.0 <= strength < math.inf):
         raise ValueError(f"{name} must be at least 0 and finite, got {strength!r}.")
-    if weights is not None and not (weights and all(0.0 <= weight < math.inf for weight in weights)):
-        raise ValueError(
-            f"weights must be a non-empty tuple of finite numbers >= 0, got {weights!r}: 0 means unpenalised."
-        )

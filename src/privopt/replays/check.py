@@ -207,24 +207,24 @@ def _same_estimator(report: Mapping[str, Any], estimator: Mapping[str, Any]) -> 
         return False
     given: Mapping[str, Any] = estimator.get("arguments", {})
     try:
-        mine = {name: written(_listed(value)) for name, value in given.items() if name not in UNRECORDED}
+        mine = {name: written(value) for name, value in given.items() if name not in UNRECORDED}
     except Unwritten:
         return False
-    theirs = {name: _listed(value) for name, value in recipe["arguments"].items()}
-    same = mine == {name: _as_list(value) for name, value in theirs.items()}
+    same = _without_tuples(mine) == _without_tuples(recipe["arguments"])
     sizes = {"class": "estimator", "n": "n", "sparse": "sparse"}
     return same and all(estimator.get(mine) == recipe[theirs] for mine, theirs in sizes.items())
 
 
-def _listed(value: Any) -> Any:
-    return list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
-
-
-def _as_list(form: Any) -> Any:
-    """A written tuple as JSON has it."""
-    if isinstance(form, dict) and set(cast("dict[str, Any]", form)) == {"$tuple"}:
-        return cast("dict[str, Any]", form)["$tuple"]
-    return form
+def _without_tuples(form: Any) -> Any:
+    """A written value with lists in place of tuples, at any depth: as JSON has them, and so the model's directory."""
+    if isinstance(form, list):
+        return [_without_tuples(one) for one in cast("list[Any]", form)]
+    if not isinstance(form, dict):
+        return form
+    members = cast("dict[str, Any]", form)
+    if set(members) == {"$tuple"}:
+        return _without_tuples(members["$tuple"])
+    return {name: _without_tuples(one) for name, one in members.items()}
 
 
 def _same(one: Any, other: Any, *, words: bool) -> bool | None:

@@ -191,7 +191,8 @@ class PrivacyReport(ReportFacts):
         Args:
             path: ends in ".html" or ".json".
             keep_releases: whether to write the released values as well, to `NAME.releases.safetensors` beside
-                `NAME.json`: `privopt verify` then replays the run.
+                `NAME.json`: `privopt verify` then replays the run. Of one that is not private, noise from a seed or an
+                infinite epsilon, they show exact sums of the data, or lead to them.
         Returns:
             The path.
         Raises:
@@ -205,7 +206,7 @@ class PrivacyReport(ReportFacts):
         return path
 
     def save_releases(self, path: Path) -> None:
-        """Write the released values, which were paid for and may be published.
+        """Write the released values, which were paid for and may be published, if the run was private.
 
         Raises:
             ValueError: they were not kept; it says why.

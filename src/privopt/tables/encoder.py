@@ -126,7 +126,7 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         self._check_options()
         columns = self._columns()
         private_columns, rows = read_columns(X, columns)
-        if self.is_sparse_:
+        if self.is_sparse:
             return self._encode_sparse(private_columns, rows)
         return self._encode_dense(private_columns, rows)
 
@@ -253,8 +253,8 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         return math.sqrt(most.get(column.kind, 1))
 
     @property
-    def is_sparse_(self) -> bool:
-        """Whether features come as CSR."""
+    def is_sparse(self) -> bool:
+        """Whether features are a CSR array."""
         if self.sparse_output != "auto":
             return bool(self.sparse_output)
         columns = self._columns()

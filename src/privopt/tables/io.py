@@ -41,14 +41,14 @@ def read_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
         TableError: the file is missing, of another format, damaged, or lacks a column.
     """
     file, wanted = _columns_in(path, schema, columns)
-    if _delimiter(file) is None:
-        return _guarded(file, lambda: read_parquet(file, wanted))
+    if delimiter(file) is None:
+        return guarded(file, lambda: read_parquet(file, wanted))
     for name in wanted:
         if schema.column(name).kind in ("pixels", "set"):
             raise TableError(
                 f"Column {name!r} holds lists, which CSV has no form for: give the table as Parquet."
             )
-    private_table = _guarded(file, lambda: _read_csv(file, wanted))
+    private_table = guarded(file, lambda: _read_csv(file, wanted))
     private_arrays = [
         pa.chunked_array([numbers(private_table.column(name), name)])
         if schema.column(name).kind in ("num", "flag")
@@ -65,9 +65,7 @@ def open_table(path: str | Path, schema: Schema, *, columns: Iterable[str] | Non
         TableError: as `read_table`; of damage in a column, when it is read.
     """
     file, wanted = _columns_in(path, schema, columns)
-    return (
-        ParquetTable(file, wanted) if _delimiter(file) is None else read_table(path, schema, columns=wanted)
-    )
+    return ParquetTable(file, wanted) if delimiter(file) is None else read_table(path, schema, columns=wanted)
 
 
 class ParquetTable(StoredTable):
@@ -83,12 +81,12 @@ class ParquetTable(StoredTable):
     def __init__(self, file: Path, names: list[str]) -> None:
         self.column_names = names
         self._path = file
-        self._columns = _guarded(file, lambda: PackedColumns(file, names))
+        self._columns = guarded(file, lambda: PackedColumns(file, names))
         self.num_rows = self._columns.num_rows
 
     def column(self, name: str) -> Any:
         """See `StoredTable.column`."""
-        return _guarded(self._path, lambda: self._columns.column(name))
+        return guarded(self._path, lambda: self._columns.column(name))
 
 
 def table_columns(path: str | Path) -> list[str]:
@@ -98,21 +96,21 @@ def table_columns(path: str | Path) -> list[str]:
         TableError: the file is missing, of another format, or damaged.
     """
     file = _existing(path)
-    delimiter = _delimiter(file)
-    if delimiter is None:
-        return list(_guarded(file, lambda: pq.read_schema(file).names))
+    separator = delimiter(file)
+    if separator is None:
+        return list(guarded(file, lambda: pq.read_schema(file).names))
 
     def header() -> list[str]:
         with (
             pa.input_stream(str(file), compression="detect") as stream,
             io.TextIOWrapper(stream, "utf-8-sig", "surrogateescape", newline="") as text,
         ):
-            names = next(csv.reader(header_lines(text, file), delimiter=delimiter), [])
+            names = next(csv.reader(header_lines(text, str(file)), delimiter=separator), [])
         for name in names:
             name.encode()  # raises where the header is no UTF-8 text; what stands in the rows does not
         return names
 
-    return _guarded(file, header)
+    return guarded(file, header)
 
 
 def row_count(path: str | Path) -> int:
@@ -122,10 +120,10 @@ def row_count(path: str | Path) -> int:
         The count is public under replace-one only; under add-or-remove-one it is private, and n must be given.
     """
     file = _existing(path)
-    if _delimiter(file) is None:
-        return int(_guarded(file, lambda: pq.ParquetFile(file).metadata.num_rows))
+    if delimiter(file) is None:
+        return int(guarded(file, lambda: pq.ParquetFile(file).metadata.num_rows))
     names = table_columns(file)
-    return int(_guarded(file, lambda: _read_csv(file, names[:1]).num_rows)) if names else 0
+    return int(guarded(file, lambda: _read_csv(file, names[:1]).num_rows)) if names else 0
 
 
 def write_predictions(
@@ -143,7 +141,7 @@ def write_predictions(
         ValueError: the columns differ in length.
     """
     file = Path(path)
-    if _extension(file) not in PARQUET:
+    if extension(file) not in PARQUET:
         raise TableError(f"Predictions are written as Parquet: let {str(file)!r} end in .parquet.")
     columns = {"prediction": np.asarray(prediction)}
     columns |= {f"probability_{label}": np.asarray(each) for label, each in (probabilities or {}).items()}
@@ -178,7 +176,7 @@ def _columns_in(path: str | Path, schema: Schema, columns: Iterable[str] | None)
 def _existing(path: str | Path) -> Path:
     """The path, of a known format and an existing file."""
     file = Path(path)
-    if _extension(file) not in (*PARQUET, *DELIMITERS):
+    if extension(file) not in (*PARQUET, *DELIMITERS):
         known = ", ".join((*PARQUET, *DELIMITERS))
         raise TableError(
             f"The table {str(file)!r} is of no known format: its name must end in one of {known}."
@@ -188,20 +186,22 @@ def _existing(path: str | Path) -> Path:
     return file
 
 
-def _extension(file: Path) -> str:
-    name = file.name.lower()
+def extension(file: str | Path) -> str:
+    """The end of a file's name that says its format; empty for none that is known."""
+    name = str(file).lower()
     return next((end for end in (*PARQUET, *DELIMITERS) if name.endswith(end)), "")
 
 
-def _delimiter(file: Path) -> str | None:
-    return DELIMITERS.get(_extension(file))
+def delimiter(file: str | Path) -> str | None:
+    """What stands between the cells of a text; None for Parquet."""
+    return DELIMITERS.get(extension(file))
 
 
 def _read_csv(file: Path, names: list[str]) -> Any:
     """Those columns as text."""
     return arrow_csv.read_csv(
-        open_packed(file) if _extension(file).endswith(".gz") else str(file),
-        parse_options=arrow_csv.ParseOptions(delimiter=_delimiter(file), newlines_in_values=True),
+        open_packed(file) if extension(file).endswith(".gz") else str(file),
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter(file), newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(
             check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
             include_columns=names,
@@ -211,7 +211,7 @@ def _read_csv(file: Path, names: list[str]) -> Any:
     )
 
 
-def _guarded(file: Path, read: Any) -> Any:
+def guarded(file: str | Path, read: Any) -> Any:
     """Read, and turn whatever the reader says, which may quote cells, into a sentence of ours."""
     try:
         return read()
@@ -222,7 +222,7 @@ def _guarded(file: Path, read: Any) -> Any:
     except MemoryError:
         reason = "it needs more memory than there is"
     except (pa.ArrowException, csv.Error, EOFError, ValueError):
-        kind = "Parquet" if _delimiter(file) is None else "CSV (one header, as many cells in every row)"
+        kind = "Parquet" if delimiter(file) is None else "CSV (one header, as many cells in every row)"
         reason = f"it is not well-formed {kind}"
     except OSError as error:
         reason = (error.strerror or "its content is damaged").lower()

@@ -30,10 +30,12 @@ def open_packed(file: Path) -> Any:
     Raises:
         TableError: while it is read, once it has grown beyond the limit.
     """
-    return pa.PythonFile(_Counted(pa.input_stream(str(file), compression="gzip"), file), mode="r")
+    return pa.PythonFile(
+        Counted(pa.input_stream(str(file), compression="gzip"), str(file), file.stat().st_size), mode="r"
+    )
 
 
-def header_lines(text: io.TextIOBase, file: Path) -> Generator[str]:
+def header_lines(text: io.TextIOBase, file: str) -> Generator[str]:
     """The lines of a CSV, as long as they are those of its header: a quoted name may go on in the next.
 
     Raises:
@@ -44,7 +46,7 @@ def header_lines(text: io.TextIOBase, file: Path) -> Generator[str]:
         left -= len(line)
         if left < 0:
             raise TableError(
-                f"The table {str(file)!r} has a header of more than {MOST_HEADER / 2**20:,.0f} MiB, the most that is "
+                f"The table {file!r} has a header of more than {MOST_HEADER / 2**20:,.0f} MiB, the most that is "
                 "read."
             )
         yield line
@@ -70,10 +72,10 @@ class PackedColumns:
     def __init__(self, file: Path, wanted: Sequence[str]) -> None:
         self._path = file
         with pq.ParquetFile(file) as parquet:
-            _check_footer(parquet.metadata, file, set(wanted))
+            check_footer(parquet.metadata, str(file), file.stat().st_size, set(wanted))
             fields = [field for field in parquet.schema_arrow if field.name in wanted]
             self.num_rows = int(parquet.metadata.num_rows)
-        self._plain = {field.name: field.type for field in fields if _is_text(field.type)}
+        self._plain = {field.name: field.type for field in fields if is_text(field.type)}
         # Without a buffer in between, a column's pages are all read before the first of them is decoded.
         self._file = pq.ParquetFile(file, read_dictionary=list(self._plain), buffer_size=_BUFFER_BYTES)
 
@@ -82,8 +84,10 @@ class PackedColumns:
         private_column = self._file.read(columns=[name]).select([name]).column(0)
         if not pa.types.is_dictionary(private_column.type):
             return private_column
-        if _is_text(private_column.type.value_type):
-            _require(sum(map(_written_out, private_column.chunks)), self._path)
+        if is_text(private_column.type.value_type):
+            _require(
+                sum(map(_written_out, private_column.chunks)), str(self._path), self._path.stat().st_size
+            )
         if name not in self._plain:
             return private_column
         plain = self._plain[name]
@@ -98,18 +102,24 @@ def read_parquet(file: Path, wanted: Sequence[str]) -> Any:
     return pa.table([columns.column(name) for name in wanted], names=list(wanted))
 
 
-class _Counted:
-    """A stream that stops once more has come out of it than the limit."""
+class Counted:
+    """A stream that stops once more has come out of it than the limit.
 
-    def __init__(self, stream: Any, file: Path) -> None:
-        self._stream, self._file, self._seen = stream, file, 0
+    Args:
+        stream: what is in the file.
+        name: of the file.
+        packed: its own size in bytes.
+    """
+
+    def __init__(self, stream: Any, name: str, packed: int) -> None:
+        self._stream, self._name, self._packed, self._seen = stream, name, packed, 0
         self.closed = False
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
         content = self._stream.read(size)
         self._seen += len(content)
-        _require(self._seen, self._file)
+        _require(self._seen, self._name, self._packed)
         return content
 
     def close(self) -> None:
@@ -118,8 +128,17 @@ class _Counted:
         self._stream.close()
 
 
-def _check_footer(metadata: Any, file: Path, wanted: set[str]) -> None:
-    """Refuse a file by what its footer says of the columns that are wanted, before any of it is unpacked."""
+def check_footer(metadata: Any, file: str, packed: int, wanted: set[str]) -> None:
+    """Refuse a file by what its footer says of the columns that are wanted, before any of it is unpacked.
+
+    Args:
+        metadata: of the Parquet file. Of a column's chunks only their sizes are looked at, never their statistics.
+        file: its name.
+        packed: its own size in bytes.
+        wanted: the columns.
+    Raises:
+        TableError: they would be larger than the limit, or hold lists of texts.
+    """
     size = 0
     for place in range(metadata.num_columns):
         leaf = metadata.schema.column(place)
@@ -132,7 +151,7 @@ def _check_footer(metadata: Any, file: Path, wanted: set[str]) -> None:
         for group in range(metadata.num_row_groups):
             chunk = metadata.row_group(group).column(place)
             size += max(chunk.total_uncompressed_size, cell * chunk.num_values)
-    _require(size, file)
+    _require(size, file, packed)
 
 
 def _column_of(leaf: Any, wanted: set[str]) -> str | None:
@@ -143,7 +162,8 @@ def _column_of(leaf: Any, wanted: set[str]) -> str | None:
     return next((name for end in range(1, len(parts)) if (name := ".".join(parts[:end])) in wanted), None)
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is one of texts, or of bytes."""
     return str(kind).removeprefix("large_") in _TEXTS
 
 
@@ -153,10 +173,10 @@ def _written_out(private_chunk: Any) -> int:
     return pc.call_function("sum", [lengths.take(private_chunk.indices)]).as_py() or 0
 
 
-def _require(size: int, file: Path) -> None:
-    most = max(MOST_FREE, MOST_GROWTH * file.stat().st_size)
+def _require(size: int, file: str, packed: int) -> None:
+    most = max(MOST_FREE, MOST_GROWTH * packed)
     if size > most:
         raise TableError(
-            f"The table {str(file)!r} unpacks to more than {most / 2**30:,.0f} GiB, more than {MOST_GROWTH} times its "
-            "own size: if that is right, give it unpacked, as plain CSV."
+            f"The table {file!r} unpacks to more than {most / 2**30:,.0f} GiB, more than {MOST_GROWTH} times its own "
+            "size: if that is right, give it unpacked, as plain CSV."
         )

@@ -1,0 +1,184 @@
+"""The streamed engine against memory and against the disk, and what reading into its spool costs."""
+
+import argparse
+import json
+import os
+import resource
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.processes import lines_of
+from benchmarks.scale_frame import Line, Size, in_turns, line
+from privopt.data.read_units import read_units
+from privopt.data.record_source import BLOCK_RECORDS, Description, RecordBlock, RecordSource
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.placement import Placement
+from privopt.engine.streamed import StreamedEngine, open_streamed
+from privopt.ledger.amounts import Budget
+from privopt.problems import losses
+from privopt.solve import minimize_on
+from privopt.solvers.continuous_spider import ContinuousSpider
+
+STREAM_LIMIT, COLD_LEAST, READING_LEAST = 1.3, 0.8, 0.15
+PEAK_LIMIT_MB = 150
+SHARE = 4  # of the spool, one part in so many may be in memory
+_MB = 2**20
+_TINY_ROWS = 2000
+
+
+class ParquetRecords(RecordSource):
+    """Columns of float32 and a last one of labels, from a Parquet file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        found = pq.ParquetFile(path).metadata
+        self.rows, self.width = found.num_rows, found.num_columns - 1
+
+    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
+        """See `RecordSource.blocks`; all of them."""
+        assert (start, stop) == (0, self.rows)
+        for batch in pq.ParquetFile(self._path).iter_batches(BLOCK_RECORDS, use_threads=False):
+            private_columns = [column.to_numpy() for column in batch.columns]
+            yield RecordBlock(np.stack(private_columns[:-1], axis=1), private_columns[-1], None)
+
+    def fingerprint(self) -> str:
+        """See `RecordSource.fingerprint`."""
+        return self._path.name
+
+
+def warm_passes(size: Size) -> Iterator[Line]:
+    """`stream`: a pass over a spool in the page cache, of which a quarter may be in memory, over one in memory."""
+    query = size.query()
+    streamed, memory = both(size)
+    expected, found = memory.clipped_sum(query), streamed.clipped_sum(query)
+    passes = {"memory": lambda: memory.clipped_sum(query), "stream": lambda: streamed.clipped_sum(query)}
+    times = in_turns(passes, size.repeats)
+    yield line(
+        "stream",
+        1,
+        times["stream"] / times["memory"],
+        times["stream"] - times["memory"],
+        limit=STREAM_LIMIT,
+        same_bits=expected.tobytes() == found.tobytes(),
+        rows=size.rows,
+    )
+    streamed.close()
+
+
+def cold_passes(size: Size) -> Iterator[Line]:
+    """`cold`: the time of a plain read of the spool from the disk, over that of a pass; beyond 1 a pass is faster."""
+    query = size.query()
+    streamed = opened(size)
+    descriptor = max(_spools(), key=lambda one: os.fstat(one).st_size)
+    whole = os.fstat(descriptor).st_size
+
+    def out_of_memory() -> None:
+        room: Any = streamed.units.room
+        room.let_go()
+        os.fsync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def plain() -> None:
+        buffer, done = bytearray(4 * _MB), 0
+        while done < whole:
+            done += os.preadv(descriptor, [buffer], done)
+
+    passes: dict[str, Callable[[], Any]] = {"plain": plain, "pass": lambda: streamed.clipped_sum(query)}
+    times = in_turns(passes, max(3, size.repeats // 2), before=out_of_memory)
+    speed = whole / times["pass"] / 1e9
+    yield line("cold", 1, times["plain"] / times["pass"], least=COLD_LEAST, gb_a_second=speed, rows=size.rows)
+    streamed.close()
+
+
+def reading(size: Size) -> Iterator[Line]:
+    """`fill`: float32 gigabytes a second of one core, from Parquet into the spool; `clipped`: every row is too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = ParquetRecords(written(Path(folder), size))
+        for row_bound in (20.0, 1.0):
+            start = time.process_time()
+            engine = open_streamed(source, described(row_bound), Placement(memory=size.rows * size.columns))
+            busy = time.process_time() - start
+            engine.close()
+            speed = 4 * size.rows * size.columns / busy / 1e9
+            clipped = row_bound == 1.0
+            yield line(
+                "fill", 1, None, least=READING_LEAST, gb_a_core_second=speed, clipped=clipped, rows=size.rows
+            )
+
+
+def peaks(size: Size) -> Iterator[Line]:
+    """`peak`: how far a fit of a large table from Parquet takes more memory than one of a tiny table and `--memory`."""
+    with tempfile.TemporaryDirectory() as folder:
+        tiny = Size(rows=_TINY_ROWS, columns=size.columns, repeats=1)
+        for memory in (50 * _MB, 4 * size.rows * size.columns // SHARE):
+            found = [
+                next(
+                    lines_of(["-m", "benchmarks.scale_stream", str(written(Path(folder), one)), str(memory)])
+                )
+                for one in (tiny, size)
+            ]
+            over = (found[1]["peak"] - found[0]["peak"] - memory) / _MB
+            yield line(
+                "peak", 1, None, memory_mb=memory / _MB, over_mb=over, limit_mb=PEAK_LIMIT_MB, rows=size.rows
+            )
+
+
+def both(size: Size) -> tuple[StreamedEngine, InProcessEngine]:
+    """The same records in a spool and in memory."""
+    return opened(size), InProcessEngine(read_units(*size.records()))
+
+
+def opened(size: Size) -> StreamedEngine:
+    """An engine that may have a part of the spool in memory."""
+    return open_streamed(*size.records(), Placement(memory=4 * size.rows * size.columns // SHARE))
+
+
+def written(folder: Path, size: Size) -> Path:
+    """A Parquet file of normal features and random labels; the one that is there."""
+    path = folder / f"{size.rows}.parquet"
+    if path.exists():
+        return path
+    generator, step = np.random.default_rng(0), 2**17
+    names = [*map(str, range(size.columns)), "label"]
+    schema = pa.schema([*((name, pa.float32()) for name in names[:-1]), ("label", pa.int64())])
+    with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
+        for start in range(0, size.rows, step):
+            count = min(step, size.rows - start)
+            columns = list(generator.standard_normal((size.columns, count), dtype=np.float32))
+            writer.write_table(pa.table([*columns, generator.integers(0, 2, count)], schema=schema))
+    return path
+
+
+def described(row_bound: float) -> Description:
+    """What is public of the records of a file."""
+    return Description(row_bound=row_bound, classes=[0, 1])
+
+
+def _spools() -> list[int]:
+    """The descriptors of files that this process has open and that have no name."""
+    links = [path for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+    return [int(path.name) for path in links if str(path.readlink()).endswith("(deleted)")]
+
+
+def _fit() -> None:
+    """A streamed fit in a process of its own: prints the most memory that the process had."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("path", type=Path)
+    parser.add_argument("memory", type=int)
+    given = parser.parse_args()
+    engine = open_streamed(ParquetRecords(given.path), described(10.0), Placement(memory=given.memory))
+    budget, solver = Budget(1.0, 1e-6), ContinuousSpider(steps=10, clip=1.0, curvature=0.25)
+    minimize_on(engine, losses.logistic, budget=budget, solver=solver)
+    engine.close()
+    print(json.dumps({"peak": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss}))
+
+
+if __name__ == "__main__":
+    _fit()

@@ -1,0 +1,122 @@
+"""What a plan says of the engine: where rows are kept, memory, seconds a pass, bytes read; and what a tenth would do.
+
+All of it follows from public numbers. A pass in memory is planned as `planning.effort` does. Rates of other places, as
+measured on two cores of a 2024 server: a pass that reads a spool takes at most `STREAM_PASSES` passes in memory where
+the system keeps the spool in its page cache, else as long as the disk takes, for which `DISK_RATE` stands; a round of a
+cluster takes `ROUND_PASSES` passes divided by its workers, and `ROUND_SECONDS`. `docs/scale.md` says what prints them.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from privopt.commands.task import Estimator, Task
+from privopt.engine.choose import most_rows, place_of
+from privopt.engine.memory_limit import memory_share
+from privopt.engine.placement import Placement
+from privopt.planning.effort import data_bytes
+from privopt.planning.plan import Plan
+from privopt.report.words import duration, number, several_or, size
+
+STREAM_PASSES, DISK_RATE = 1.3, 1e9  # bytes a second
+ROUND_PASSES, ROUND_SECONDS = 1.2, 0.02
+BUFFERS = 150 * 10**6  # bytes that a streamed fit takes besides its share
+FAR_BELOW = 1e-4  # an excess of the objective, per record, that hardly any use of a model tells from none
+LEAST_TENTH = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What a fit takes where its rows are kept.
+
+    Attributes:
+        engine: "memory", "stream" or "ray".
+        rows: bytes of the stored rows, targets and norms.
+        kept: the same with a linear map of them, which some solvers compute on.
+        memory: bytes in this process.
+        pass_seconds: of one pass.
+        seconds: of all passes.
+        bytes_read: from the memory, the spool or the workers' memory in all passes.
+    """
+
+    engine: str
+    rows: int
+    kept: int
+    memory: int
+    pass_seconds: float
+    seconds: float
+    bytes_read: float
+
+    @classmethod
+    def of(cls, plan: Plan, placement: Placement) -> "Effort":
+        """That of a plan."""
+        public = plan.public
+        most = most_rows(public.n, public.records_per_unit if public.by_user else None)
+        engine = place_of(most, public.d, placement)
+        rows = data_bytes(public)
+        kept = 2 * rows if "whiten" in plan.solver else rows
+        one = plan.seconds / max(plan.passes, 1.0)
+        memory = max(plan.memory_bytes, kept)
+        if engine == "stream":
+            share = memory_share() if placement.memory is None else placement.memory
+            cached = kept <= share
+            one = max(STREAM_PASSES * one, 0.0 if cached else rows / DISK_RATE)
+            memory = min(memory, share) + BUFFERS
+        elif engine == "ray":
+            one = ROUND_PASSES * one / (placement.workers or 1) + ROUND_SECONDS
+            memory = BUFFERS
+        return cls(
+            engine=engine,
+            rows=rows,
+            kept=kept,
+            memory=memory,
+            pass_seconds=one,
+            seconds=one * plan.passes,
+            bytes_read=float(rows) * plan.passes,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """A dictionary of JSON values."""
+        return asdict(self)
+
+
+def place_rows(plan: Plan, placement: Placement) -> list[tuple[str, str]]:
+    """The engine, memory, time and bytes as labelled lines."""
+    effort = Effort.of(plan, placement)
+    how = ", chosen because rows would exceed their share of it" if placement.engine == "auto" else ""
+    view = ", with a linear map of the rows" if effort.kept > effort.rows else ""
+    where = {
+        "memory": "memory of this process",
+        "stream": f"stream: a spool on a local disk of {size(effort.kept)}{view}, read once a pass{how}",
+        "ray": f"ray: {size(effort.kept)}{view} in the memory of its workers",
+    }[effort.engine]
+    if plan.public.sparse:
+        return [("engine", where)]
+    return [
+        ("engine", where),
+        (
+            "machine",
+            f"{size(effort.memory)} of memory in this process{view if effort.engine == 'memory' else ''}; "
+            f"{duration(effort.pass_seconds)} a pass, {duration(effort.seconds)} in all; "
+            f"{size(math.ceil(effort.bytes_read))} of rows read, besides the table itself; at rates measured on "
+            "another machine",
+        ),
+    ]
+
+
+def tenth_rows(task: Task, estimator: Estimator, plan: Plan) -> list[tuple[str, str]]:
+    """What a random tenth of the units would reach, where the predicted excess is far below need."""
+    excess, tenth = plan.predicted_excess, plan.public.n // 10
+    if excess is None or excess >= FAR_BELOW or tenth < LEAST_TENTH or not plan.budget.is_private:
+        return []
+    smaller = task.plan(estimator, tenth)
+    if smaller.predicted_excess is None:
+        return []
+    return [
+        (
+            "tenth",
+            f"a random tenth of the {task.unit}s, {tenth:,}, would reach an excess of about "
+            f"{number(smaller.predicted_excess, 2)} at the same epsilon, in {several_or(smaller.passes, 'pass')} over "
+            "a tenth of the rows: draw it without looking, and fit that if it is good enough",
+        )
+    ]

@@ -1,0 +1,220 @@
+"""Privacy units from a source of records: each block is clipped into its place as it is read. PRIVATE."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from privopt.data.record_source import Description, RecordBlock, RecordSource
+from privopt.data.room import MEMORY, Growing, Room
+from privopt.data.rows import csr_of
+from privopt.data.storage import KEPT_BYTES, gather_rows
+from privopt.data.units import Units, UnitsNoise, check_units
+from privopt.data.user_rows import user_rows
+from privopt.errors import DataUnavailable
+from privopt.public import Public, Relation, of_users
+
+_USER_BYTES = 2 * (8 + 8)  # where a user's records begin and what they weigh, among all and in a part
+
+
+def stored_bytes(source: RecordSource, description: Description) -> int:
+    """About how many bytes the units of a source take in a room; of CSR, without the entries."""
+    width = 0 if source.is_sparse else source.width + (description.intercept is not None)
+    rest = KEPT_BYTES + _USER_BYTES * (source.is_sparse or source.by_user)
+    return source.rows * (width * np.dtype(description.storage).itemsize + rest)
+
+
+def read_units(
+    source: RecordSource,
+    description: Description,
+    *,
+    noise: UnitsNoise | None = None,
+    room: Room = MEMORY,
+) -> Units:
+    """Group the records of a source into privacy units, as `Units.from_arrays` does with all of them at once.
+
+    No second copy of dense rows exists. A source whose records have keys of users is read twice: which records a user
+    keeps follows from all keys, and only these are stored.
+
+    Args:
+        source: the records.
+        description: what is public about the units.
+        noise: source of the secret choice of a user's records; default: fresh, from the operating system.
+        room: where the arrays lie.
+    Privacy:
+        A stored row depends on its own record alone, whatever block it is read in. More units than the public n are
+        refused before any record is read, or any but the keys where a unit is a user, without saying how many there
+        are.
+    Raises:
+        ValueError: as `Units.from_arrays`.
+        DataUnavailable: the source cannot be read, or does not hold as many records as it says.
+    """
+    relation = Relation.parse(description.relation)
+    if not source.by_user:
+        n = check_units(description.n, source.rows, relation, by_user=False)
+        units = _read(source, description, None, room).units(n, relation)
+        return dataclasses.replace(units, origin=source.fingerprint())
+    users = user_rows(source, description, noise)
+    n = check_units(description.n, len(users.private_weights), relation, by_user=True)
+    units = _read(source, description, users.private_order, room).units(n, relation)
+    return dataclasses.replace(
+        units,
+        public=dataclasses.replace(units.public, **_of_users(description)),
+        private_offsets=room.keep(users.private_offsets),
+        private_weights=room.keep(users.private_weights),
+        seeded=users.seeded,
+        origin=source.fingerprint(),
+    )
+
+
+class _Stored:
+    """Stored rows that are filled in block by block.
+
+    Args:
+        rows: how many records are read.
+        private_order: those that are kept, in their order; None for all.
+        room: where they lie.
+    """
+
+    def __init__(self, rows: int, private_order: NDArray[np.int64] | None, room: Room) -> None:
+        self._private_order, self._room = private_order, room
+        kept = rows
+        if private_order is not None:
+            kept = len(private_order)
+            self._private_place = np.full(rows, -1)
+            self._private_place[private_order] = np.arange(kept)
+        self._private_targets, self._private_norms = (
+            room.zeros(kept, np.float64),
+            room.zeros(kept, np.float64),
+        )
+        self._private_present = room.zeros(kept, np.bool_)
+        self._private_dense: Any = None
+        self._private_sparse: _Sparse | None = None
+        self._public: Public | None = None
+
+    def put(self, first: int, private_units: Units) -> None:
+        """Keep what is kept of a block that begins at record `first`."""
+        private_rows: Any = private_units.private_features
+        if self._public is None:
+            self._begin(private_rows)
+            self._public = private_units.public
+        here: Any = slice(first, first + private_rows.shape[0])
+        private_kept: Any = slice(None)
+        if self._private_order is not None:
+            private_place = self._private_place[here]
+            private_kept = private_place >= 0
+            here = private_place[private_kept]
+        self._private_targets[here] = private_units.private_targets[private_kept]
+        self._private_norms[here] = private_units.private_norms[private_kept]
+        self._private_present[here] = private_units.private_present[private_kept]
+        if self._private_sparse is not None:
+            self._private_sparse.append(private_rows)
+        elif self._private_order is None:
+            self._room.write(self._private_dense, first, private_rows)
+        else:
+            self._private_dense[here] = private_rows[private_kept]
+
+    def units(self, n: int, relation: Relation) -> Units:
+        """All of them."""
+        assert self._public is not None
+        private_rows = self._private_dense
+        if self._private_sparse is not None:
+            private_rows = self._private_sparse.finish()
+            if self._private_order is not None:
+                private_rows = gather_rows(private_rows, self._private_order, self._room)
+        return Units(
+            public=dataclasses.replace(self._public, n=n, relation=relation),
+            private_features=private_rows,
+            private_targets=self._private_targets,
+            private_norms=self._private_norms,
+            private_present=self._private_present,
+            room=self._room,
+        )
+
+    def _begin(self, private_rows: Any) -> None:
+        """Make room for rows like these."""
+        width = private_rows.shape[1]
+        if not sparse.issparse(private_rows):
+            kept = len(self._private_targets)
+            self._private_dense = self._room.zeros((kept, width), private_rows.dtype)
+            return
+        # What users do not keep is given back with this room.
+        room = self._room if self._private_order is None else self._room.another(0)
+        self._private_sparse = _Sparse(width, room, private_rows.dtype)
+
+
+class _Sparse:
+    """CSR rows that are appended."""
+
+    def __init__(self, width: int, room: Room, dtype: Any) -> None:
+        self._width, self._room = width, room
+        self._private_values: Growing = room.growing(dtype)
+        self._private_columns: Growing = room.growing(np.int32)
+        self._private_starts: Growing = room.growing(np.int64)
+        self._private_starts.append(np.zeros(1, np.int64))
+        self._private_end = 0
+
+    def append(self, private_rows: sparse.csr_array) -> None:
+        """Put a block behind the others."""
+        self._private_values.append(private_rows.data)
+        self._private_columns.append(private_rows.indices)
+        self._private_starts.append(private_rows.indptr[1:].astype(np.int64) + self._private_end)
+        self._private_end += int(private_rows.indptr[-1])
+
+    def finish(self) -> sparse.csr_array:
+        """All rows."""
+        return csr_of(
+            self._private_values.finish(),
+            self._private_columns.finish(),
+            self._private_starts.finish(),
+            self._width,
+        )
+
+
+def _read(
+    source: RecordSource, description: Description, private_order: NDArray[np.int64] | None, room: Room
+) -> _Stored:
+    """Clip every block as records are clipped, and put it into its place."""
+    arguments = _of_records(description)
+    private_stored = _Stored(source.rows, private_order, room)
+    first = 0
+    for block in source.blocks(0, source.rows):
+        rows = int(block.private_features.shape[0])
+        if first + rows > source.rows:
+            raise DataUnavailable(_CHANGED)
+        private_stored.put(first, _clipped(block, rows, arguments))
+        first += rows
+    if first != source.rows:
+        raise DataUnavailable(_CHANGED)
+    if first == 0:  # no records: what is public follows from the width alone
+        nothing: Any = np.zeros((0, source.width), np.float32)
+        private_targets = None if description.classes is None else np.asarray(list(description.classes))[:0]
+        if source.is_sparse:
+            nothing = sparse.csr_array(nothing)
+        private_stored.put(0, _clipped(RecordBlock(nothing, private_targets, None), 0, arguments))
+    return private_stored
+
+
+_CHANGED = (
+    "the records that were read are not as many as there were when the table was opened: it has changed."
+)
+
+
+def _clipped(block: RecordBlock, rows: int, arguments: dict[str, Any]) -> Units:
+    """One block as units that are records; of no meaning but for its rows and what is public of them."""
+    return Units.from_arrays(block.private_features, block.private_targets, n=max(rows, 1), **arguments)
+
+
+def _of_records(description: Description) -> dict[str, Any]:
+    """The description of a block, in which a record is a unit and may be missing."""
+    arguments = description.arguments()
+    for name in ("n", "max_records_per_user", "user_weighting", "typical_records"):
+        del arguments[name]
+    return arguments | {"relation": Relation.ADD_OR_REMOVE_ONE}
+
+
+def _of_users(description: Description) -> dict[str, Any]:
+    """What is public of units that are users."""
+    return of_users(description.max_records_per_user, description.user_weighting, description.typical_records)

@@ -1,0 +1,106 @@
+"""Where the arrays of units lie: in this process' memory, or in a place that an engine provides. PRIVATE."""
+
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TAKEN_ENTRIES = 2**18  # that are gathered at a time: other threads go on in between
+
+
+class Growing(Protocol):
+    """An array that gets longer."""
+
+    def append(self, private_values: NDArray[Any]) -> None:
+        """Put some values at its end."""
+        ...
+
+    def finish(self) -> NDArray[Any]:
+        """The whole array; nothing is appended from then on."""
+        ...
+
+
+class Room(Protocol):
+    """Provides arrays that live as long as somebody refers to them."""
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Zeros that start on a 64-byte boundary, so that JAX can use them without a copy."""
+        ...
+
+    def keep(self, private_array: NDArray[Any]) -> NDArray[Any]:
+        """An array that was just made, for as long as the units live."""
+        ...
+
+    def write(self, private_array: NDArray[Any], start: int, private_values: NDArray[Any]) -> None:
+        """Put values into an array from `zeros`, from its row `start` on."""
+        ...
+
+    def growing(self, dtype: Any) -> Growing:
+        """An array whose length is not known yet."""
+        ...
+
+    def another(self, size: int) -> "Room":
+        """A room of the same kind for about `size` bytes, which has its own end."""
+        ...
+
+
+class InMemory:
+    """The memory of this process."""
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """See `Room.zeros`."""
+        size, itemsize = int(np.prod(shape)), np.dtype(dtype).itemsize
+        private_buffer = np.zeros(size + 64 // itemsize, dtype)
+        offset = (-private_buffer.ctypes.data % 64) // itemsize
+        return private_buffer[offset : offset + size].reshape(shape)
+
+    def keep(self, private_array: NDArray[Any]) -> NDArray[Any]:
+        """See `Room.keep`: it is there already."""
+        return private_array
+
+    def write(self, private_array: NDArray[Any], start: int, private_values: NDArray[Any]) -> None:
+        """See `Room.write`."""
+        private_array[start : start + len(private_values)] = private_values
+
+    def growing(self, dtype: Any) -> "GrowingInMemory":
+        """See `Room.growing`."""
+        return GrowingInMemory(dtype)
+
+    def another(self, size: int) -> "InMemory":
+        """See `Room.another`."""
+        del size
+        return self
+
+    def __repr__(self) -> str:
+        return "InMemory()"
+
+
+class GrowingInMemory:
+    """See `Growing`."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._private_parts = [np.empty(0, dtype)]
+
+    def append(self, private_values: NDArray[Any]) -> None:
+        """See `Growing.append`."""
+        self._private_parts.append(private_values.astype(self._private_parts[0].dtype, copy=False))
+
+    def finish(self) -> NDArray[Any]:
+        """See `Growing.finish`."""
+        private_whole = np.concatenate(self._private_parts)
+        self._private_parts = self._private_parts[:1]
+        return private_whole
+
+
+MEMORY = InMemory()
+
+
+def taken(room: Room, private_array: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
+    """`private_array[positions]` in a room: entries or rows at positions that there are."""
+    private_taken = room.zeros((len(positions), *private_array.shape[1:]), private_array.dtype)
+    step = max(1, _TAKEN_ENTRIES // max(1, int(np.prod(private_array.shape[1:]))))
+    for start in range(0, len(positions), step):
+        here = slice(start, start + step)
+        # "clip" as NumPy copies once more to refuse a position that there is not.
+        np.take(private_array, positions[here], axis=0, out=private_taken[here], mode="clip")
+    return private_taken

@@ -1,0 +1,106 @@
+"""The streamed engine: an `InProcessEngine` on units whose arrays lie in a spool."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, NoReturn
+
+from privopt.data.read_units import read_units, stored_bytes
+from privopt.data.record_source import Description, RecordSource
+from privopt.data.units import Units, UnitsNoise, check_units
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.memory_limit import memory_share
+from privopt.engine.placement import Placement
+from privopt.engine.streamed.residency import Residency
+from privopt.engine.streamed.spool import Spool
+from privopt.errors import ArgumentError, DataUnavailable
+from privopt.public import Relation
+
+
+class StreamedEngine(InProcessEngine):
+    """Computes on units in a spool, of which a limited part is in memory at a time. All it returns is private.
+
+    Every array that grows with the number of units lies in the spool, those of a view or of a block of the units in a
+    spool of their own: `InProcessEngine` computes on them as on any others, and its results have the same bits.
+
+    Args:
+        units: in a spool.
+        threads: see `InProcessEngine`.
+    """
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        room = self.units.room
+        closed: Any = _Closed(self.units.public, self.units.seeded)
+        self.__dict__.pop("_parts", None)
+        InProcessEngine.__init__(self, closed, threads=self._threads, private_ranges=[(0, 0)])
+        if isinstance(room, Spool):
+            room.close()
+
+    def __repr__(self) -> str:
+        return f"StreamedEngine({self.units!r})"
+
+
+class _Closed:
+    """In the place of units that were given back: what is public of them."""
+
+    def __init__(self, public: Any, seeded: bool) -> None:
+        self.public, self.seeded = public, seeded
+        self.room = self.private_norms = None
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise DataUnavailable("the engine was closed, and its spool is given back: open the table again.")
+
+    def __repr__(self) -> str:
+        return "closed"
+
+
+def open_streamed(
+    source: RecordSource,
+    description: Description,
+    placement: Placement,
+    *,
+    noise: UnitsNoise | None = None,
+) -> StreamedEngine:
+    """Read the records of a source into a spool, each clipped as it is read, for an engine that computes on them there.
+
+    Args:
+        source: the records.
+        description: what is public about the units.
+        placement: the folder of the spool, which is made (mode 0700) if it is not there, and how much memory its pages
+            may take.
+        noise: source of the secret choice of a user's records; default: fresh, from the operating system.
+    Privacy:
+        The units are those of `Units.from_arrays`, see `read_units`; what the files are open to, `Spool` says. The size
+        of the spool shows how many records were read, as the memory of a run in memory does.
+    Raises:
+        ValueError: as `Units.from_arrays`; or the folder cannot be used, or has no room for the rows. Nothing has been
+            read then.
+        DataUnavailable: the source cannot be read, or the disk is full halfway. Nothing stays on the disk.
+    """
+    if not source.by_user:  # what can be refused without a spool
+        check_units(description.n, source.rows, Relation.parse(description.relation), by_user=False)
+    limit = placement.memory or memory_share()
+    try:
+        spool = Spool(_folder(placement.spool), stored_bytes(source, description), Residency(limit))
+    except DataUnavailable as error:
+        raise ArgumentError(str(error)) from None
+    try:
+        units: Units = read_units(source, description, noise=noise, room=spool)
+    except BaseException:
+        spool.close()
+        raise
+    return StreamedEngine(units)
+
+
+def _folder(given: Path | None) -> Path:
+    """The folder of the spool."""
+    folder = Path(tempfile.gettempdir()) if given is None else Path(given)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise ArgumentError(
+            f"the spool's folder {folder} cannot be used ({os.strerror(error.errno or 0)}): give a folder on a local "
+            "disk that you may write to (--spool)."
+        ) from None
+    return folder

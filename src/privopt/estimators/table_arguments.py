@@ -1,0 +1,66 @@
+"""What a table in files says for a fit: its encoder, and the arguments that its schema stands for."""
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from privopt.errors import ArgumentError, ArgumentTypeError
+from privopt.tables.encoder import TabularEncoder
+from privopt.tables.table import Table
+
+Predicted = TypeVar("Predicted")
+
+
+def asked_of_a_table(table: Table, y: Any, groups: Any) -> TabularEncoder:
+    """The encoder of a fit to a table.
+
+    Raises:
+        ArgumentTypeError: targets were given as well.
+    """
+    if y is not None:
+        raise ArgumentTypeError(
+            "y was given beside a table, which holds the target itself: leave y out, and name its column in the schema "
+            "or with Table.open(..., target=...)."
+        )
+    return table.encoder(groups)
+
+
+def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that an estimator has and was not given, as the table's schema says them.
+
+    Args:
+        table: opened.
+        encoder: of its features, each of which lies in the encoder's range.
+        given: the estimator's arguments.
+    """
+    target = table.schema.target_encoding(table.target)
+    known: dict[str, Any] = {"n": table.n, "classes": target.classes, "target_bounds": target.bounds}
+    if given.get("loose_bounds") is None:
+        known["bounds"] = encoder.numeric_range
+    return {
+        name: value
+        for name, value in known.items()
+        if name in given and given[name] is None and value is not None
+    }
+
+
+def in_batches(method: Callable[[Any, Any], Predicted]) -> Callable[[Any, Any], Predicted]:
+    """Let a method that predicts from features also take a `Table`, whose rows are read block by block."""
+
+    @functools.wraps(method)
+    def predicted(self: Any, X: Any) -> Any:
+        if not isinstance(X, Table):
+            return method(self, X)
+        check_is_fitted(self)
+        encoder = X.encoder() if self.encoder_ is None else self.encoder_
+        if encoder.n_features_out_ != self.n_features_in_:
+            raise ArgumentError(
+                f"the table has {encoder.n_features_out_} encoded features, but the model was fitted with "
+                f"{self.n_features_in_}: open it with the same schema and features."
+            )
+        return np.concatenate([np.asarray(method(self, features)) for features in X.features(encoder)])
+
+    return predicted

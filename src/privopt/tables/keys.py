@@ -1,0 +1,93 @@
+"""Keys of users in a block of a table, such that equal keys of any blocks are one user. PRIVATE."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from privopt.data import user_keys
+from privopt.tables.errors import TableError
+
+
+def block_keys(table: Any, columns: Sequence[str]) -> NDArray[Any]:
+    """The keys of users in some columns, see `data.user_keys`: the cells themselves, not numbers of one block.
+
+    Returns:
+        (rows,) of one column, (rows, k) of several, which name a user together. Missing are NaN and empty texts.
+    Raises:
+        TableError: a column is stored as lists or other nested values.
+    """
+    private_columns = [_cells(table.column(name), name) for name in columns]
+    if len(private_columns) == 1:
+        return private_columns[0]
+    private_keys = np.empty((table.num_rows, len(columns)), dtype=object)
+    for place, private_column in enumerate(private_columns):
+        private_keys[:, place] = private_column
+    return private_keys
+
+
+def count_users(blocks: Iterable[NDArray[Any]]) -> int:
+    """How many users the keys of all blocks name: public under replace-one only. Holds each user's key once."""
+    private_known: Any = None
+    for private_block in blocks:
+        private_more = _once(private_block).astype(object)
+        if private_known is not None:
+            private_more = _once(np.concatenate([private_known, private_more]))
+        private_known = private_more
+    return 0 if private_known is None else len(private_known)
+
+
+def _once(private_keys: NDArray[Any]) -> NDArray[Any]:
+    """Each different key once, without missing ones."""
+    private_codes = user_keys.user_codes(private_keys, len(private_keys))
+    found, first = np.unique(private_codes, return_index=True)
+    return private_keys[first[found >= 0]]
+
+
+def _cells(private_column: Any, name: str) -> NDArray[Any]:
+    """One column's cells as they are."""
+    kind = private_column.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_nested(kind):
+        raise TableError(f"Column {name!r} is stored as {kind}: it cannot tell users apart.")
+    plain = pa.types.is_floating(kind) or (pa.types.is_integer(kind) and private_column.null_count == 0)
+    if plain and not pa.types.is_dictionary(private_column.type):
+        return private_column.to_numpy(zero_copy_only=False)
+    private_cells = np.empty(len(private_column), dtype=object)
+    start = 0
+    for private_chunk in private_column.chunks:
+        if not pa.types.is_dictionary(private_chunk.type):
+            private_chunk = pc.call_function("dictionary_encode", [private_chunk])
+        private_known = np.append(_distinct(private_chunk.dictionary), np.asarray([""], dtype=object))
+        places = private_chunk.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+        private_cells[start : start + len(places)] = private_known[places]  # the last one is where -1 points
+        start += len(places)
+    return private_cells
+
+
+def _distinct(private_values: Any) -> NDArray[Any]:
+    """Each different value as a Python object; a text that is no UTF-8 has its bytes written out."""
+    kind = private_values.type
+    private_found = np.empty(len(private_values), dtype=object)
+    if str(kind) in ("string", "large_string", "string_view"):
+        private_bytes = private_values.cast(pa.large_string()).view(pa.large_binary()).to_pylist()
+        private_found[:] = [
+            "" if private_cell is None else private_cell.decode("utf-8", "backslashreplace")
+            for private_cell in private_bytes
+        ]
+        return private_found
+    private_found[:] = [_scalar(private_value) for private_value in private_values]
+    return private_found
+
+
+def _scalar(private_value: Any) -> Any:
+    """A value as Python knows it; an empty text for a missing one, or one that it cannot hold."""
+    try:
+        private_cell = private_value.as_py()
+    except Exception:  # a date that Python's calendar does not reach
+        return ""
+    return "" if private_cell is None else private_cell

@@ -1,0 +1,319 @@
+"""Which files make up a table, wherever they are: a file, a folder, a glob, a list, a URI, a Delta table.
+
+They stand in one order, that of their names, and each is known by its size and time: one that is another by the time it
+is read is refused, as its records may be counted twice or be somebody else's.
+"""
+
+import contextlib
+import fnmatch
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyarrow import fs
+
+from privopt.errors import DataUnavailable
+from privopt.tables.errors import TableError
+from privopt.tables.io import DELIMITERS, PARQUET, delimiter, extension
+
+OURS = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})  # that pyarrow itself opens
+_URI = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+_LOG = "_delta_log"
+_TAGS = ("ETag", "etag", "checksum", "generation", "mtime", "created")  # what fsspec may say of a version
+
+
+class StoredFile(NamedTuple):
+    """One file as it was when the table was opened.
+
+    Attributes:
+        path: within its file system.
+        shown: how it was named, without what may be a password.
+        size: in bytes.
+        stamp: what tells its version from others: the time of its last change, an ETag.
+    """
+
+    path: str
+    shown: str
+    size: int
+    stamp: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The files of a table, in the order in which they are read. Can be pickled.
+
+    Attributes:
+        system: the file system.
+        files: at least one.
+    """
+
+    system: Any
+    files: tuple[StoredFile, ...]
+
+    @property
+    def delimiter(self) -> str | None:
+        """What stands between the cells of texts; None for Parquet."""
+        return delimiter(self.files[0].path)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files together."""
+        return sum(file.size for file in self.files)
+
+    def holds(self, file: Path) -> bool:
+        """Whether a file on this machine is among them."""
+        if not isinstance(self.system, fs.LocalFileSystem) or not file.exists():
+            return False
+        return any(Path(one.path).exists() and file.samefile(one.path) for one in self.files)
+
+    def require_unchanged(self, file: StoredFile) -> None:
+        """Refuse a file that is gone, or is not the one that was there when the table was opened.
+
+        Raises:
+            DataUnavailable: it is.
+        """
+        try:
+            size, stamp = _version(self.system, file.path)
+        except Exception:  # whatever a file system raises; its text may hold what it was opened with
+            raise _unavailable(file, "cannot be reached any more") from None
+        if size < 0:
+            raise _unavailable(file, "is gone")
+        if (size, stamp) != (file.size, file.stamp):
+            raise _unavailable(file, "has changed")
+
+
+def _unavailable(file: StoredFile, what: str) -> DataUnavailable:
+    return DataUnavailable(
+        f"the file {file.shown!r} {what} since the table was opened. What the run was charged stays charged."
+    )
+
+
+def located(where: str | Path | Iterable[str | Path]) -> Place:
+    """The files that a table was said to be in.
+
+    Args:
+        where: a file, a folder (with all files in it and in its folders, but for those whose names begin with a dot or
+            an underscore), a glob (`*`, `?`, `[...]`, and `**` for folders of any depth), a folder of Delta, a URI of
+            one of these, or a list of them.
+    Raises:
+        TableError: there is no such file, or none; they are of several formats, or the same one twice.
+    """
+    named = [where] if isinstance(where, str | Path) else list(where)
+    if not named:
+        raise TableError("No table was given: name a file, a folder, a glob or a URI.")
+    found = [_found(one) for one in named]
+    systems = [system for system, _ in found]
+    if any(system != systems[0] for system in systems):
+        raise TableError("The tables given lie in several file systems: give those of one at a time.")
+    files = sorted({file.path: file for _, files in found for file in files}.values())
+    if len(files) < sum(len(files) for _, files in found):
+        raise TableError(
+            "A table was given twice: each record must be read once, or one person has several shares in the result."
+        )
+    _require_different(systems[0], files)
+    _require_one_format(files)
+    return Place(system=systems[0], files=tuple(files))
+
+
+def _found(where: str | Path) -> tuple[Any, list[StoredFile]]:
+    """The file system and the files of one name."""
+    name = str(where)
+    system, path, shown, pattern = _opened(where)
+    if pattern:
+        paths = _matching(system, path, pattern)
+        if not paths:
+            raise TableError(f"No table matches {shown!r}.")
+    else:
+        kind = _kind(system, path, shown)
+        if kind == fs.FileType.NotFound:
+            raise TableError(f"There is no table {shown!r}.")
+        if kind == fs.FileType.File:
+            paths = [path]
+        elif _kind(system, f"{path.rstrip('/')}/{_LOG}", shown) == fs.FileType.Directory:
+            paths = _of_delta(name, shown)
+        else:
+            paths = _in_folder(system, path)
+            if not paths:
+                raise TableError(f"The folder {shown!r} holds no table.")
+    prefix = shown.partition("://")[0] + "://" if "://" in shown else ""
+    return system, [_stored(system, one, prefix + one) for one in paths]
+
+
+def _opened(where: str | Path) -> tuple[Any, str, str, str]:
+    """The file system, the path in it, the name to show, and the glob below the path, if it is one."""
+    name = str(where)
+    scheme = _URI.match(name)
+    if scheme is None:
+        base, pattern = (name, "") if Path(name).exists() else _split(name, "*?[")
+        return fs.LocalFileSystem(), str(Path(base or ".").absolute()), name, pattern
+    shown = re.sub(r"//[^/@]*@", "//", name).partition("?")[0]
+    plain, mark, query = name.partition("?")
+    base, pattern = _split(plain, "*[")
+    if pattern and len(base) <= len(scheme.group()):
+        raise TableError(f"The URI {shown!r} has its first wildcard where the name of its store should be.")
+    try:
+        system, path = _system(base + mark + query, scheme.group(1).lower())
+    except TableError:
+        raise
+    except Exception:  # a text of the library below may hold a password
+        raise TableError(
+            f"The store of {shown!r} cannot be opened: look at its URI and at your access."
+        ) from None
+    return system, path, shown, pattern
+
+
+def _system(uri: str, scheme: str) -> tuple[Any, str]:
+    """The file system of a URI, and the path in it."""
+    if scheme in OURS:
+        return fs.FileSystem.from_uri(uri)
+    try:
+        import fsspec  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]  # of the user's choice
+    except ImportError:
+        raise TableError(
+            f"{scheme}:// is opened by the package fsspec, which is not installed: pip install fsspec, and what it "
+            f"needs for {scheme}. Without it: {', '.join(sorted(OURS))}."
+        ) from None
+    opened: Any = fsspec.core.url_to_fs(uri)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return fs.PyFileSystem(fs.FSSpecHandler(opened[0])), str(opened[1])
+
+
+def _split(name: str, magic: str) -> tuple[str, str]:
+    """The part of a glob without wildcards, and the rest."""
+    parts = name.split("/")
+    first = next((k for k, part in enumerate(parts) if any(sign in part for sign in magic)), None)
+    if first is None:
+        return name, ""
+    return "/".join(parts[:first]) + ("/" if first == 1 and not parts[0] else ""), "/".join(parts[first:])
+
+
+def _kind(system: Any, path: str, shown: str) -> Any:
+    try:
+        return system.get_file_info(path).type
+    except Exception:
+        raise TableError(
+            f"The table {shown!r} cannot be reached: look at its name and at your access."
+        ) from None
+
+
+def _listed(system: Any, folder: str, *, deep: bool) -> list[str]:
+    """The files in a folder, as paths below it."""
+    selector = fs.FileSelector(folder, allow_not_found=True, recursive=deep)
+    try:
+        found = system.get_file_info(selector)
+    except Exception:
+        raise TableError(f"The folder {folder!r} cannot be listed: look at your access.") from None
+    start = folder.rstrip("/") + "/"
+    return [info.path.removeprefix(start) for info in found if info.type == fs.FileType.File]
+
+
+def _in_folder(system: Any, folder: str) -> list[str]:
+    below = _listed(system, folder, deep=True)
+    return [
+        f"{folder.rstrip('/')}/{path}"
+        for path in below
+        if not any(part[0] in "._" for part in path.split("/"))
+    ]
+
+
+def _matching(system: Any, folder: str, pattern: str) -> list[str]:
+    """The files below a folder that match a glob."""
+    wanted = pattern.split("/")
+    below = _listed(system, folder, deep=len(wanted) > 1 or wanted == ["**"])
+    return [f"{folder.rstrip('/')}/{path}" for path in below if _matches(path.split("/"), wanted)]
+
+
+def _matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
+    if not wanted or not parts:
+        return not wanted and not parts
+    if wanted[0] == "**":
+        rest = wanted[1:] or ["*"]
+        return _matches(parts, rest) or (parts[0][0] not in "._" and _matches(parts[1:], wanted))
+    hidden = parts[0][0] in "._" and wanted[0][0] not in "._"
+    return not hidden and fnmatch.fnmatchcase(parts[0], wanted[0]) and _matches(parts[1:], wanted[1:])
+
+
+def _of_delta(uri: str, shown: str) -> list[str]:
+    """The files of the latest version of a Delta table, within its file system."""
+    try:
+        import deltalake  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]  # the extra [delta]
+    except ImportError:
+        raise TableError(
+            f"{shown!r} is a Delta table, which is read with the package deltalake: pip install 'privopt[delta]'. Its "
+            "folder also holds files that are no part of the table any more."
+        ) from None
+    delta: Any = deltalake
+    try:
+        table = delta.DeltaTable(uri)
+        features = set(table.protocol().reader_features or ())
+        partitions = list(table.metadata().partition_columns)
+        uris = [str(one) for one in table.file_uris()]
+    except Exception:
+        raise TableError(
+            f"The Delta table {shown!r} cannot be read: its log is damaged, or out of reach."
+        ) from None
+    unknown = features & {"deletionVectors", "columnMapping"}
+    if unknown:
+        raise TableError(
+            f"The Delta table {shown!r} uses {', '.join(sorted(unknown))}, which the files alone do not show: rewrite "
+            "it without."
+        )
+    if partitions:
+        raise TableError(
+            f"The Delta table {shown!r} keeps {partitions[0]!r} in the names of its folders, not in its files: give a "
+            "table that is not partitioned."
+        )
+    if not uris:
+        raise TableError(f"The Delta table {shown!r} holds no file.")
+    return [_opened(one)[1] if _URI.match(one) else str(Path(one).absolute()) for one in uris]
+
+
+def _stored(system: Any, path: str, shown: str) -> StoredFile:
+    try:
+        size, stamp = _version(system, path)
+    except Exception:
+        size, stamp = -1, ""
+    if size < 0:
+        raise TableError(f"There is no table {shown!r}, or it cannot be reached.")
+    return StoredFile(path, shown, size, stamp)
+
+
+def _version(system: Any, path: str) -> tuple[int, str]:
+    """The size of a file, -1 for none, and what tells its version from others."""
+    if isinstance(system, fs.PyFileSystem):
+        foreign = system.handler.fs
+        foreign.invalidate_cache()
+        try:
+            told = foreign.info(path)
+        except FileNotFoundError:
+            return -1, ""
+        return int(told["size"] or 0), " ".join(str(told[tag]) for tag in _TAGS if tag in told)
+    info = system.get_file_info(path)
+    return (int(info.size), str(info.mtime_ns)) if info.type == fs.FileType.File else (-1, "")
+
+
+def _require_different(system: Any, files: Sequence[StoredFile]) -> None:
+    """Refuse one local file under two names."""
+    if not isinstance(system, fs.LocalFileSystem):
+        return
+    with contextlib.suppress(OSError):  # one that is gone is refused when it is read
+        known = {(stat.st_dev, stat.st_ino) for stat in (Path(file.path).stat() for file in files)}
+        if len(known) < len(files):
+            raise TableError(
+                "One file stands under two names among the tables given: each record must be read once, or one person "
+                "has several shares in the result."
+            )
+
+
+def _require_one_format(files: Sequence[StoredFile]) -> None:
+    for file in files:
+        if not extension(file.path):
+            raise TableError(
+                f"The table {file.shown!r} is of no known format: its name must end in one of "
+                f"{', '.join((*PARQUET, *DELIMITERS))}."
+            )
+    if len({delimiter(file.path) for file in files}) > 1:
+        raise TableError(
+            "The tables given are of several formats: give Parquet files alone, or CSV files, or TSV files."
+        )

@@ -1,0 +1,365 @@
+"""A table in files that need not fit into memory: what stands for X and y, and its records as features and targets."""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from privopt.data.record_source import Description, RecordBlock, RecordSource
+from privopt.data.units import UnitsNoise
+from privopt.data.user_keys import user_count
+from privopt.engine.choose import engine_of
+from privopt.engine.placement import Placement, PlaceName
+from privopt.engine.protocol import Engine
+from privopt.errors import ArgumentError
+from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
+from privopt.tables.amounts import bytes_of
+from privopt.tables.encoder import TabularEncoder
+from privopt.tables.errors import TableError
+from privopt.tables.keys import block_keys, count_users
+from privopt.tables.places import Place, located
+from privopt.tables.row_blocks import RowBlocks, checked_headers
+from privopt.tables.schema import Schema
+from privopt.tables.targets import read_target
+from privopt.tables.text_blocks import TextBlock
+
+BLOCK_BYTES = 2**22  # of encoded rows at a time
+LEAST_BLOCK, MOST_BLOCK = 2**8, 2**14  # rows at a time
+
+
+@final
+class EncodedRecords(RecordSource):
+    """The records of a table as features, targets and keys of users, encoded as they are read.
+
+    Args:
+        place: the files.
+        encoder: of the features; from the schema alone.
+        target: the column to predict; None where no targets are read.
+        groups: the columns that say whose record a row is; none where a record is a unit.
+        counted: see `RowBlocks`.
+    Raises:
+        TableError: a file is damaged, lacks a column, or stores one as something that the schema rules out.
+        DataUnavailable: a file has changed since the table was opened.
+
+    Privacy:
+        Each record is encoded by itself, whatever block it is read in, see `TabularEncoder`.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        encoder: TabularEncoder,
+        *,
+        target: str | None,
+        groups: Sequence[str] = (),
+        counted: dict[str, list[TextBlock]],
+    ) -> None:
+        self.width, self.is_sparse, self.by_user = encoder.n_features_out_, encoder.is_sparse, bool(groups)
+        self._place, self._encoder, self._target, self._groups = place, encoder, target, tuple(groups)
+        self._schema = Schema.from_json(encoder.schema)
+        columns = [block.column for block in encoder.blocks_]
+        targets = [] if target is None else [target]
+        self._columns: list[str] = list(dict.fromkeys([*columns, *targets, *groups]))
+        cells = len(self._columns) if self.is_sparse else self.width
+        most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
+        self._blocks = RowBlocks(place, self._schema, self._columns, most=most, counted=counted)
+        self.rows = self._blocks.rows
+        for (
+            nothing
+        ) in self._blocks.empties():  # a column of the wrong type is refused before anything is paid
+            self._encoded(nothing)
+
+    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
+        """See `RecordSource.blocks`."""
+        return map(self._encoded, self._blocks.read(start, stop))
+
+    def fingerprint(self) -> str:
+        """See `RecordSource.fingerprint`."""
+        told = "\n".join(f"{file.path} {file.size} {file.stamp}" for file in self._place.files)
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def no_features(self) -> Any:
+        """The features of no record."""
+        return self._encoded(self._blocks.empty()).private_features
+
+    def _encoded(self, private_table: Any) -> RecordBlock:
+        private_targets = None
+        if self._target is not None:
+            private_targets = read_target(private_table, self._schema, self._target)
+        private_keys = block_keys(private_table, self._groups) if self._groups else None
+        return RecordBlock(self._encoder.transform(private_table), private_targets, private_keys)
+
+    def __repr__(self) -> str:
+        return f"EncodedRecords(<private>, d={self.width})"
+
+
+@final
+class Table:
+    """A table in files, opened with `Table.open`. It stands for X and y: `LogisticRegression(...).fit(table)`.
+
+    Attributes:
+        schema: what is public about its columns.
+        target: the column to predict; None for none.
+        n: the public number of units; None where an estimator says it, or the table's own number is public.
+        placement: where its records are kept during a run.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        schema: Schema,
+        *,
+        target: str | None,
+        placement: Placement,
+        features: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        n: int | None = None,
+    ) -> None:
+        self.schema, self.target, self.n, self.placement = schema, target, n, placement
+        self._place, self._features, self._exclude = place, features, tuple(exclude)
+        self._users: dict[tuple[str, ...], int] = {}
+        self._counted: dict[str, list[TextBlock]] = {}
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | Path | Iterable[str | Path],
+        schema: Schema | Mapping[str, Any] | str | Path,
+        *,
+        target: str | None = None,
+        features: Sequence[str] | None = None,
+        exclude: Sequence[str] = (),
+        n: Any = None,
+        engine: PlaceName = "auto",
+        memory: int | str | None = None,
+        spool: str | Path | None = None,
+        address: str | None = None,
+        workers: int | None = None,
+        retries: int = 3,
+        trust_network: bool = False,
+    ) -> Self:
+        """Find the files of a table and look at their headers; no record is read.
+
+        Args:
+            uri: a file, a folder, a glob, a URI (s3://, gs://, hdfs://, file://, or any that fsspec opens), or a list
+                of these: Parquet, or CSV and TSV, also with .gz. They are read in the order of their names. A folder
+                of Delta needs the extra `privopt[delta]`.
+            schema: what is public about the columns, see `Schema`.
+            target: the column to predict; default: the schema's.
+            features: columns to learn from; default: all that the schema allows.
+            exclude: columns to leave out.
+            n: public number of units, see `PrivateLinearModel`; one that an estimator is given comes first.
+            engine: where rows are kept: "memory", "stream", "ray", or "auto": memory, or a spool on a local disk
+                where they would exceed their share of it.
+            memory: bytes that rows may take in this process, or a text such as "8GB".
+            spool: folder of the spool.
+            address: of a Ray cluster.
+            workers: processes of a cluster that hold rows.
+            retries: how often the parts of lost workers are read again.
+            trust_network: whether a cluster without tokens may be used.
+        Raises:
+            TableError: there is no such table, its files differ in format, or the schema does not fit.
+            ValueError: an argument is out of its range.
+        """
+        described = Schema.from_json(schema)
+        if target is None:
+            target = described.target
+        elif described.target_encoding(target):
+            target = described.column(target).name
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
+            raise ArgumentError(f"n must be a whole number of units of at least 1, got {n!r}.")
+        placement = Placement(
+            engine=engine,
+            memory=bytes_of(memory),
+            spool=None if spool is None else Path(spool),
+            address=address,
+            workers=workers,
+            retries=retries,
+            trust_network=trust_network,
+        )
+        return cls(
+            located(uri),
+            described,
+            target=target,
+            features=features,
+            exclude=exclude,
+            n=n,
+            placement=placement,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files together."""
+        return self._place.size
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its columns, which all its files have."""
+        return checked_headers(self._place, self.schema, [])[0]
+
+    def require(self, columns: Sequence[str]) -> None:
+        """Refuse a table without these columns, by the headers of its files alone.
+
+        Raises:
+            TableError: a file is damaged, lacks one of them, or has other columns than the rest.
+        """
+        checked_headers(self._place, self.schema, columns)
+
+    def holds(self, file: Path) -> bool:
+        """Whether a file on this machine is one of its own."""
+        return self._place.holds(file)
+
+    def columns(self, names: Sequence[str]) -> RowBlocks:
+        """Some of its columns as they are stored."""
+        return RowBlocks(self._place, self.schema, names, most=MOST_BLOCK, counted=self._counted)
+
+    def read(self, names: Sequence[str]) -> Any:
+        """Some of its columns, as an Arrow table in memory.
+
+        Raises:
+            TableError: its files store a column in different ways.
+        """
+        blocks = self.columns(names)
+        try:
+            return pa.concat_tables(list(blocks.read(0, blocks.rows)) or [blocks.empty()])
+        except pa.ArrowException:  # its text may quote a cell
+            raise TableError(
+                "The files of the table store a column as different types: write them with the same."
+            ) from None
+
+    def row_count(self) -> int:
+        """How many rows it has: public under replace-one only, private under add-or-remove-one."""
+        return self.columns([]).rows
+
+    def encoder(self, groups: str | Sequence[str] | None = None) -> TabularEncoder:
+        """What turns its rows into features: from the schema alone, without the columns that name users."""
+        exclude = [*self._exclude, *columns_of(groups)]
+        if self._features is not None:
+            return TabularEncoder(self.schema, target=self.target, features=self._features, exclude=exclude)
+        columns = self.schema.feature_columns(exclude=exclude, target=self.target)
+        return TabularEncoder(self.schema, target=self.target, features=[each.name for each in columns])
+
+    def records(
+        self,
+        encoder: TabularEncoder | None = None,
+        *,
+        target: str | None = None,
+        groups: str | Sequence[str] | None = None,
+    ) -> EncodedRecords:
+        """Its records as they are read: features, targets, keys of users.
+
+        Args:
+            encoder: of the features; default: `encoder`.
+            target: the column to predict; default: the table's, if there is one.
+            groups: the column or columns that say whose record a row is.
+        Raises:
+            TableError: a file lacks a column, or stores it as something else. Text files are read once, to count.
+            DataUnavailable: a file has changed since the table was opened.
+        """
+        names = columns_of(groups)
+        for name in names:
+            self.schema.column(name)
+        encoder = self.encoder(groups) if encoder is None else encoder
+        target = self.target if target is None else target
+        return EncodedRecords(self._place, encoder, target=target, groups=names, counted=self._counted)
+
+    def engine(
+        self,
+        *,
+        groups: str | Sequence[str] | None = None,
+        relation: Relation | str = Relation.REPLACE_ONE,
+        row_bound: float | None = None,
+        entry_bound: float | None = None,
+        intercept: float | None = None,
+        n: int | None = None,
+        max_records_per_user: int = DEFAULT_RECORDS,
+        user_weighting: Weighting = DEFAULT_WEIGHTING,
+        typical_records: float | None = None,
+        noise: UnitsNoise | None = None,
+    ) -> Engine:
+        """An engine on its records, for `minimize`: encoded features, and the target as the schema describes it.
+
+        Args:
+            groups: the column or columns that say whose record a row is; then a unit is a user.
+            relation: see `Units.from_arrays`, as for all that follow.
+            row_bound: default: the longest that an encoded row can be.
+            entry_bound: of the entries.
+            intercept: value of a constant last column.
+            n: default: the table's.
+            max_records_per_user: public cap.
+            user_weighting: of a user's average.
+            typical_records: of a user.
+            noise: source of the secret choice of a user's records.
+        Raises:
+            ValueError: as `Units.from_arrays`.
+            DataUnavailable: the files cannot be read.
+        """
+        encoder = self.encoder(groups)
+        target = None if self.target is None else self.schema.target_encoding(self.target)
+        n = self.n if n is None else n
+        if n is None and groups is not None and Relation.parse(relation) is Relation.REPLACE_ONE:
+            n = user_count(self.user_count(groups))
+        description = Description(
+            relation=relation,
+            row_bound=encoder.row_norm_bound_ if row_bound is None else row_bound,
+            entry_bound=entry_bound,
+            n=n,
+            max_records_per_user=max_records_per_user,
+            user_weighting=user_weighting,
+            typical_records=typical_records,
+            classes=None if target is None else target.classes,
+            target_bounds=None if target is None else target.bounds,
+            intercept=intercept,
+        )
+        return engine_of(self.records(encoder, groups=groups), description, self.placement, noise=noise)
+
+    def features(self, encoder: TabularEncoder | None = None) -> Iterator[Any]:
+        """The features of its rows, block by block, at least one block; the target need not be there."""
+        encoder = self.encoder() if encoder is None else encoder
+        records = EncodedRecords(self._place, encoder, target=None, counted=self._counted)
+        if not records.rows:
+            yield records.no_features()
+        for block in records.blocks(0, records.rows):
+            yield block.private_features
+
+    def targets(self) -> NDArray[Any]:
+        """The target of every row, as `read_target` gives it."""
+        if self.target is None:
+            raise TableError("The schema names no target: give the column to predict.")
+        blocks = self.columns([self.target])
+        private_tables = [blocks.empty(), *blocks.read(0, blocks.rows)]
+        return np.concatenate([read_target(each, self.schema, self.target) for each in private_tables])
+
+    def user_count(self, groups: str | Sequence[str]) -> int:
+        """How many users its keys name: public under replace-one only, private under add-or-remove-one."""
+        names = columns_of(groups)
+        if names not in self._users:
+            blocks = self.columns(names)
+            self._users[names] = count_users(block_keys(each, names) for each in blocks.read(0, blocks.rows))
+        return self._users[names]
+
+    def __repr__(self) -> str:
+        files = len(self._place.files)
+        return f"Table({files} file{'s' if files > 1 else ''}, <private>)"
+
+
+def columns_of(groups: Any) -> tuple[str, ...]:
+    """The columns that name users.
+
+    Raises:
+        ArgumentError: they are no names of columns.
+    """
+    if groups is None:
+        return ()
+    names = (groups,) if isinstance(groups, str) else tuple(groups)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            "groups of a table must be the name of a column, or several: those that say whose record a row is."
+        )
+    if len(set(names)) < len(names):
+        raise ArgumentError("groups names one column twice: give each of the columns that name a user once.")
+    return names

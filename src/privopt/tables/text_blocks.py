@@ -1,0 +1,208 @@
+"""A text table in blocks of whole records: where each begins in the file, and how many records it has. PRIVATE."""
+
+import csv
+import io
+import re
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+
+from privopt.tables.cells import numbers
+from privopt.tables.errors import TableError
+from privopt.tables.io import delimiter, extension, guarded
+from privopt.tables.places import Place, StoredFile
+from privopt.tables.schema import Schema
+from privopt.tables.unpacking import MOST_HEADER, Counted, header_lines
+
+BLOCK_BYTES = 2**22  # of text that is parsed at a time
+MOST_RECORD = 2**26  # bytes of one record
+
+
+class TextBlock(NamedTuple):
+    """Whole records in a file.
+
+    Attributes:
+        start, stop: where their text is, in bytes of what the file unpacks to. The first block begins with the header.
+        rows: how many they are.
+    """
+
+    start: int
+    stop: int
+    rows: int
+
+
+def text_header(place: Place, file: StoredFile) -> list[str]:
+    """The names of the columns.
+
+    Raises:
+        TableError: it cannot be read.
+    """
+
+    def read() -> list[str]:
+        with io.TextIOWrapper(_opened(place, file), "utf-8-sig", "surrogateescape", newline="") as text:
+            names = next(csv.reader(header_lines(text, file.shown), delimiter=place.delimiter or ","), [])
+        for name in names:
+            name.encode()  # raises where the header is no UTF-8 text
+        return names
+
+    return guarded(file.shown, read)
+
+
+def text_blocks(place: Place, file: StoredFile, names: Sequence[str]) -> list[TextBlock]:
+    """Read a file once, to find where its records begin and how many there are.
+
+    Raises:
+        TableError: it is not well-formed: every record is parsed.
+    """
+    found: list[TextBlock] = []
+
+    def read() -> None:
+        start = 0
+        for private_text in _whole_records(place, file, 0):
+            rows = _parsed(private_text, file, names, names[:1], first=start == 0).num_rows
+            found.append(TextBlock(start, start + len(private_text), rows))
+            start += len(private_text)
+
+    guarded(file.shown, read)
+    return found
+
+
+def read_text(
+    place: Place,
+    file: StoredFile,
+    names: Sequence[str],
+    blocks: Sequence[TextBlock],
+    schema: Schema,
+    wanted: Sequence[str],
+) -> Generator[Any]:
+    """Some columns of consecutive blocks of a file, each block as an Arrow table."""
+    if not blocks:
+        return
+    left = {block.start: block for block in blocks}
+    with _opened(place, file) as stream:
+        _skip(stream, blocks[0].start)
+        for block in left.values():
+            private_text = stream.read(block.stop - block.start)
+            private_table = _parsed(private_text, file, names, wanted, first=block.start == 0)
+            private_columns = [
+                pa.chunked_array([numbers(private_table.column(name), name)])
+                if schema.column(name).kind in ("num", "flag")
+                else private_table.column(name)
+                for name in wanted
+            ]
+            yield pa.table(private_columns, names=list(wanted))
+
+
+def _opened(place: Place, file: StoredFile) -> Any:
+    """What is in a file, as a stream of bytes that Python reads."""
+    if not extension(file.path).endswith(".gz"):
+        return io.BufferedReader(_Plain(place.system.open_input_file(file.path)))
+    packed = place.system.open_input_stream(file.path, compression="gzip")
+    return io.BufferedReader(_Plain(Counted(packed, file.shown, file.size)))
+
+
+class _Plain(io.RawIOBase):
+    """An Arrow file as Python's."""
+
+    def __init__(self, stream: Any) -> None:
+        super().__init__()
+        self._stream = stream
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return not isinstance(self._stream, Counted)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._stream.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._stream.tell())
+
+    def readinto(self, buffer: Any) -> int:
+        content = self._stream.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def _skip(stream: Any, size: int) -> None:
+    if stream.seekable():
+        stream.seek(size)
+        return
+    while size > 0:
+        content = stream.read(min(size, BLOCK_BYTES))
+        if not content:
+            return
+        size -= len(content)
+
+
+def _whole_records(place: Place, file: StoredFile, start: int) -> Generator[bytes]:
+    """The text of a file in pieces that end where a record does."""
+    mark = (place.delimiter or ",").encode()
+    # A quote opens a field only where the field begins; within it, a doubled quote stands for one.
+    quoted = re.compile(rb"(?:\A|(?<=[" + mark + rb'\r\n]))"[^"]*(?:""[^"]*)*(?:"|\Z)')
+    private_left = b""
+    with _opened(place, file) as stream:
+        _skip(stream, start)
+        while private_read := stream.read(BLOCK_BYTES):
+            private_left += private_read
+            end = _last_end(private_left, quoted)
+            if end:
+                yield private_left[:end]
+                private_left = private_left[end:]
+            elif len(private_left) > MOST_RECORD:
+                raise TableError(
+                    f"The table {file.shown!r} has a record of more than {MOST_RECORD / 2**20:,.0f} MiB, the most "
+                    "that is read."
+                )
+    if private_left:
+        yield private_left
+
+
+def _last_end(private_text: bytes, quoted: re.Pattern[bytes]) -> int:
+    """Where the last whole record ends; 0 where none does."""
+    end = len(private_text)
+    if b'"' in private_text:
+        for span in reversed([match.span() for match in quoted.finditer(private_text)]):
+            at = _line_end(private_text, span[1], end)
+            if at:
+                return at
+            end = span[0]
+    return _line_end(private_text, 0, end)
+
+
+def _line_end(private_text: bytes, start: int, stop: int) -> int:
+    """Just behind the last end of a line in a piece of text outside of quotes; 0 for none."""
+    at = private_text.rfind(b"\n", start, stop)
+    if at < 0:  # the last byte may be the first of two that end one line
+        at = private_text.rfind(b"\r", start, min(stop, len(private_text) - 1))
+    return at + 1
+
+
+def _parsed(
+    private_text: bytes, file: StoredFile, names: Sequence[str], wanted: Sequence[str], *, first: bool
+) -> Any:
+    """Some columns of a piece of text, as texts."""
+    if not first and not private_text.strip(b"\r\n"):
+        return pa.table({name: pa.array([], pa.string()) for name in wanted})
+    return arrow_csv.read_csv(
+        pa.BufferReader(private_text),
+        read_options=arrow_csv.ReadOptions(
+            column_names=None if first else list(names), block_size=max(len(private_text), MOST_HEADER)
+        ),
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter(file.path), newlines_in_values=True),
+        convert_options=arrow_csv.ConvertOptions(
+            check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
+            include_columns=list(wanted),
+            column_types={name: pa.string() for name in wanted},
+            strings_can_be_null=False,
+        ),
+    )

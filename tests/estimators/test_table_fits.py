@@ -1,0 +1,148 @@
+"""A table in files in the place of X and y: the same model to the byte as from arrays, from every form."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.tables.toy_tables import SCHEMA, toy_table, write_forms
+
+from privopt import (
+    Budget,
+    FairClassifier,
+    LinearRegression,
+    LogisticRegression,
+    PrivateSearchCV,
+    Table,
+    TabularEncoder,
+    Units,
+    losses,
+    minimize,
+)
+from privopt.engine import choose
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.placement import Placement
+from privopt.errors import ArgumentError, ArgumentTypeError, DataUnavailable
+from privopt.replays.check import replay_of
+from privopt.tables import user_keys
+
+OPTIONS: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-6, "random_state": 1, "solver": "gradient-descent"}
+KNOWN: dict[str, Any] = {"bounds": (-1.0, 1.0), "classes": [0, 1]}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("forms")
+    write_forms(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def arrays() -> tuple[Any, Any, Any]:
+    table = toy_table()
+    return TabularEncoder(SCHEMA).transform(table), table["ill"].to_numpy(), user_keys(table, "who")
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.coef_.tobytes() == other.coef_.tobytes() and np.array_equal(one.intercept_, other.intercept_)
+
+
+@pytest.mark.parametrize("groups", [None, "who"])
+def test_the_model_is_the_same_to_the_byte(groups: Any, folder: Path, arrays: Any) -> None:
+    features, targets, keys = arrays
+    plain = LogisticRegression(**OPTIONS, **KNOWN).fit(
+        features, targets, groups=None if groups is None else keys
+    )
+    for form in ("one.parquet", "four", "four/*.parquet", "one.csv", "one.csv.gz", "texts"):
+        table = Table.open(str(folder / form), SCHEMA)
+        model = LogisticRegression(**OPTIONS).fit(table, groups=groups)
+        assert same(model, plain), form
+    assert model.privacy_.n == (600 if groups is None else 89)
+    assert model.privacy_.epsilon == plain.privacy_.epsilon
+    assert list(model.encoder_.get_feature_names_out()) == ["age", "sex=f", "sex=m"]
+    assert list(model.privacy_.model.features) == ["age", "sex=f", "sex=m"]
+    assert model.get_params() == LogisticRegression(**OPTIONS).get_params()
+    assert np.array_equal(model.predict(table), plain.predict(features))
+    assert np.array_equal(model.predict_proba(table), plain.predict_proba(features))
+    assert np.array_equal(model.decision_function(table), plain.decision_function(features))
+    assert model.fit(features, targets) if model.set_params(**KNOWN) else None
+    assert model.encoder_ is None
+
+
+def test_bounds_that_are_estimated_and_searches_read_the_table_anew(folder: Path, arrays: Any) -> None:
+    features, targets, keys = arrays
+    table = Table.open(folder / "four", SCHEMA)
+    options = OPTIONS | {"loose_bounds": (-50.0, 50.0)}
+    plain = LogisticRegression(**options, classes=[0, 1]).fit(features, targets, groups=keys)
+    assert same(LogisticRegression(**options).fit(table, groups="who"), plain)
+    grid, asked = {"alpha": [0.01, 1.0]}, {"epsilon": 1.0, "delta": 1e-6, "random_state": 1}
+    base = LogisticRegression(solver="gradient-descent")
+    search = PrivateSearchCV(base, grid, **asked).fit(table)
+    other = PrivateSearchCV(base.set_params(**KNOWN), grid, **asked).fit(features, targets)
+    assert same(search.best_estimator_, other.best_estimator_)
+    assert np.array_equal(search.predict(table), other.predict(features))
+
+
+def test_a_number_is_predicted_within_the_bounds_of_its_column(folder: Path) -> None:
+    table = Table.open(folder / "texts", SCHEMA, target="age")
+    model = LinearRegression(**OPTIONS).fit(table)
+    assert model.predict(table).shape == (600,)
+    assert len(model.coef_) == 3  # sex, and whether ill
+    model.encoder_ = None  # as one that was read from a directory
+    with pytest.raises(ArgumentError, match="1 encoded features, but the model was fitted with 3"):
+        model.predict(Table.open(folder / "texts", SCHEMA, features=["age"]))
+
+
+def test_minimize_takes_a_table_or_its_engine(folder: Path, arrays: Any) -> None:
+    features, targets, _ = arrays
+    table, budget = Table.open(folder / "four", SCHEMA), Budget(1.0, 1e-6)
+    options: dict[str, Any] = {"budget": budget, "random_state": 1, "solver": "gradient-descent"}
+    bound = TabularEncoder(SCHEMA).row_norm_bound_
+    units = Units.from_arrays(features, targets, classes=[0, 1], row_bound=bound)
+    plain = np.asarray(minimize(losses.logistic, units, **options).params)
+    assert np.asarray(minimize(losses.logistic, table, **options).params).tobytes() == plain.tobytes()
+    engine = table.engine(groups="who")
+    assert (engine.public.n, engine.public.unit) == (89, "user")
+    assert minimize(losses.logistic, engine, **options).plan.public == engine.public
+    with pytest.raises(TypeError, match="units must be Units"):
+        minimize(losses.logistic, features, **options)
+
+
+def test_the_releases_are_replayed_without_the_table(folder: Path) -> None:
+    model = LogisticRegression(**OPTIONS | {"random_state": None}).fit(Table.open(folder / "four", SCHEMA))
+    assert replay_of(model.privacy_) is not None
+
+
+def test_groups_that_are_compared_need_arrays(folder: Path) -> None:
+    with pytest.raises(ArgumentTypeError, match="FairClassifier takes arrays"):
+        FairClassifier(**OPTIONS).fit(Table.open(folder / "four", SCHEMA))
+
+
+def test_an_engine_is_given_back_however_a_fit_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands for an engine that keeps rows elsewhere, and loses them."""
+    closed: list[Any] = []
+
+    def lost(self: Any, *arguments: Any) -> Any:
+        raise DataUnavailable("the rows are gone. What the run was charged stays charged.")
+
+    monkeypatch.setattr(InProcessEngine, "clipped_sum", lost)
+    monkeypatch.setattr(InProcessEngine, "close", closed.append)
+    model = LogisticRegression(**OPTIONS | {"random_state": None})
+    with pytest.raises(DataUnavailable, match="the rows are gone") as stopped:
+        model.fit(Table.open(folder / "four", SCHEMA))
+    assert len(closed) == 1
+    assert "count" in stopped.value.__notes__[0]
+    with pytest.raises(DataUnavailable, match="the rows are gone"):
+        minimize(losses.logistic, Table.open(folder / "four", SCHEMA), budget=Budget(1.0, 1e-6))
+    assert len(closed) == 2
+
+
+def test_auto_goes_by_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choose, "memory_share", lambda: 1000)
+    assert choose.place_of(10, 10, Placement()) == "memory"
+    assert choose.place_of(12, 10, Placement()) == "stream"
+    assert choose.place_of(12, 10, Placement(memory=2000)) == "memory"
+    assert choose.place_of(12, 10, Placement(engine="memory")) == "memory"
+    assert choose.place_of(1, 1, Placement(engine="ray")) == "ray"
+    assert choose.most_rows(5, None) == 5
+    assert choose.most_rows(5, 100) == 500

@@ -1,0 +1,26 @@
+"""How the tests have their programs compiled: quickly, with the arithmetic that users get."""
+
+import importlib.util
+import mmap
+from pathlib import Path
+
+# Fewer passes, one part a program, and the older emitter of fused loops. Products are fused with sums as by default.
+QUICK = {
+    "xla_backend_optimization_level": "1",
+    "xla_cpu_parallel_codegen_split_count": "1",
+    "xla_cpu_use_fusion_emitters": "false",
+}
+
+
+def quick_compilation() -> str:
+    """For `XLA_FLAGS`: those of the options that the installed compiler knows; it ends at one that it does not."""
+    found = importlib.util.find_spec("jaxlib")
+    folder = Path(found.origin).parent if found is not None and found.origin else Path()
+    known = {option for library in sorted(folder.glob("*.so")) for option in options_in(library)}
+    return " ".join(f"--{option}={value}" for option, value in QUICK.items() if option in known)
+
+
+def options_in(library: Path) -> set[str]:
+    """The options above whose names stand in a compiled library."""
+    with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return {option for option in QUICK if content.find(option.encode()) >= 0}

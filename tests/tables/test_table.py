@@ -1,0 +1,226 @@
+"""A table in files: the same records from every form, wherever reading begins, and nothing that was not asked for."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.tables.toy_tables import FORMS, ROWS, SCHEMA, toy_table, write_forms
+
+from privopt import Table, TabularEncoder
+from privopt.data import user_keys
+from privopt.data.read_units import read_units
+from privopt.data.record_source import ArrayRecords, Description, RecordBlock
+from privopt.data.units import Units
+from privopt.errors import DataUnavailable
+from privopt.mechanisms.noise import NoiseSource
+from privopt.tables import row_blocks, text_blocks
+from privopt.tables import user_keys as keys_of
+from privopt.tables.amounts import bytes_of
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("forms")
+    write_forms(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr("privopt.tables.table.MOST_BLOCK", 64)
+    monkeypatch.setattr("privopt.tables.table.LEAST_BLOCK", 64)
+
+
+def together(blocks: Any) -> RecordBlock:
+    parts = list(blocks)
+    return RecordBlock(*(np.concatenate([part[k] for part in parts]) for k in range(3)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_records_are_the_same_in_every_form_and_from_any_row_on(form: str, folder: Path) -> None:
+    records = Table.open(str(folder / form), SCHEMA).records(groups="who")
+    table = toy_table()
+    assert (records.rows, records.width, records.by_user) == (ROWS, 3, True)
+    again = pickle.loads(pickle.dumps(records))
+    for start, stop in ((0, ROWS), (130, 460), (590, ROWS), (0, 1)):
+        block = together(again.blocks(start, stop))
+        expected = TabularEncoder(SCHEMA).transform(table.slice(start, stop - start))
+        assert np.array_equal(block.private_features, expected)
+        assert block.private_targets.tolist() == table["ill"].to_pylist()[start:stop]
+        assert [key or None for key in block.private_keys] == table["who"].to_pylist()[start:stop]
+    assert again.fingerprint() == records.fingerprint()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_units_are_the_same_to_the_byte_in_every_form(form: str, folder: Path) -> None:
+    table = toy_table()
+    features, targets = TabularEncoder(SCHEMA).transform(table), table["ill"].to_numpy()
+    options: dict[str, Any] = {"row_bound": 0.9, "classes": (0, 1), "intercept": 1.0}
+    opened = Table.open(str(folder / form), SCHEMA)
+    for groups in (None, "who"):
+        plain = Units.from_arrays(
+            features,
+            targets,
+            groups=None if groups is None else keys_of(table, "who"),
+            max_records_per_user=5,
+            noise=NoiseSource(1),
+            **options,
+        )
+        description = Description(max_records_per_user=5, **options)
+        units = read_units(opened.records(groups=groups), description, noise=NoiseSource(1))
+        assert units.public == plain.public
+        assert units.seeded == plain.seeded
+        for name in ("features", "targets", "norms", "present", "offsets", "weights"):
+            one, other = getattr(units, f"private_{name}"), getattr(plain, f"private_{name}")
+            assert (one is None and other is None) or one.tobytes() == other.tobytes(), name
+    assert opened.user_count("who") == 89
+
+
+def test_sparse_and_empty_sources_become_units_as_arrays_do() -> None:
+    from scipy import sparse
+
+    rows = sparse.random_array((50, 9), density=0.3, rng=np.random.default_rng(0), format="csr")
+    keys = np.arange(50) % 7
+    for groups in (None, keys):
+        plain = Units.from_arrays(rows, groups=groups, row_bound=1.0, noise=NoiseSource(2))
+        units = read_units(ArrayRecords(rows, None, groups), Description(row_bound=1.0), noise=NoiseSource(2))
+        assert (units.private_features != plain.private_features).nnz == 0
+    alone = read_units(ArrayRecords(np.ones((1, 3))), Description(row_bound=1.0, n=2))
+    assert alone.private_count == 1  # a block may have one record
+    described = Description(row_bound=1.0, relation="add-or-remove-one", n=5, classes=("a", "b"))
+    nothing = read_units(ArrayRecords(np.zeros((0, 3)), np.array([], str)), described)
+    assert (nothing.public.n, nothing.public.d, nothing.private_count) == (5, 3, 0)
+
+
+def test_what_is_read_in_order_is_decoded_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[list[int]] = []
+    batches = row_blocks.RowBlocks._batches
+
+    def counted(self: Any, file: Any, groups: list[int]) -> Any:
+        begun.append(groups)
+        return batches(self, file, groups)
+
+    monkeypatch.setattr(row_blocks.RowBlocks, "_batches", counted)
+    records = Table.open(folder / "one.parquet", SCHEMA).records()
+    parts = [
+        together((block[0], block[1], block[1]) for block in records.blocks(k, k + 100))
+        for k in range(0, ROWS, 100)
+    ]
+    assert begun == [[0, 1, 2, 3, 4, 5]]
+    assert sum(len(part.private_features) for part in parts) == ROWS
+    list(records.blocks(450, 500))
+    assert begun[1:] == [[4, 5]]  # the others are not touched
+
+
+def test_no_statistics_are_read(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a file whose statistics lie, the same records come."""
+    table = toy_table()
+    pq.write_table(table, tmp_path / "a.parquet", write_statistics=False)
+    pq.write_table(table, tmp_path / "b.parquet", write_statistics=True, row_group_size=50)
+    one, other = (
+        together(Table.open(tmp_path / name, SCHEMA).records(groups="who").blocks(0, ROWS))
+        for name in ("a.parquet", "b.parquet")
+    )
+    assert np.array_equal(one.private_features, other.private_features)
+    sources = "".join(
+        Path(row_blocks.__file__).parent.joinpath(f"{name}.py").read_text()
+        for name in ("row_blocks", "unpacking", "table", "places")
+    )
+    assert not [word for word in (".statistics", "filters=", "is_stats_set") if word in sources]
+
+
+def test_equal_keys_are_one_user_over_files_of_other_types(tmp_path: Path) -> None:
+    columns = {"age": [1.0, 2.0, 3.0], "sex": ["f", "m", "f"], "ill": [0, 1, 1]}
+    for place, keys in enumerate((pa.array([1, 2, 3]), pa.array(["1", "2", ""]), pa.array([1.0, None, 3.5]))):
+        pq.write_table(pa.table({**columns, "who": keys}), tmp_path / f"{place}.parquet")
+    table = Table.open(tmp_path, SCHEMA)
+    assert table.user_count("who") == 4  # 1, 2, 3 and 3.5
+    keys = np.concatenate(
+        [block.private_keys.astype(object) for block in table.records(groups="who").blocks(0, 9)]
+    )
+    assert user_keys.user_codes(keys, 9).tolist() == [0, 1, 2, 0, 1, -1, 0, -1, 3]
+
+
+def test_a_key_that_is_no_text_in_utf8_is_a_key(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"age,sex,who,ill\n1,f,\xff,0\n2,m,\xfe,1\n3,m,\xff,1\n")
+    table = Table.open(tmp_path / "t.csv", SCHEMA)
+    assert table.user_count("who") == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'age,sex,who,ill\n1,"f",a,0\n2,"x""\n,y",b,1\n3,m"",c,1\n',
+        b"age,sex,who,ill\r\n1,f,a,0\r\n2,m,b,1\r\n\r\n3,m,c,1",
+        b'age,sex,who,ill\n1,"a,""b""\n\n""c""",a,0\n2,m,b,1\n3,"",c,1\n',
+    ],
+)
+def test_a_text_is_cut_where_records_end(
+    text: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "t.csv").write_bytes(text)
+    for size in (1, 2, 3, 5, 7, 11, 1000):
+        monkeypatch.setattr(text_blocks, "BLOCK_BYTES", size)
+        records = Table.open(tmp_path / "t.csv", SCHEMA).records(groups="who")
+        assert records.rows == 3
+        block = together(records.blocks(0, 3))
+        assert block.private_keys.tolist() == ["a", "b", "c"]
+        assert (
+            block.private_features.tolist()
+            == TabularEncoder(SCHEMA)
+            .transform(pa.table({"age": [1, 2, 3], "sex": [block_sex(text, k) for k in range(3)]}))
+            .tolist()
+        )
+
+
+def block_sex(text: bytes, row: int) -> str:
+    import csv
+    import io
+
+    return list(csv.DictReader(io.StringIO(text.decode(), newline="")))[row]["sex"]
+
+
+def change(path: Path) -> None:
+    pq.write_table(toy_table().slice(0, 600), path, row_group_size=600)
+
+
+def touch(path: Path) -> None:
+    stat = path.stat()
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (Path.unlink, "is gone"),
+        (change, "has changed"),
+        (touch, "has changed"),
+        (lambda path: path.write_bytes(b""), "has changed"),
+    ],
+)
+def test_a_file_that_is_another_by_now_is_refused(harm: Any, words: str, tmp_path: Path) -> None:
+    pq.write_table(toy_table(), tmp_path / "t.parquet", row_group_size=50)
+    records = Table.open(tmp_path / "t.parquet", SCHEMA).records()
+    blocks = records.blocks(0, ROWS)
+    next(blocks)
+    harm(tmp_path / "t.parquet")
+    with pytest.raises(
+        DataUnavailable, match=f"{words} since the table was opened. What the run was charged stays"
+    ):
+        list(blocks)
+    with pytest.raises(DataUnavailable, match=words):
+        list(records.blocks(0, ROWS))
+
+
+@pytest.mark.parametrize(
+    ("amount", "size"),
+    [("8GB", 8 * 10**9), ("500 MiB", 500 * 2**20), ("1e9", 10**9), ("1.5k", 1500), (7, 7), (None, None)],
+)
+def test_amounts_are_read(amount: Any, size: Any) -> None:
+    assert bytes_of(amount) == size
