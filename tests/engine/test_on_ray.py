@@ -491,6 +491,7 @@ def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Clu
     del cluster
     memory = in_memory(*records("dense"))
     engine = opened(*records("dense"), 2, retries=2, patience=4.0)
+    engine.subset(np.arange(9), 9).close()  # which is not the end of the workers
     view = engine.view(np.eye(D)[:, :3], 1.0)
     mapped = ClippedGradient(loss=losses.logistic, at=np.ones(3), clip=0.5)
     view.clipped_sum(mapped)

@@ -47,6 +47,7 @@ _QUIET = {
     "RAY_enable_metrics_collection": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_worker_niceness": "0",  # they are the run: no less urgent than this process
+    "RAY_worker_register_timeout_seconds": "600",  # on a machine that is busy with something else
 }
 
 

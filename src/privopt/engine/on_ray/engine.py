@@ -115,8 +115,10 @@ class RayEngine:
         self._known_as = known_as
         self._private_ranges = private_ranges
         self._parent = parent
-        if parent is not None:
-            weakref.finalize(self, fleet.forget, known_as)
+        if parent is None:
+            self._given_back = weakref.finalize(self, fleet.close)
+        else:
+            self._given_back = weakref.finalize(self, fleet.forget, known_as)
 
     @property
     def described(self) -> str:
@@ -217,8 +219,8 @@ class RayEngine:
         return self._child(step, self.public.block(size), private_ranges)
 
     def close(self) -> None:
-        """End the workers of this engine, of its views and its subsets."""
-        self._fleet.close()
+        """See `Engine.close`: the workers end with the engine that `open_on_ray` made."""
+        self._given_back()
 
     def __repr__(self) -> str:
         return f"RayEngine(<private>, {self.public!r})"
