@@ -158,3 +158,17 @@ def test_auto_goes_by_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose.place_of(1, 1, Placement(engine="ray")) == "ray"
     assert choose.most_rows(5, None) == 5
     assert choose.most_rows(5, 100) == 500
+
+
+def test_users_are_not_counted_where_their_number_is_private() -> None:
+    rng = np.random.default_rng(0)
+    search = PrivateSearchCV(
+        LogisticRegression(relation="add-or-remove-one", **KNOWN),
+        {"alpha": [0.1, 1.0]},
+        epsilon=1.0,
+        delta=1e-6,
+    )
+    with pytest.raises(
+        ValueError, match="n is missing: under add-or-remove-one the number of users is private"
+    ):
+        search.fit(rng.uniform(-1, 1, (200, 2)), rng.integers(0, 2, 200), groups=rng.integers(0, 50, 200))
