@@ -143,7 +143,7 @@ def test_an_engine_is_given_back_however_a_fit_ends(folder: Path, monkeypatch: p
     with pytest.raises(DataUnavailable, match="the rows are gone") as stopped:
         model.fit(Table.open(folder / "four", SCHEMA))
     assert len(closed) == 1
-    assert "count" in stopped.value.__notes__[0]
+    assert "count its whole price as spent" in stopped.value.__notes__[-1]
     with pytest.raises(DataUnavailable, match="the rows are gone"):
         minimize(losses.logistic, Table.open(folder / "four", SCHEMA), budget=Budget(1.0, 1e-6))
     assert len(closed) == 2
