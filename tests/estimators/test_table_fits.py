@@ -52,7 +52,7 @@ def same(one: Any, other: Any) -> bool:
     return one.coef_.tobytes() == other.coef_.tobytes() and np.array_equal(one.intercept_, other.intercept_)
 
 
-@pytest.mark.parametrize("groups", [None, "who"])
+@pytest.mark.parametrize("groups", [None, pytest.param("who", marks=pytest.mark.audit)])
 def test_the_model_is_the_same_to_the_byte(groups: Any, folder: Path, arrays: Any) -> None:
     features, targets, keys = arrays
     plain = LogisticRegression(**OPTIONS, **KNOWN).fit(
