@@ -989,7 +989,7 @@ def test_a_table_in_several_files_is_fitted_predicted_and_synthesized(
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other")]
     assert models[0] == models[1]
     report = json.loads((tmp_path / "one" / "report.json").read_text())
-    assert any("in the memory of this process" in notice for notice in report["notices"])
+    assert any("in the memory of this process" in sentence for sentence in report["declared"])
     output = tmp_path / "p.parquet"
     assert run("predict", tmp_path / "one", parts, "--output", output).exit_code == 0
     assert pq.read_table(output).num_rows == len(table)

@@ -52,7 +52,7 @@ def same(one: Any, other: Any) -> bool:
     return one.coef_.tobytes() == other.coef_.tobytes() and np.array_equal(one.intercept_, other.intercept_)
 
 
-@pytest.mark.parametrize("groups", [None, "who"])
+@pytest.mark.parametrize("groups", [None, pytest.param("who", marks=pytest.mark.audit)])
 def test_the_model_is_the_same_to_the_byte(groups: Any, folder: Path, arrays: Any) -> None:
     features, targets, keys = arrays
     plain = LogisticRegression(**OPTIONS, **KNOWN).fit(
@@ -143,7 +143,7 @@ def test_an_engine_is_given_back_however_a_fit_ends(folder: Path, monkeypatch: p
     with pytest.raises(DataUnavailable, match="the rows are gone") as stopped:
         model.fit(Table.open(folder / "four", SCHEMA))
     assert len(closed) == 1
-    assert "count" in stopped.value.__notes__[0]
+    assert "count its whole price as spent" in stopped.value.__notes__[-1]
     with pytest.raises(DataUnavailable, match="the rows are gone"):
         minimize(losses.logistic, Table.open(folder / "four", SCHEMA), budget=Budget(1.0, 1e-6))
     assert len(closed) == 2
@@ -158,3 +158,17 @@ def test_auto_goes_by_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose.place_of(1, 1, Placement(engine="ray")) == "ray"
     assert choose.most_rows(5, None) == 5
     assert choose.most_rows(5, 100) == 500
+
+
+def test_users_are_not_counted_where_their_number_is_private() -> None:
+    rng = np.random.default_rng(0)
+    search = PrivateSearchCV(
+        LogisticRegression(relation="add-or-remove-one", **KNOWN),
+        {"alpha": [0.1, 1.0]},
+        epsilon=1.0,
+        delta=1e-6,
+    )
+    with pytest.raises(
+        ValueError, match="n is missing: under add-or-remove-one the number of users is private"
+    ):
+        search.fit(rng.uniform(-1, 1, (200, 2)), rng.integers(0, 2, 200), groups=rng.integers(0, 50, 200))

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.tables.toy_tables import SCHEMA, toy_table, write_forms
 
-from privopt import Account, LogisticRegression, Table
+from privopt import Account, LogisticRegression, PrivateSearchCV, Table
 from privopt.errors import ArgumentError, ArgumentTypeError, DataUnavailable, PrivoptError
 from privopt.tables import TableError, places, text_blocks, unpacking
 from privopt.tables.table import EncodedRecords
@@ -251,6 +251,14 @@ def test_more_units_than_a_public_n_are_refused_without_their_number(
     model = LogisticRegression(epsilon=1.0, delta=1e-6, relation="add-or-remove-one", account=account)
     with pytest.raises(ValueError, match="n is missing: under add-or-remove-one"):
         model.fit(Table.open(folder / "four", SCHEMA), groups=groups)
+    search = PrivateSearchCV(
+        LogisticRegression(relation="add-or-remove-one"), {"alpha": [0.1, 1.0]}, epsilon=1.0, delta=1e-6
+    )
+    with pytest.raises(ValueError, match="n is missing: under add-or-remove-one"):
+        search.fit(Table.open(folder / "four", SCHEMA), groups=groups)
+    described = {"row_bound": 1.0, "relation": "add-or-remove-one", "groups": groups}
+    with pytest.raises(ValueError, match="n is missing"):
+        Table.open(folder / "four", SCHEMA).engine(**described)
     with pytest.raises(ArgumentError, match=f"than n = {n}: n must be a public number") as refused:
         model.fit(Table.open(folder / "four", SCHEMA, n=n), groups=groups)
     assert not account.entries

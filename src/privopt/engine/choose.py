@@ -13,8 +13,8 @@ from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.reference import ReferenceEngine
 from privopt.public import Relation
 
-# Bytes that a fit takes in this process for each byte of stored rows: the rows, and a linear map of them.
-# The peak of a fit of 2,000,000 x 54 from Parquet less that of a tiny one is 1.2 of its rows without a map, 2.2 with.
+# Bytes that a fit takes in this process for each byte of stored rows: the rows, a linear map of them, and an eighth for
+# norms and targets. By arithmetic, not measured: what is decoded at a time comes on top.
 MEMORY_FACTOR = 2.25
 STORED = 4  # bytes of an entry
 

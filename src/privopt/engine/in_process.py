@@ -240,6 +240,9 @@ class InProcessEngine:
             private_ranges=ranges_of_shares(private_shares),
         )
 
+    def close(self) -> None:
+        """See `Engine.close`: there is nothing to give back."""
+
     def __repr__(self) -> str:
         return f"InProcessEngine({self.units!r})"
 

@@ -48,6 +48,11 @@ class Respondents(Protocol):
     """Those who hold the units' records."""
 
     @property
+    def origin(self) -> str:
+        """See `Engine.origin`: nothing is known of it."""
+        return ""
+
+    @property
     def private_count(self) -> int:
         """How many there are, at positions 0, 1, ..."""
         ...

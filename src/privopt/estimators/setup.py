@@ -24,7 +24,7 @@ from privopt.ledger.amounts import Budget
 from privopt.planning import storage_words, user_words
 from privopt.planning.instance import Instance
 from privopt.problems.problem import Problem
-from privopt.public import INTEGER_STORAGES, Public
+from privopt.public import INTEGER_STORAGES, Public, Relation
 
 LOOSE_STORAGE: Storage = "float32"  # on a grid over a loose range the columns' magnitudes would be lost
 INTERCEPT = 1.0  # value of the constant column: as large as the largest scaled feature
@@ -160,11 +160,13 @@ class Setup:
         storage: Storage,
     ) -> Units | Engine:
         given, scaling = self.specification, self.target.scaling
+        # Users were counted, which is public under replace-one only; records are counted again where they are read.
+        counted = given.n is None and records.by_user and given.relation is Relation.REPLACE_ONE
         description = Description(
             relation=given.relation,
             row_bound=row_bound,
             entry_bound=self.entry_bound,
-            n=self.shape.n if given.n is None and records.by_user else given.n,
+            n=self.shape.n if counted else given.n,
             max_records_per_user=given.max_records_per_user,
             user_weighting=given.user_weighting,
             typical_records=given.typical_records,

@@ -186,8 +186,10 @@ class Specification:
         """The records of a table, by its headers alone; text files are read once, to count.
 
         Raises:
-            TableError, ValueError: a column is missing, or stored as something that the schema rules out.
+            TableError, ValueError: a column is missing, or stored as something that the schema rules out;
+                or n is missing under add-or-remove-one.
         """
+        self.public_count(None)  # nothing is counted where the number is private
         source = table.records(encoder, groups=groups)
         if self.relation is Relation.REPLACE_ONE and self.n is None and groups is None and source.rows < 2:
             raise ArgumentError(

@@ -83,12 +83,11 @@ class Fitted(NamedTuple):
         )
         return PrivacyReport.of(
             self.result,
-            declared=(*setup.declared(), *declared),
+            declared=(*setup.declared(), *declared, *(() if self.kept is None else (self.kept,))),
             model=model,
             divided_rows=setup.unit_rows,
             typical_length=setup.typical_length,
             selection=self.selection,
-            extra_notices=() if self.kept is None else (self.kept,),
         )
 
 
