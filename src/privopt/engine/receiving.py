@@ -48,11 +48,6 @@ class Respondents(Protocol):
     """Those who hold the units' records."""
 
     @property
-    def origin(self) -> str:
-        """See `Engine.origin`: nothing is known of it."""
-        return ""
-
-    @property
     def private_count(self) -> int:
         """How many there are, at positions 0, 1, ..."""
         ...
@@ -97,6 +92,11 @@ class ReceivingEngine:
         if private_positions is None:
             private_positions = np.arange(respondents.private_count)
         self._private_positions = private_positions
+
+    @property
+    def origin(self) -> str:
+        """See `Engine.origin`: nothing is known of it."""
+        return ""
 
     @property
     def private_count(self) -> int:
