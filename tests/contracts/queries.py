@@ -492,8 +492,8 @@ EVERY_FUNCTION_OF_A_MEAN: dict[str, OfMean] = {
         coded_pair,
     ),
     "gradient of x": OfMean(
-        PayoffMeans(game=GAME),
-        lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.array([0.2, 0.5, 0.3])),
+        PayoffMeans(game=BilinearGame(rows=2, columns=2)),  # of one row, a vector's range is zero
+        lambda mean: PayoffGradient(mean=mean, who="x", play=jnp.array([0.2, 0.8])),
     ),
     "gradient of y": OfMean(
         PayoffMeans(game=GAME), lambda mean: PayoffGradient(mean=mean, who="y", play=jnp.ones(1))
