@@ -1,7 +1,9 @@
 """A compiled loop is handed the rows that were drawn: the same bytes wherever they are, and nobody else's."""
 
 from dataclasses import dataclass
+from functools import partial
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from privopt.curator import loops
 from privopt.curator.feeds import Feed
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
+from privopt.engine.compiled_loops import traced_sum
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.ledger.unlimited import Unlimited
@@ -100,6 +103,25 @@ def test_rows_of_units_that_were_not_drawn_never_reach_the_loop(monkeypatch):
     count = len(draw)
     assert np.array_equal(rows.private_features[:count], units.private_features[draw])
     assert not any(np.any(column[count:]) for column in rows)
+
+
+def test_room_and_place_do_not_round_a_record_otherwise():
+    """Room follows the number of records, places who is drawn: at a far point, of which all but rounding cancels, what
+    every record contributes would follow one that comes or goes."""
+    generator = np.random.default_rng(0)
+    for width in (4, 100):
+        half = generator.normal(size=(1, width // 2))
+        units = Units.from_arrays(np.tile(half, (300, 2)), np.ones(300), row_bound=1.0)
+        weight = 1e17 * generator.normal(size=width // 2)
+        query = ClippedGradient(loss=losses.logistic, at=np.concatenate([weight, -weight]), clip=0.5)
+        program = jax.jit(partial(traced_sum, query, units.public), static_argnames="room")
+        found = set()
+        for room in (1, 3, 4, 7, 20, 21, 100, 300):
+            private_rows = InProcessEngine(units).rows(np.arange(room), room)
+            for place in {0, room // 2, room - 1}:
+                there = private_rows._replace(private_present=np.arange(room) == place)
+                found.add(np.asarray(program(there, np.array([0, room], np.int32), room=room)).tobytes())
+        assert len(found) == 1
 
 
 def slot_of(sampling=None, blocks=(), mechanism=None):

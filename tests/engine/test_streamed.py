@@ -14,6 +14,7 @@ from tests.contracts.queries import EVERY_QUERY, D
 from tests.support.spooled import spooled
 
 from privopt.curator.local import LocalCurator
+from privopt.data.grid import GridRows
 from privopt.data.read_units import read_units
 from privopt.data.record_source import ArrayRecords, Description, RecordSource
 from privopt.data.units import Units
@@ -40,8 +41,10 @@ WORDS = np.array([None if key == 2 else f"user {key}" for key in KEYS], object)
 LAYOUTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "dense": (FEATURES, None, {"intercept": 1.0}),
     "columns": (np.asfortranarray(FEATURES), None, {"storage": "float64"}),
+    "int8": (FEATURES, None, {"storage": "int8", "intercept": 1.0}),
     "sparse": (sparse.csr_array(FEATURES), None, {"intercept": 1.0}),
     "users": (FEATURES, KEYS, {"max_records_per_user": 2}),
+    "int16 users": (FEATURES, KEYS, {"storage": "int16", "max_records_per_user": 2}),
     "sparse users": (sparse.csr_array(FEATURES), WORDS, {"max_records_per_user": 2}),
     "two keys": (FEATURES, np.stack([KEYS % 5, KEYS // 5], axis=1), {"max_records_per_user": 2}),
 }
@@ -97,12 +100,16 @@ def require_equal(private_one, private_other):
     """The same units to the last bit, wherever they lie."""
     for name in (field.name for field in dataclasses.fields(private_one)):
         one, other = getattr(private_one, name), getattr(private_other, name)
-        if name == "room":
+        if name in ("room", "origin"):
             continue
         if sparse.issparse(one):
             for part in ("data", "indices", "indptr"):
                 np.testing.assert_array_equal(getattr(one, part), getattr(other, part))
             assert one.shape == other.shape
+        elif isinstance(one, GridRows):
+            assert one.private_steps.dtype == other.private_steps.dtype
+            assert one.private_steps.tobytes() == other.private_steps.tobytes()
+            assert (one.shape, one.steps.tobytes()) == (other.shape, other.steps.tobytes())
         elif isinstance(one, np.ndarray):
             assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
         else:
@@ -116,6 +123,7 @@ def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path)
     require_equal(expected, read_units(source, description, noise=NoiseSource(3)))
     units = streamed(layout, tmp_path).units
     require_equal(expected, units)
+    assert units.origin == source.fingerprint()
     some = np.arange(0, units.private_count, 3)
     require_equal(expected.subset(some, len(some)), units.subset(some, len(some)))
     matrix = RNG.normal(size=(units.public.d, 3))
@@ -123,7 +131,7 @@ def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path)
 
 
 @pytest.mark.usefixtures("small_parts")
-@pytest.mark.parametrize("layout", ["columns", "users", "two keys"])
+@pytest.mark.parametrize("layout", ["columns", "users", "two keys", "int16 users"])
 def test_sums_over_many_parts_have_the_bits_of_those_in_memory(layout, tmp_path):
     memory, spool = InProcessEngine(in_memory(layout)), streamed(layout, tmp_path)
     assert len(spool._parts) > 1
@@ -148,6 +156,7 @@ def test_the_streamed_engine_keeps_the_promises_of_every_engine(tmp_path):
 def test_the_streamed_engine_keeps_the_promises_in_every_layout(tmp_path):
     layouts = ["dense", "sparse", "users"]
     check_engine(partial(spooled, folder=tmp_path), layouts=layouts, storages=["float32", "float64"], pairs=8)
+    check_engine(partial(spooled, folder=tmp_path), layouts=["dense", "users"], storages=["int8"], pairs=8)
 
 
 def solved(case, data):

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from privopt.data.grid import GridRows
 from privopt.data.rows import csr_of
 from privopt.data.units import Units
 from privopt.engine.streamed import StreamedEngine
@@ -21,6 +22,8 @@ def spooled(units: Units, folder: Path, *, memory: int = 1) -> StreamedEngine:
     if sparse.issparse(private_rows):
         private_rows = csr_of(*map(room.keep, (private_rows.data, private_rows.indices, private_rows.indptr)),
                               private_rows.shape[1])  # fmt: skip
+    elif isinstance(private_rows, GridRows):
+        private_rows = GridRows(room.keep(private_rows.private_steps), private_rows.steps)
     else:
         private_rows = room.keep(private_rows)
     arrays = {name: value for name, value in vars(units).items() if isinstance(value, np.ndarray)}

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.grid import GridRows
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.room import MEMORY, Growing, Room
 from privopt.data.rows import csr_of
@@ -91,6 +92,7 @@ class _Stored:
         )
         self._private_present = room.zeros(kept, np.bool_)
         self._private_dense: Any = None
+        self._steps: NDArray[np.float64] | None = None  # of rows on a grid; they follow from what is public
         self._private_sparse: _Sparse | None = None
         self._public: Public | None = None
 
@@ -100,6 +102,8 @@ class _Stored:
         if self._public is None:
             self._begin(private_rows)
             self._public = private_units.public
+        if isinstance(private_rows, GridRows):
+            private_rows = private_rows.private_steps
         here: Any = slice(first, first + private_rows.shape[0])
         private_kept: Any = slice(None)
         if self._private_order is not None:
@@ -120,6 +124,8 @@ class _Stored:
         """All of them."""
         assert self._public is not None
         private_rows = self._private_dense
+        if self._steps is not None:
+            private_rows = GridRows(private_rows, self._steps)
         if self._private_sparse is not None:
             private_rows = self._private_sparse.finish()
             if self._private_order is not None:
@@ -136,6 +142,8 @@ class _Stored:
     def _begin(self, private_rows: Any) -> None:
         """Make room for rows like these."""
         width = private_rows.shape[1]
+        if isinstance(private_rows, GridRows):
+            self._steps, private_rows = private_rows.steps, private_rows.private_steps
         if not sparse.issparse(private_rows):
             kept = len(self._private_targets)
             self._private_dense = self._room.zeros((kept, width), private_rows.dtype)

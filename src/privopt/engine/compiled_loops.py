@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from privopt.data.rows import PRODUCT_ROWS
 from privopt.engine.drawn_rows import DrawnRows
 from privopt.engine.general_path import UnitChunk, row_form_sum, unit_contributions
 from privopt.engine.rounding import BLOCK_ROWS
@@ -26,12 +27,14 @@ def traced_sum(
             behind it. At most `PART_UNITS`.
     Privacy:
         A row behind the share counts as an absent record, whatever it holds. Blocks of at most `BLOCK_ROWS` units are
-        summed, then added up, as `rounding_bound` supposes of a part.
+        summed, then added up, as `rounding_bound` supposes of a part. The room may follow the number of units that are
+        there, and who is drawn says at which row a unit stands; neither may re-round what others contribute, so a block
+        is filled up to a multiple of `PRODUCT_ROWS` rows: products of fewer, or of other numbers, round otherwise.
     """
     start, count = private_share[0], private_share[1]
     if room <= BLOCK_ROWS:
         private_part = _rows_from(rows, start, room)
-        return _block_sum(query, public, private_part, _places(room) < count)
+        return _block_sum(query, public, private_part, _places(len(private_part.private_targets)) < count)
     blocks = -(-room // BLOCK_ROWS)
     # The last block is moved back to fit: what an earlier block has counted is masked.
     firsts = jnp.minimum(_places(blocks) * BLOCK_ROWS, room - BLOCK_ROWS)
@@ -43,7 +46,8 @@ def traced_sum(
         private_mask = (place >= block * BLOCK_ROWS) & (place < count)
         return total + _block_sum(query, public, private_part, private_mask), None
 
-    shape = jax.eval_shape(lambda: _block_sum(query, public, _rows_from(rows, 0, 1), jnp.ones(1, jnp.bool_)))
+    one = _places(PRODUCT_ROWS) < 1
+    shape = jax.eval_shape(lambda: _block_sum(query, public, _rows_from(rows, 0, 1), one))
     return jax.lax.scan(body, jnp.zeros(shape.shape, jnp.float64), (_places(blocks), firsts))[0]
 
 
@@ -52,8 +56,14 @@ def _places(count: int) -> Int[Array, " count"]:
 
 
 def _rows_from(rows: DrawnRows, start: Int[Array, ""] | int, length: int) -> DrawnRows:
-    """So many rows from `start` on."""
-    return DrawnRows(*(jax.lax.dynamic_slice_in_dim(a, start, length) for a in rows))
+    """So many rows from `start` on, and absent ones up to a multiple of `PRODUCT_ROWS`."""
+
+    def filled(private_column: Array) -> Array:
+        private_part = jax.lax.dynamic_slice_in_dim(private_column, start, length)
+        behind = (0, -length % PRODUCT_ROWS)
+        return jnp.pad(private_part, (behind, *[(0, 0)] * (private_part.ndim - 1)))
+
+    return DrawnRows(*map(filled, rows))
 
 
 def _block_sum(

@@ -11,9 +11,9 @@ from privopt.queries.base import LARGEST_RADIUS, SMALLEST_RADIUS
 
 _LOW_BITS = 62
 _LOW_MASK = (1 << _LOW_BITS) - 1
-_UNIT = 8.0  # what `high` counts, in the largest power of two within the radius
+_UNIT = 2.0**-13  # what `high` counts, in the largest power of two within the radius
 _FARTHEST = (
-    2.0**20
+    2.0**36
 )  # of a part's sum, in what `high` counts: eight times as far as `PART_UNITS` units can reach
 _EXPONENT = 0x7FF0000000000000  # the bits of a float64 that tell its power of two
 
@@ -21,12 +21,12 @@ _EXPONENT = 0x7FF0000000000000  # the bits of a float64 that tell its power of t
 class ExactSum(NamedTuple):
     """Sums of parts, each rounded once to the grid, and from there on added without rounding.
 
-    With P the largest power of two that is at most the radius C, the sum is (high 2^62 + low) times the grid 8 P 2^-62,
-    which is at most 2^-59 C. `low` lies in 0, ..., 2^62 - 1, so that a number has one pair of limbs, whatever was added
+    With P the largest power of two that is at most the radius C, the sum is (high 2^62 + low) times the grid P 2^-75,
+    which is at most 2^-75 C. `low` lies in 0, ..., 2^62 - 1, so that a number has one pair of limbs, whatever was added
     in which order.
 
     Attributes:
-        high: int64; of a part at most 2^20 in size, so that 2^42 parts fit.
+        high: int64; of a part at most 2^36 in size, so that 2^26 parts fit: 3 10^13 units.
         low: int64, of the same shape.
         plain: float64, the sum as floating point has it. It stands for the sum where the radius is infinite: there is
             no grid then, and no noise could hide a unit, so that no order needs to be forgotten.

@@ -34,16 +34,15 @@ def rounding_bound(radius: Any, units: int) -> Any:
     parts adds to this
 
     * at most four roundings of the total, whose entries are at most n C in all: among those to spare;
-    * at most 2^-60 C for each part and each of p entries, K p 2^-60 C in the l1 norm and less in the others. As
-      K <= n / 2^19 + 1 <= n / 2^18, that is p 2^-78 n C at most.
+    * at most 2^-76 C for each part with units and each of p entries, K p 2^-76 C in the l1 norm and less in the
+      others. A block whose units stay in the parts that they were in may have as many of them as units, so that is
+      p 2^-76 n C at most.
 
-    The bound returned is twice h u n C: it absorbs the denominator of gamma_h, the last term for any p up to 2^36
-    (p 2^-78 is then below 2^-42, and h u is above 2^-41), and blocks of an add-or-remove data set that hold more than
-    their nominal number of units. A block whose units stay in the parts that they were in may have as many parts as
-    units; empty ones add nothing, so the last term is then p 2^-60 n C at most, absorbed for p up to 2^17 in the l1
-    norm (p 2^-60 is below 2^-42) and, with the root of p in its place, up to 2^34 in the l2 norm. The bound is about
-    2e-7 C for n = 200 000 and 1e-3 C for n = 10^9, against a sensitivity of 2 C. Subnormal numbers, which some
-    processors flush to zero, move a sum by less than n 1e-307, which is below the bound unless C is below 1e-290.
+    The bound returned is twice h u n C: it absorbs the denominator of gamma_h, the last term for any p up to 2^34
+    (p 2^-76 is then 2^-42 at most, and h u is above 2^-41), and blocks of an add-or-remove data set that hold more than
+    their nominal number of units. The bound is about 2e-7 C for n = 200 000 and 1e-3 C for n = 10^9, against a
+    sensitivity of 2 C. Subnormal numbers, which some processors flush to zero, move a sum by less than n 1e-307, which
+    is below the bound unless C is below 1e-290.
 
     Args:
         radius: C, at least 0; a float, or traced inside a compiled loop.
