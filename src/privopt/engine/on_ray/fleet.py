@@ -1,4 +1,7 @@
-"""The workers of a run: started, asked, and replaced where they are lost, on the charge that was made before."""
+"""The workers of a run: started, asked, and replaced where they are lost, on the charge that was made before.
+
+Ray is an extra, and imported late: this module can be read where it is not installed.
+"""
 
 import contextlib
 import math
@@ -6,10 +9,6 @@ import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
-
-import ray
-from ray.exceptions import RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from privopt.data.record_source import Description, RecordSource
 from privopt.engine.exact_sum import ExactSum
@@ -77,6 +76,8 @@ class Fleet:
         retries: int,
         patience: float = PATIENCE,
     ) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         self.cluster = cluster
         self.retries_left = retries
         self._source, self._description, self._layout = source, description, layout
@@ -128,6 +129,9 @@ class Fleet:
 
     def total(self, known_as: int, calls: Mapping[int, Call]) -> ExactSum:
         """The sum of what some workers answer; where they are many, added up by workers. See `ask`."""
+        import ray
+        from ray.exceptions import RayError
+
         if len(calls) <= _BRANCHES:
             return total_of(self.ask(known_as, calls))
         with self._ended_by_interrupts():
@@ -168,6 +172,9 @@ class Fleet:
         Returns:
             The answers, or what they are known by to Ray where they are not to be fetched.
         """
+        import ray
+        from ray.exceptions import RayError
+
         waiting = {k: self._sent(k, known_as, call) for k, call in calls.items()}
         since = dict.fromkeys(waiting, time.monotonic())
         answers: dict[int, Any] = {}
@@ -210,6 +217,9 @@ class Fleet:
             RayError: it is lost.
             DataUnavailable: it is there, and cannot answer.
         """
+        import ray
+        from ray.exceptions import RayTaskError
+
         try:
             return _checked(ray.get(reference))
         except RayTaskError as error:
@@ -243,6 +253,8 @@ class Fleet:
         self._start(self.workers[k], "SPREAD")
 
     def _start(self, worker: Worker, strategy: Any) -> None:
+        import ray
+
         actor = ray.remote(Shard).options(  # type: ignore[call-overload]
             num_cpus=0, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
         )
@@ -254,6 +266,8 @@ class Fleet:
 
 
 def _kill(worker: Worker) -> None:
+    import ray
+
     with contextlib.suppress(Exception):
         ray.kill(worker.actor, no_restart=True)
 
