@@ -520,9 +520,11 @@ def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Clu
     memory = in_memory(*records("dense"))
     engine = opened(*records("dense"), 2, retries=2, patience=8.0)
     engine.subset(np.arange(9), 9).close()  # which is not the end of the workers
-    view = engine.view(np.eye(D)[:, :3], 1.0)
+    whole = engine.subset(np.arange(N), N)
+    view = whole.view(np.eye(D)[:, :3], 1.0)
     mapped = ClippedGradient(loss=losses.logistic, at=np.ones(3), clip=0.5)
     view.clipped_sum(mapped)
+    whole.close()  # what was made of it stays
 
     def fail(step: int) -> None:
         first, second = pids_of(engine) if step else (0, 0)
@@ -536,6 +538,8 @@ def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Clu
     assert engine._fleet.retries_left == 0
     expected = memory.view(np.eye(D)[:, :3], 1.0).clipped_sum(mapped).tobytes()
     assert view.clipped_sum(mapped).tobytes() == expected  # made anew by those who came later
+    view.close()
+    assert not engine._fleet._steps
     os.kill(pids_of(engine)[0], signal.SIGKILL)
     with pytest.raises(
         DataUnavailable, match=r"no retries are left: .* What the run was charged stays charged"

@@ -84,6 +84,7 @@ class Fleet:
         self.origin = source.fingerprint()
         self._patience = patience
         self._steps: dict[int, tuple[int, Step]] = {}
+        self._unneeded = set[int]()
         self._next = SOURCE + 1
         self._closed = False
         machines = cluster.machines
@@ -104,8 +105,19 @@ class Fleet:
         return known_as
 
     def forget(self, known_as: int) -> None:
-        """Note that the outcome of a step is needed no more, and nothing that was made of it."""
-        self._steps.pop(known_as, None)
+        """Note that the outcome of a step is needed no more; the step is, while something is made of it.
+
+        Whoever replaces a lost worker makes all steps anew that led to what is asked for.
+        """
+        self._let_go(known_as)
+        self._unneeded.add(known_as)
+        while gone := self._unneeded - {parent for parent, _ in list(self._steps.values())}:
+            for step in gone:
+                self._steps.pop(step, None)
+                self._let_go(step)
+            self._unneeded -= gone
+
+    def _let_go(self, known_as: int) -> None:
         for worker in self.workers:
             if known_as in worker.knows:
                 worker.knows.remove(known_as)
