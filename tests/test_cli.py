@@ -20,7 +20,7 @@ from rich.console import Console
 from tests.support.report_schema import require_valid
 from typer.testing import CliRunner
 
-from privopt import LogisticRegression
+from privopt import Account, LogisticRegression
 from privopt.cli import app
 from privopt.commands import fitting, options, screen
 from privopt.commands.model_directory import SavedModel
@@ -906,11 +906,55 @@ def test_a_plan_as_json_says_that_a_seed_is_not_private(folder: Path, run: Run) 
     assert warning.startswith("NOT PRIVATE: the noise comes from --seed 3")
 
 
+def test_a_stopped_fit_goes_on_from_its_folder_on_one_payment(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Account.create(tmp_path / "budget.sqlite", 2.2, 1e-4, data_set="ill")  # for one such fit
+    arguments = [*fit_arguments(folder, "ill", tmp_path / "model"), "--solver", "gradient-descent"]
+    arguments += ["--account", tmp_path / "budget.sqlite", "--resume", tmp_path / "kept"]
+    answer, answered = LocalCurator._answer, list[int]()
+
+    def stopped(*given: Any) -> Any:
+        answered.append(1)
+        if len(answered) == 4:
+            raise KeyboardInterrupt
+        return answer(*given)
+
+    monkeypatch.setattr(LocalCurator, "_answer", stopped)
+    assert run(*arguments).exit_code == 130
+    again = run(*arguments)
+    assert again.exit_code == 0, again.output
+    assert "paid for this run before it was stopped" in flat(again.output)
+    planned = json.loads((tmp_path / "model" / "model.json").read_text())["document"]["plan"]["releases"]
+    assert len(answered) == planned + 1  # the three that were made are repeated, the fourth is made
+    assert f"{planned}/{planned} releases" in flat(again.output)
+    assert account.file is not None
+    assert len(account.file.payments()) == 1
+    other = run(*arguments[:-4], *arguments[-2:], "--overwrite")
+    assert "belongs to another run" in flat(other.output)
+    assert other.exit_code == 2
+
+
+def test_mistakes_with_a_folder_for_resumption_are_sentences(folder: Path, tmp_path: Path, run: Run) -> None:
+    arguments = fit_arguments(folder, "ill", tmp_path / "model")
+    (tmp_path / "file").write_text("no folder")
+    for given, said in (
+        (("--resume", tmp_path / "kept", "--seed", 1), "--resume cannot be given with --seed"),
+        (("--resume", tmp_path / "model" / "kept"), "must not lie in --output"),
+        (("--resume", tmp_path / "file"), "cannot be used"),
+        (("--resume", tmp_path / "kept", "--solver", "correlated-noise-descent"), "opens a stream"),
+    ):
+        outcome = run(*arguments, *given)
+        assert said in flat(outcome.output)
+        assert outcome.exit_code == 2
+        assert not (tmp_path / "model").exists()
+
+
 def test_fit_and_plan_have_the_same_options(run: Run) -> None:
     def options(command: str) -> set[str]:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run(command, "--help").output, re.MULTILINE))
 
-    assert options("fit") - {"--output", "--overwrite"} == options("plan") - {"--json"}
+    assert options("fit") - {"--output", "--overwrite", "--resume"} == options("plan") - {"--json"}
     assert len(options("plan")) == 27
 
 

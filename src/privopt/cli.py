@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 
 from privopt.commands.options import (
     CompositionName,
+    FitOptions,
     Options,
     RelationName,
     SynthesisOptions,
@@ -127,7 +128,7 @@ def _root(
 @with_options
 def fit(
     table: Tables,
-    options: Options,
+    options: FitOptions,
     output: Annotated[
         Path | None, typer.Option("--output", help="Model directory to write. Required.", show_default=False)
     ] = None,

@@ -209,12 +209,7 @@ def minimize_on(
         check_loss(problem, public, first)
         configured, announced = announce(problem, public, budget, solver)
         require_pure_loss(problem.loss, problem.parameter_shape(public), public)
-        if not configured.adaptive:
-            # What the engine, or a resumption, cannot do is refused before anything is paid for.
-            if not isinstance(data, Units):
-                configured.solve(DryRun(public, require=data.require), problem, first)
-            if journals() is not None:
-                configured.solve(Rehearsal(public), problem, first)
+        rehearse(configured, problem, data, public, first)
         run = Run(
             configured.title,
             announced.event,
@@ -230,6 +225,30 @@ def minimize_on(
         result = configured.solve(run.curator(data), problem, first)
         recipe = recipe_of(problem, public, budget, solver, first)
         return result._replace(params=problem.unravel(result.params), plan=announced, recipe=recipe)
+
+
+def rehearse(
+    solver: Solver,
+    problem: Problem,
+    data: Units | Engine,
+    public: Public,
+    start: Any = None,
+) -> None:
+    """Refuse what the engine, or a resumption, cannot do, before anything is paid for.
+
+    Args:
+        solver: as it will run; of one that is adaptive it is not known what it will ask.
+        problem: see `minimize`.
+        data: the units, or an engine.
+        public: what is public about the units that the solver will see.
+        start: the starting point.
+    """
+    if solver.adaptive:
+        return
+    if not isinstance(data, Units):
+        solver.solve(DryRun(public, require=data.require), problem, start)
+    if journals() is not None:
+        solver.solve(Rehearsal(public), problem, start)
 
 
 def announce(problem: Problem, public: Public, budget: Budget, solver: Solver | str) -> tuple[Solver, Plan]:

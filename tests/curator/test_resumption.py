@@ -47,8 +47,8 @@ def ends_of_lines(path):
     for line in opened.lines:
         ends.append(ends[-1])
         content = path.read_bytes()
-        long, size = journal._LENGTHS.unpack(content[ends[-1] : ends[-1] + 16])
-        ends[-1] += 16 + long + size + 32
+        long, size, _ = journal._LENGTHS.unpack(content[ends[-1] : ends[-1] + 24])
+        ends[-1] += 24 + long + size + 32
         assert size == line.values.nbytes
     opened.close()
     return ends
@@ -219,3 +219,55 @@ def test_one_process_at_a_time_and_nothing_but_journals(tmp_path):
     path.write_bytes(content)
     with pytest.raises(ArgumentError, match="no journal"):
         fitted(tmp_path / "new")
+
+
+def test_a_damaged_length_hides_no_line_behind_it(tmp_path):
+    fitted(tmp_path, "gradient-descent")
+    path = tmp_path / "run-0001.journal"
+    ends, content = ends_of_lines(path), bytearray(path.read_bytes())
+    content[ends[3] + 13] ^= 1  # of an array's size: a line of many terabytes, which ends nowhere
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match="was changed"):
+        fitted(tmp_path, "gradient-descent")
+    assert path.read_bytes() == content
+
+
+def test_after_a_line_that_could_not_be_written_there_is_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "a.journal"
+    written = Journal(path)
+    written.add({"name": "first"}, np.ones(2))
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.os, "fsync", full)
+        with pytest.raises(DataUnavailable, match="no space left"):
+            written.add({"name": "second"}, np.ones(2))
+    with pytest.raises(ValueError, match="closed"):
+        written.add({"name": "third"}, np.ones(2))
+    again = Journal(path)
+    assert [line.header["name"] for line in again.lines] == ["first", "second"]
+    again.close()
+
+
+def test_a_fork_and_a_second_name_of_the_file_are_refused(tmp_path, monkeypatch):
+    written = Journal(tmp_path / "a.journal")
+    (tmp_path / "b.journal").hardlink_to(tmp_path / "a.journal")
+    with pytest.raises(ArgumentError, match="in use"):
+        Journal(tmp_path / "b.journal")
+    monkeypatch.setattr(journal.os, "getpid", lambda: -1)
+    with pytest.raises(DataUnavailable, match="forked process"):
+        written.add({"name": "first"}, np.ones(2))
+    written.close()
+
+
+@pytest.mark.parametrize(
+    ("solver", "what"),
+    [("correlated-noise-descent", "stream"), ("phased-sgd", "blocks")],
+)
+def test_hidden_state_of_a_second_stage_is_refused_before_anything_is_paid(tmp_path, solver, what):
+    account = Account(2.0, 1e-5)
+    with pytest.raises(ArgumentError, match=what):
+        fitted(tmp_path, solver, account=account, bounds=None, loose_bounds=(-100, 100))
+    assert not account.entries

@@ -222,6 +222,34 @@ def test_no_records_are_one_part_of_nobody() -> None:
     assert read_part(source, about, layout_of.public, layout_of.plans[0]).private_count == 0
 
 
+def test_where_ray_is_not_installed_every_module_can_be_read() -> None:
+    code = (
+        "import sys; sys.modules['ray'] = None\n"
+        "import importlib, pkgutil, privopt.engine.on_ray as room\n"
+        "for module in pkgutil.iter_modules(room.__path__, room.__name__ + '.'): importlib.import_module(module.name)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_cluster_that_does_not_start_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(cluster_module, "_fresh_folder", lambda: tmp_path)
+    monkeypatch.setattr(ray, "init", _no_start)
+    if ray.is_initialized():
+        pytest.skip("this process' cluster is in use: another order of the tests")
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(RuntimeError, match="no start"):
+        Cluster(None, trust_network=False)
+    assert os.environ["RAY_AUTH_MODE"] == "disabled"
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    assert not tmp_path.exists()
+
+
+def _no_start(**_: Any) -> None:
+    raise RuntimeError("no start")
+
+
 # On a cluster.
 
 
@@ -490,11 +518,13 @@ def released(engine: Any, before: Callable[[int], None] = lambda _: None) -> tup
 def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Cluster) -> None:
     del cluster
     memory = in_memory(*records("dense"))
-    engine = opened(*records("dense"), 2, retries=2, patience=4.0)
+    engine = opened(*records("dense"), 2, retries=2, patience=8.0)
     engine.subset(np.arange(9), 9).close()  # which is not the end of the workers
-    view = engine.view(np.eye(D)[:, :3], 1.0)
+    whole = engine.subset(np.arange(N), N)
+    view = whole.view(np.eye(D)[:, :3], 1.0)
     mapped = ClippedGradient(loss=losses.logistic, at=np.ones(3), clip=0.5)
     view.clipped_sum(mapped)
+    whole.close()  # what was made of it stays
 
     def fail(step: int) -> None:
         first, second = pids_of(engine) if step else (0, 0)
@@ -508,6 +538,8 @@ def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Clu
     assert engine._fleet.retries_left == 0
     expected = memory.view(np.eye(D)[:, :3], 1.0).clipped_sum(mapped).tobytes()
     assert view.clipped_sum(mapped).tobytes() == expected  # made anew by those who came later
+    view.close()
+    assert not engine._fleet._steps
     os.kill(pids_of(engine)[0], signal.SIGKILL)
     with pytest.raises(
         DataUnavailable, match=r"no retries are left: .* What the run was charged stays charged"
@@ -581,6 +613,7 @@ from privopt.engine.placement import Placement
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in whatever a shell runs in the background
 query = ClippedGradient(loss=losses.logistic, at=np.ones(2), clip=0.3)
 with double_precision():
     engine = open_on_ray(ArrayRecords(np.ones((9, 2)), np.ones(9)), Description(row_bound=1.0), Placement(workers=1))
@@ -607,19 +640,3 @@ with double_precision():
         assert float(seconds) < 20.0  # 5 on a machine that does nothing else
         assert has_token == "False"
         assert not [path for path in Path(place).iterdir() if path.name.startswith("privopt-")]
-
-
-def test_closing_the_last_engine_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a cluster that has not started: the folder goes, and the environment is what it was."""
-    monkeypatch.setattr(ray, "init", _no_start)
-    if ray.is_initialized():
-        pytest.skip("this process' cluster is in use; see the test of an interrupt")
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with pytest.raises(RuntimeError, match="no start"):
-        Cluster(None, trust_network=False)
-    assert os.environ["RAY_AUTH_MODE"] == "disabled"
-    assert "RAY_AUTH_TOKEN" not in os.environ
-
-
-def _no_start(**_: Any) -> None:
-    raise RuntimeError("no start")

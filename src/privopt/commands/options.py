@@ -189,6 +189,18 @@ class Options(PlaceOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FitOptions(Options):
+    """What was typed for `privopt fit`: what is fitted, and where the run is kept."""
+
+    resume: Annotated[
+        Path | None,
+        _option(
+            "--resume", "Folder that keeps the releases, so that the same command goes on if it is stopped."
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class SynthesisOptions:
     """What was typed for `privopt synthesize`; a field is an option, as in `Options`."""
 

@@ -25,9 +25,8 @@ from privopt.atomic_files import keep_names
 from privopt.errors import ArgumentError, DataUnavailable
 
 FORMAT = 1
-_LENGTHS = struct.Struct("<QQ")  # of a line's header and of its array, in bytes
+_LENGTHS = struct.Struct("<QQ8s")  # of a line's header and of its array, in bytes, and a hash of these
 _HASH_BYTES = 32
-_LONGEST_HEADER = 2**24
 
 
 class Line(NamedTuple):
@@ -53,6 +52,7 @@ class Journal:
         self.lines: list[Line] = []
         self._hash = b""
         self._position = 0
+        self._owner = os.getpid()
         try:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
         except OSError as error:
@@ -61,6 +61,7 @@ class Journal:
             ) from None
         self._file: BinaryIO = open(handle, "r+b", buffering=0)  # noqa: PTH123, SIM115  # a handle, kept open
         try:
+            _lock(handle, path)
             self._read()
         except BaseException:
             self.close()
@@ -72,24 +73,30 @@ class Journal:
         Raises:
             DataUnavailable: it could not be written; whoever asked for the values must not see them.
         """
+        if os.getpid() != self._owner:
+            raise DataUnavailable(
+                "a run that is to be resumed belongs to the process that began it: what this forked process computed "
+                "was shown to nobody."
+            )
         values = np.ascontiguousarray(values)
         described = {**header, "dtype": values.dtype.str, "shape": list(values.shape)}
         name, content = json.dumps(described, allow_nan=True).encode(), values.tobytes()
-        self._hash = _hash(self._hash, name, content)
+        lengths, found = _lengths(self._hash, name, content), _hash(self._hash, name, content)
         try:
             self._file.seek(self._end)
-            packed = b"".join((_LENGTHS.pack(len(name), len(content)), name, content, self._hash))
+            packed = b"".join((lengths, name, content, found))
             written = self._file.write(packed)
             while written < len(packed):
                 written += self._file.write(packed[written:]) or 0
             os.fsync(self._file.fileno())
         except OSError as error:
+            self.close()  # a later line would hide that this one is missing
             raise DataUnavailable(
                 f"the journal {str(self.path)!r} cannot be written: {(error.strerror or 'no reason given').lower()}. "
                 "What the run was charged stays charged; what was computed last was shown to nobody. Make room, and "
                 "start the same run again to go on."
             ) from None
-        self._end += len(packed)
+        self._end, self._hash = self._end + len(packed), found
         if not self.lines:
             keep_names(self.path.parent)
         self.lines.append(Line(described, values))
@@ -113,8 +120,8 @@ class Journal:
             lengths = content.read(_LENGTHS.size)
             if len(lengths) < _LENGTHS.size:
                 break
-            long, size = _LENGTHS.unpack(lengths)
-            if long > _LONGEST_HEADER:
+            long, size, check = _LENGTHS.unpack(lengths)
+            if check != _check(self._hash, long, size):  # else a damaged length would hide what follows
                 raise self._damaged()
             name, values, stored = content.read(long), content.read(size), content.read(_HASH_BYTES)
             if len(stored) < _HASH_BYTES:
@@ -141,9 +148,32 @@ class Journal:
         )
 
 
+def _lock(handle: int, path: Path) -> None:
+    """One process at a time, wherever the file has a name.
+
+    Raises:
+        ArgumentError: another has it.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise ArgumentError(
+            f"{str(path)!r} is in use by another process: two that go on from the same releases would release the rest "
+            "twice."
+        ) from None
+
+
+def _check(before: bytes, long: int, size: int) -> bytes:
+    return hashlib.blake2b(b"%d %d" % (long, size), key=before, digest_size=8).digest()
+
+
+def _lengths(before: bytes, name: bytes, values: bytes) -> bytes:
+    return _LENGTHS.pack(len(name), len(values), _check(before, len(name), len(values)))
+
+
 def _hash(before: bytes, name: bytes, values: bytes) -> bytes:
     digest = hashlib.blake2b(before, digest_size=_HASH_BYTES)
-    digest.update(_LENGTHS.pack(len(name), len(values)))
+    digest.update(_lengths(before, name, values))
     digest.update(name)
     digest.update(values)
     return digest.digest()
@@ -158,9 +188,20 @@ class Journals:
 
     def next(self) -> Journal:
         """The journal of the next run."""
-        journal = Journal(self.folder / f"run-{len(self.made) + 1:04d}.journal")
+        journal = Journal(self._path)
         self.made.append(journal)
         return journal
+
+    def paid(self) -> bool:
+        """Whether an account has paid for the next run already, before it was stopped."""
+        if not self._path.exists():
+            return False
+        with contextlib.closing(Journal(self._path)) as journal:
+            return len(journal.lines) > 1 and journal.lines[1].header.get("paid") is not None
+
+    @property
+    def _path(self) -> Path:
+        return self.folder / f"run-{len(self.made) + 1:04d}.journal"
 
 
 _JOURNALS: ContextVar[Journals | None] = ContextVar("privopt_journals", default=None)

@@ -33,6 +33,7 @@ from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
 from privopt.solve import plan as plans_for
+from privopt.solve import rehearse
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import choose
 
@@ -297,6 +298,7 @@ def fit_in_stages(
     with double_precision():
         # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
         with given_back(staged.setup.loose_units(records)) as loose:
+            rehearse(staged.solver, staged.setup.problem, loose, staged.setup.public)
             run = started(staged.plan, records.noise, account=account, observer=observer, resumes=True)
             setup = staged.setup.within(released_bounds(run, staged.scales, loose))
         del loose

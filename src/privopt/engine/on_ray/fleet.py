@@ -1,4 +1,7 @@
-"""The workers of a run: started, asked, and replaced where they are lost, on the charge that was made before."""
+"""The workers of a run: started, asked, and replaced where they are lost, on the charge that was made before.
+
+Ray is an extra, and imported late: this module can be read where it is not installed.
+"""
 
 import contextlib
 import math
@@ -6,10 +9,6 @@ import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
-
-import ray
-from ray.exceptions import RayError, RayTaskError
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from privopt.data.record_source import Description, RecordSource
 from privopt.engine.exact_sum import ExactSum
@@ -77,12 +76,15 @@ class Fleet:
         retries: int,
         patience: float = PATIENCE,
     ) -> None:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         self.cluster = cluster
         self.retries_left = retries
         self._source, self._description, self._layout = source, description, layout
         self.origin = source.fingerprint()
         self._patience = patience
         self._steps: dict[int, tuple[int, Step]] = {}
+        self._unneeded = set[int]()
         self._next = SOURCE + 1
         self._closed = False
         machines = cluster.machines
@@ -103,8 +105,19 @@ class Fleet:
         return known_as
 
     def forget(self, known_as: int) -> None:
-        """Note that the outcome of a step is needed no more, and nothing that was made of it."""
-        self._steps.pop(known_as, None)
+        """Note that the outcome of a step is needed no more; the step is, while something is made of it.
+
+        Whoever replaces a lost worker makes all steps anew that led to what is asked for.
+        """
+        self._let_go(known_as)
+        self._unneeded.add(known_as)
+        while gone := self._unneeded - {parent for parent, _ in list(self._steps.values())}:
+            for step in gone:
+                self._steps.pop(step, None)
+                self._let_go(step)
+            self._unneeded -= gone
+
+    def _let_go(self, known_as: int) -> None:
         for worker in self.workers:
             if known_as in worker.knows:
                 worker.knows.remove(known_as)
@@ -128,6 +141,9 @@ class Fleet:
 
     def total(self, known_as: int, calls: Mapping[int, Call]) -> ExactSum:
         """The sum of what some workers answer; where they are many, added up by workers. See `ask`."""
+        import ray
+        from ray.exceptions import RayError
+
         if len(calls) <= _BRANCHES:
             return total_of(self.ask(known_as, calls))
         with self._ended_by_interrupts():
@@ -168,6 +184,9 @@ class Fleet:
         Returns:
             The answers, or what they are known by to Ray where they are not to be fetched.
         """
+        import ray
+        from ray.exceptions import RayError
+
         waiting = {k: self._sent(k, known_as, call) for k, call in calls.items()}
         since = dict.fromkeys(waiting, time.monotonic())
         answers: dict[int, Any] = {}
@@ -210,6 +229,9 @@ class Fleet:
             RayError: it is lost.
             DataUnavailable: it is there, and cannot answer.
         """
+        import ray
+        from ray.exceptions import RayTaskError
+
         try:
             return _checked(ray.get(reference))
         except RayTaskError as error:
@@ -243,6 +265,8 @@ class Fleet:
         self._start(self.workers[k], "SPREAD")
 
     def _start(self, worker: Worker, strategy: Any) -> None:
+        import ray
+
         actor = ray.remote(Shard).options(  # type: ignore[call-overload]
             num_cpus=0, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
         )
@@ -254,6 +278,8 @@ class Fleet:
 
 
 def _kill(worker: Worker) -> None:
+    import ray
+
     with contextlib.suppress(Exception):
         ray.kill(worker.actor, no_restart=True)
 

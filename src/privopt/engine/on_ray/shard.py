@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from numpy.typing import NDArray
-from ray.cloudpickle import cloudpickle
 from threadpoolctl import threadpool_limits
 
 from privopt.data.record_source import Description, RecordSource
@@ -72,6 +71,8 @@ def question_of(query: MeanQuery) -> Question:
     Raises:
         TypeError: it cannot be pickled.
     """
+    from ray.cloudpickle import cloudpickle  # late: an extra
+
     leaves, structure = jax.tree.flatten(query)
     form = jax.tree.unflatten(structure, list(range(len(leaves))))
     typed = [np.asarray(leaf) if isinstance(leaf, float | jax.Array) else leaf for leaf in leaves]
@@ -197,6 +198,8 @@ class Shard:
     def _query(self, question: Question) -> MeanQuery:
         """The query; that of an earlier round with other numbers, so that nothing is compiled anew."""
         if question.form not in self._structures:
+            from ray.cloudpickle import cloudpickle
+
             self._structures[question.form] = jax.tree.structure(cloudpickle.loads(question.form))
         return jax.tree.unflatten(self._structures[question.form], question.leaves)
 
