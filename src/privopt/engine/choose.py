@@ -13,7 +13,7 @@ from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.reference import ReferenceEngine
 from privopt.public import Relation
 
-# Bytes that a fit takes in this process for each byte of stored rows: the rows, a linear map of them, and an eighth for
+# Bytes that rows take in this process for each byte of stored rows: the rows, a linear map of them, and an eighth for
 # norms and targets. By arithmetic, not measured: what is decoded at a time comes on top.
 MEMORY_FACTOR = 2.25
 STORED = 4  # bytes of an entry
