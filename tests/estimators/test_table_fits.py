@@ -150,7 +150,7 @@ def test_an_engine_is_given_back_however_a_fit_ends(folder: Path, monkeypatch: p
 
 
 def test_auto_goes_by_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "available_memory", lambda: 1000)
+    monkeypatch.setattr(choose, "memory_share", lambda: 1000)
     assert choose.place_of(10, 10, Placement()) == "memory"
     assert choose.place_of(12, 10, Placement()) == "stream"
     assert choose.place_of(12, 10, Placement(memory=2000)) == "memory"
@@ -172,3 +172,40 @@ def test_users_are_not_counted_where_their_number_is_private() -> None:
         ValueError, match="n is missing: under add-or-remove-one the number of users is private"
     ):
         search.fit(rng.uniform(-1, 1, (200, 2)), rng.integers(0, 2, 200), groups=rng.integers(0, 50, 200))
+
+
+@pytest.mark.parametrize(
+    ("engine", "words"),
+    [("memory", "in the memory of this process."), ("stream", "in a spool on a local disk")],
+)
+def test_the_report_says_where_rows_were_kept(engine: Any, words: str, folder: Path) -> None:
+    model = LogisticRegression(**OPTIONS).fit(Table.open(folder / "four", SCHEMA, engine=engine))
+    (told,) = [each for each in model.privacy_.declared if each.startswith("Rows were read from files")]
+    assert words in told
+
+
+@pytest.mark.audit
+def test_a_table_on_workers_gives_the_bytes_of_memory_and_the_report_names_the_cluster(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 256)
+    options = OPTIONS | {"relation": "add-or-remove-one", "n": 700}
+    models = [
+        LogisticRegression(**options).fit(Table.open(folder / "four", SCHEMA, engine=engine, workers=workers))
+        for engine, workers in (("memory", None), ("stream", None), ("ray", 3))
+    ]
+    assert same(models[0], models[1])
+    assert same(models[0], models[2])
+    (told,) = [each for each in models[2].privacy_.declared if each.startswith("Rows were read from files")]
+    assert told.endswith("They were on a Ray cluster of this machine's own, on 127.0.0.1, with a token.")
+
+
+def test_what_an_engine_says_of_itself_reaches_the_report(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands for a cluster without tokens."""
+    said = "the Ray cluster at head:6379, WITHOUT tokens"
+    monkeypatch.setattr(InProcessEngine, "described", said, raising=False)
+    declared = LogisticRegression(**OPTIONS).fit(Table.open(folder / "four", SCHEMA)).privacy_.declared
+    assert any(each.endswith(f"They were on {said}.") for each in declared)

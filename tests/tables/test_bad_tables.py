@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -53,6 +54,11 @@ def other_columns(folder: Path) -> Any:
 def lacking(folder: Path) -> Any:
     pq.write_table(pa.table({"age": [1.0], "ill": [1]}), folder / "less.parquet")
     return folder / "less.parquet"
+
+
+def no_text_name(folder: Path) -> Any:
+    (folder / "four" / os.fsdecode(b"\xff.parquet")).write_bytes(b"")
+    return folder / "four"
 
 
 def damaged(folder: Path) -> Any:
@@ -125,6 +131,7 @@ OPENED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "one file twice": (lambda folder: [folder / "one.csv", folder / "one.csv"], "given twice"),
     "a file and its folder": (lambda folder: [folder / "four", folder / "four/p1.parquet"], "given twice"),
     "one file under two names": (linked, "under two names"),
+    "a name that is no text": (no_text_name, "not UTF-8 text: rename it"),
     "a URI of no scheme": (lambda folder: "strange://bucket/t.parquet", "opened by the package fsspec"),
     "a wildcard for a bucket": (lambda folder: "s3://*/t.parquet", "first wildcard"),
     "a URI that is none": (lambda folder: "s3://", "cannot be opened"),

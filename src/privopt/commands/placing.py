@@ -1,9 +1,10 @@
 """What a plan says of the engine: where rows are kept, memory, seconds a pass, bytes read; and what a tenth would do.
 
-All of it follows from public numbers. A pass in memory is planned as `planning.effort` does. Rates of other places, as
-measured on two cores of a 2024 server: a pass that reads a spool takes at most `STREAM_PASSES` passes in memory where
-the system keeps the spool in its page cache, else as long as the disk takes, for which `DISK_RATE` stands; a round of a
-cluster takes `ROUND_PASSES` passes divided by its workers, and `ROUND_SECONDS`. `docs/scale.md` says what prints them.
+All of it follows from public numbers. A pass in memory is planned as `planning.effort` does. Rates of other places are
+assumed, not measured on the machine at hand nor on another: a pass that reads a spool takes `STREAM_PASSES` passes in
+memory, or as long as a disk of `DISK_RATE` takes where the spool exceeds the share of memory; a round of a cluster
+takes `ROUND_PASSES` passes divided by its workers, and `ROUND_SECONDS`. Passes and rounds are bars that the engines are
+to keep to: `benchmarks/scale.py` and `benchmarks/scale_ray.py` measure whether they do.
 """
 
 import math
@@ -19,9 +20,14 @@ from privopt.report.words import duration, number, several_or, size
 
 STREAM_PASSES, DISK_RATE = 1.3, 1e9  # bytes a second
 ROUND_PASSES, ROUND_SECONDS = 1.2, 0.02
-BUFFERS = 150 * 10**6  # bytes that a streamed fit takes besides its share
+BUFFERS = 150 * 10**6  # bytes that a streamed fit is to take at most besides its share
 FAR_BELOW = 1e-4  # an excess of the objective, per record, that hardly any use of a model tells from none
 LEAST_TENTH = 1000
+_RATES = {  # what the seconds rest on
+    "memory": "at the speed of another machine",
+    "stream": f"assumed: {STREAM_PASSES:g} times a pass in memory of another machine, or a disk of 1 GB/s",
+    "ray": f"assumed: {ROUND_PASSES:g} times a pass in memory of another machine, shared by the workers, and 20 ms",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +38,7 @@ class Effort:
         engine: "memory", "stream" or "ray".
         rows: bytes of the stored rows, targets and norms.
         kept: the same with a linear map of them, which some solvers compute on.
-        memory: bytes in this process.
+        memory: bytes in this process; of a stream its share and `BUFFERS`, of a cluster `BUFFERS` alone.
         pass_seconds: of one pass.
         seconds: of all passes.
         bytes_read: from the memory, the spool or the workers' memory in all passes.
@@ -97,8 +103,7 @@ def place_rows(plan: Plan, placement: Placement) -> list[tuple[str, str]]:
             "machine",
             f"{size(effort.memory)} of memory in this process{view if effort.engine == 'memory' else ''}; "
             f"{duration(effort.pass_seconds)} a pass, {duration(effort.seconds)} in all; "
-            f"{size(math.ceil(effort.bytes_read))} of rows read, besides the table itself; at rates measured on "
-            "another machine",
+            f"{size(math.ceil(effort.bytes_read))} of rows read, besides the table itself; {_RATES[effort.engine]}",
         ),
     ]
 

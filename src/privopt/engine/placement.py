@@ -43,11 +43,7 @@ class Placement:
         where = {"memory": memory, "stream": spool, "ray": workers, "auto": f"{memory}, or {spool}"}[
             self.engine
         ]
-        trusted = self.engine == "ray" and self.trust_network
-        network = (
-            " The cluster may have asked for no tokens: the user trusted its network." if trusted else ""
-        )
-        return f"Rows were read from files and kept {where}.{network}"
+        return f"Rows were read from files and kept {where}."
 
     def __post_init__(self) -> None:
         if self.engine not in ("auto", "memory", "stream", "ray"):

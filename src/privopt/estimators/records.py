@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -130,6 +130,7 @@ class StoredRecords:
         names: of the features.
         noise: the fit's secret randomness.
         choice: which records of a user are kept: the same in all stages of a fit.
+        told: what engines said of the machines that hold records, in the order in which they were opened.
     """
 
     source: RecordSource
@@ -138,13 +139,14 @@ class StoredRecords:
     names: Sequence[str]
     noise: NoiseSource
     choice: UnitsNoise
+    told: dict[str, None] = field(default_factory=dict[str, None])
 
     private_targets = None
 
     @property
     def kept(self) -> str:
         """Where they are kept, in words."""
-        return self.placement.sentence
+        return " ".join([self.placement.sentence, *(f"They were on {place}." for place in self.told)])
 
     @property
     def width(self) -> int:
@@ -168,7 +170,11 @@ class StoredRecords:
     def units(self, features: ScaledFeatures, targets: TargetMap | None, description: Description) -> Engine:
         """See `Records.units`."""
         source = self.source.mapped(features.width, features, targets)
-        return engine_of(source, description, self.placement, noise=self.choice)
+        engine = engine_of(source, description, self.placement, noise=self.choice)
+        described = getattr(engine, "described", None)  # engines in this process say nothing of themselves
+        if described is not None:
+            self.told[described] = None
+        return engine
 
 
 @contextmanager

@@ -200,12 +200,16 @@ def _kind(system: Any, path: str, shown: str) -> Any:
 def _listed(system: Any, folder: str, *, deep: bool) -> list[str]:
     """The files in a folder, as paths below it."""
     selector = fs.FileSelector(folder, allow_not_found=True, recursive=deep)
+    start = folder.rstrip("/") + "/"
     try:
         found = system.get_file_info(selector)
+        return [info.path.removeprefix(start) for info in found if info.type == fs.FileType.File]
+    except UnicodeError:  # raised where the path is asked for
+        raise TableError(
+            f"The folder {folder!r} holds a file whose name is not UTF-8 text: rename it, or move it elsewhere."
+        ) from None
     except Exception:
         raise TableError(f"The folder {folder!r} cannot be listed: look at your access.") from None
-    start = folder.rstrip("/") + "/"
-    return [info.path.removeprefix(start) for info in found if info.type == fs.FileType.File]
 
 
 def _in_folder(system: Any, folder: str) -> list[str]:

@@ -122,9 +122,13 @@ class RayEngine:
 
     @property
     def described(self) -> str:
-        """Where the records are, in a sentence for reports."""
-        count = len(self._fleet.workers)
-        return f"{count} {'worker' if count == 1 else 'workers'} on {self._fleet.cluster.described}"
+        """Where the records are, in words for reports.
+
+        Privacy:
+            Of public facts alone: how many workers there are is not among them, as no more are started than there are
+            parts, whose number is private under add-or-remove-one.
+        """
+        return self._fleet.cluster.described
 
     @property
     def private_count(self) -> int:
