@@ -45,6 +45,7 @@ from tests.support import evidence as evidence_record
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
+MOST_RESIDENT = 4 * 2**30  # bytes of a worker
 MOST_MAPS = 20_000  # about 6 GB of programs; Linux allows a process 65,530
 
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
@@ -124,8 +125,11 @@ def shared_data() -> Path:
 def room_for_programs() -> Iterator[None]:
     """Forget compiled programs before they fill memory, or the table of memory maps: the compiler crashes there."""
     yield
-    maps = Path("/proc/self/maps")
-    if maps.exists() and maps.read_bytes().count(b"\n") > MOST_MAPS:
+    maps, pages = Path("/proc/self/maps"), Path("/proc/self/statm")
+    if not maps.exists():
+        return
+    resident = int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    if resident > MOST_RESIDENT or maps.read_bytes().count(b"\n") > MOST_MAPS:
         import jax
 
         jax.clear_caches()
