@@ -20,8 +20,9 @@ def spooled(units: Units, folder: Path, *, memory: int = 1) -> StreamedEngine:
     room = Spool(folder, 2**16, Residency(memory))
     private_rows: Any = units.private_features
     if sparse.issparse(private_rows):
-        private_rows = csr_of(*map(room.keep, (private_rows.data, private_rows.indices, private_rows.indptr)),
-                              private_rows.shape[1])  # fmt: skip
+        private_parts = (private_rows.data, private_rows.indices, private_rows.indptr)
+        private_values, private_columns, private_starts = map(room.keep, private_parts)
+        private_rows = csr_of(private_values, private_columns, private_starts, private_rows.shape[1])
     elif isinstance(private_rows, GridRows):
         private_rows = GridRows(room.keep(private_rows.private_steps), private_rows.steps)
     else:
