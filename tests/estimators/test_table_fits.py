@@ -150,7 +150,7 @@ def test_an_engine_is_given_back_however_a_fit_ends(folder: Path, monkeypatch: p
 
 
 def test_auto_goes_by_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "available_memory", lambda: 1000)
+    monkeypatch.setattr(choose, "memory_share", lambda: 1000)
     assert choose.place_of(10, 10, Placement()) == "memory"
     assert choose.place_of(12, 10, Placement()) == "stream"
     assert choose.place_of(12, 10, Placement(memory=2000)) == "memory"
