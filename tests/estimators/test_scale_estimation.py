@@ -18,7 +18,7 @@ from privopt.estimators.classifiers import LogisticRegression
 from privopt.estimators.regressors import LinearRegression
 from privopt.estimators.scaling import FeatureScaling
 from privopt.estimators.selection import PrivateSearchCV
-from privopt.estimators.specification import Records, Shape
+from privopt.estimators.specification import HeldRecords, Records, Shape
 from privopt.estimators.stages import LEVELS, ScaleEstimation, fit_in_stages, plan_stages
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
@@ -43,7 +43,7 @@ def wide_data(kind: Any = LogisticRegression) -> tuple[NDArray[np.float64], NDAr
 
 
 def records_of(X: Any, y: Any, seed: int = 0) -> Records:
-    return Records(
+    return HeldRecords(
         private_features=X,
         private_targets=y,
         groups=None,
