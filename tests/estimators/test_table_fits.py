@@ -191,10 +191,8 @@ def test_a_table_on_workers_gives_the_bytes_of_memory_and_the_report_names_the_c
     pytest.importorskip("ray")
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 256)
     options = OPTIONS | {"relation": "add-or-remove-one", "n": 700}
-    models = [
-        LogisticRegression(**options).fit(Table.open(folder / "four", SCHEMA, engine=engine, workers=workers))
-        for engine, workers in (("memory", None), ("stream", None), ("ray", 3))
-    ]
+    ways: list[dict[str, Any]] = [{"engine": "memory"}, {"engine": "stream"}, {"engine": "ray", "workers": 3}]
+    models = [LogisticRegression(**options).fit(Table.open(folder / "four", SCHEMA, **way)) for way in ways]
     assert same(models[0], models[1])
     assert same(models[0], models[2])
     (told,) = [each for each in models[2].privacy_.declared if each.startswith("Rows were read from files")]
