@@ -22,8 +22,9 @@ from benchmarks.panel_problems import SEED, PanelArrays, PanelProblem
 from benchmarks.results import SCRATCH
 from privopt.data.units import Units
 from privopt.estimators.classifiers import LinearSVC, LogisticRegression
+from privopt.estimators.records import HeldRecords
 from privopt.estimators.regressors import HuberRegressor, PoissonRegressor, QuantileRegressor, Ridge
-from privopt.estimators.specification import Records, Shape
+from privopt.estimators.specification import Shape
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
@@ -114,7 +115,7 @@ class Cell:
     def units(self) -> Units:
         """The rows and targets as the library stores them."""
         nothing = NoiseSource(0)
-        records = Records(
+        records = HeldRecords(
             private_features=self.arrays.features,
             private_targets=self.arrays.targets,
             groups=None,

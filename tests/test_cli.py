@@ -261,7 +261,7 @@ def test_rows_of_fewer_bits_are_for_dense_features(
     assert "int4" in run(*command, "--storage", "int4").output
     given = Options(schema=folder / "ill.json", epsilon=2.0, delta="auto", storage=options.StorageName.INT8)
     assert Task.of(given).estimator(10**6).storage == "int8"
-    monkeypatch.setattr(TabularEncoder, "is_sparse_", True)
+    monkeypatch.setattr(TabularEncoder, "is_sparse", True)
     outcome = run(*command, "--storage", "int8")
     assert outcome.exit_code == 2
     assert "--storage int8 is for dense features" in flat(outcome.output)

@@ -10,6 +10,7 @@ OPEN_ENDED = {"while_loop", "count", "repeat", "cycle"}  # of jax.lax and iterto
 # Every loop behind the door without a number of steps, and what it depends on. One that depends on data stands in
 # docs/sharp-edges.md, "Running time".
 KNOWN = {
+    "curator/journal.py": {"_read, add: the journal's own lines, which hold what was released"},
     "data/participants.py": {
         "_settled: noise only; poisson_positions: noise, and how many units are there, see the documentation"
     },

@@ -121,9 +121,6 @@ def tables(folder: Path, *, full: bool) -> Iterator[tuple[str, str]]:
         for _ in range(150 if full else 12):
             writer.write_table(many)
     yield "Parquet with many equal numbers", "runs.parquet"
-    text = pa.array(["x" * 2**22]).dictionary_encode().take(pa.array([0] * 1000))
-    pq.write_table(pa.table({"a": text, "y": [True] * 1000}), folder / "texts.parquet", store_schema=False)
-    yield "Parquet with a long text 1,000 times", "texts.parquet"
 
 
 def main(folder: Path, *, full: bool) -> None:

@@ -16,7 +16,10 @@ from numpy.typing import NDArray
 from privopt.curator.audit import Audit
 from privopt.curator.run import Run
 from privopt.data import user_keys
+from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units
+from privopt.engine import choose
+from privopt.engine.in_process import InProcessEngine
 
 OTHERS, EACH, WIDTH = 60, 4, 3  # other users, records of each, features
 USERS = OTHERS + 1
@@ -81,17 +84,25 @@ def audited(*, absent: bool = False) -> Iterator[list[tuple[str, float]]]:
         ]
         return paired(made[0], made[1])
 
+    def read_units(source: RecordSource, description: Description, *, noise: Any = None) -> Units:
+        """Of a table in files; that its records are read as arrays are is tested with the reader."""
+        blocks = list(source.blocks(0, source.rows))
+        features, targets, keys = (np.concatenate(column) for column in zip(*blocks, strict=True))
+        return Units.from_arrays(features, targets, groups=keys, noise=noise, **description.arguments())
+
     def subset(self: Units, positions: Any, size: int) -> Units:
         return paired(part(self, positions, size), part(twin[id(self)], positions, size))
 
-    def curator(self: Run, data: Units, ledger: Any = None) -> Any:
+    def curator(self: Run, data: Units | InProcessEngine, ledger: Any = None) -> Any:
         plain = open_curator(self, data, ledger)
-        audit = Audit(data, twin[id(data)], plain.ledger, noise=self.noise)
+        left = data if isinstance(data, Units) else data.units
+        audit = Audit(left, twin[id(left)], plain.ledger, noise=self.noise)
         audit.moves, audit.transcript = moves, plain.transcript
         return audit
 
     with (
         patch.object(Units, "from_arrays", classmethod(from_arrays)),
+        patch.object(choose, "read_units", read_units),
         patch.object(Units, "subset", subset),
         patch.object(Run, "curator", curator),
     ):

@@ -69,6 +69,7 @@ _UNIT = 2.0**-53
 _FORMULA = 256.0 * _UNIT  # relative error of a compiled slope; its exponential is off by 1e-14
 _INWARDS = 1.0 - 1e-9  # of the clip: more than the rounding of a norm and a product
 _BLOCK_ENTRIES = 2**20
+MOST_PLACES = 2**26  # half a gigabyte for the sizes of batches
 
 
 def obstacle(problem: Problem, public: Public) -> str | None:
@@ -77,6 +78,8 @@ def obstacle(problem: Problem, public: Public) -> str | None:
         return "it protects records, and here a unit is a user"
     if public.relation is not Relation.REPLACE_ONE:
         return "a record that comes or goes would move the others' places: use relation='replace-one'"
+    if public.n > MOST_PLACES:
+        return f"its batches are planned place by place, for at most {MOST_PLACES:,} records"
     found = huberised_objective.obstacle(problem)
     if found is not None:
         return found
