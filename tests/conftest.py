@@ -121,10 +121,8 @@ def shared_data() -> Path:
     return SHARED_DATA
 
 
-@pytest.fixture(scope="module", autouse=True)
-def room_for_programs() -> Iterator[None]:
+def forget_programs() -> None:
     """Forget compiled programs before they fill memory, or the table of memory maps: the compiler crashes there."""
-    yield
     maps, pages = Path("/proc/self/maps"), Path("/proc/self/statm")
     if not maps.exists():
         return
@@ -133,6 +131,13 @@ def room_for_programs() -> Iterator[None]:
         import jax
 
         jax.clear_caches()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs() -> Iterator[None]:
+    """See `forget_programs`."""
+    yield
+    forget_programs()
 
 
 def pytest_collection_finish() -> None:
