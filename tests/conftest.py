@@ -42,11 +42,10 @@ import hypothesis
 import pytest
 from hypothesis.database import DirectoryBasedExampleDatabase
 from tests.support import evidence as evidence_record
+from tests.support.programs import forget_programs
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED_DATA = REPOSITORY.parent / "shared" / "data"
-MOST_RESIDENT = 4 * 2**30  # bytes of a worker
-MOST_MAPS = 20_000  # about 6 GB of programs; Linux allows a process 65,530
 
 hypothesis.settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True, database=None)
 # What a long run finds is kept, and tried first by the next one; see CONTRIBUTING.md.
@@ -119,18 +118,6 @@ def shared_data() -> Path:
     if not (SHARED_DATA / "schema.json").exists():
         pytest.skip("the shared data sets do not stand beside this checkout")
     return SHARED_DATA
-
-
-def forget_programs() -> None:
-    """Forget compiled programs before they fill memory, or the table of memory maps: the compiler crashes there."""
-    maps, pages = Path("/proc/self/maps"), Path("/proc/self/statm")
-    if not maps.exists():
-        return
-    resident = int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    if resident > MOST_RESIDENT or maps.read_bytes().count(b"\n") > MOST_MAPS:
-        import jax
-
-        jax.clear_caches()
 
 
 @pytest.fixture(scope="module", autouse=True)

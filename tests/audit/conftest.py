@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.conftest import forget_programs
+from tests.support.programs import forget_programs
 
 
 @pytest.fixture(autouse=True)
