@@ -941,7 +941,7 @@ def test_a_stopped_synthesis_goes_on_from_its_folder_on_one_payment(
     account = Account.create(tmp_path / "budget.sqlite", 2.2, 1e-4, data_set="ill")  # for one such run
     arguments = [
         "synthesize",
-        folder / "ill.parquet",
+        folder / "table.parquet",
         "--schema",
         folder / "ill.json",
         "--column",
