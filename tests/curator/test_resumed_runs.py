@@ -286,7 +286,7 @@ def test_a_folder_and_files_that_others_may_open_are_refused(tmp_path, table):
 
 def test_a_journal_of_another_version_is_refused(tmp_path, monkeypatch, table):
     with monkeypatch.context() as patch, resumable(tmp_path / "kept"):
-        patch.setattr("privopt.curator.resumption.metadata.version", lambda name: "0.0.1")
+        patch.setattr("privopt.curator.journals.metadata.version", lambda name: "0.0.1")
         played(table)
     with (
         pytest.raises(ArgumentError, match="differs in its version of privopt"),
