@@ -38,8 +38,13 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.base import ArgminQuery, MeanQuery
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.queries.base import MeanQuery
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.of_records import ArgminQuery, PassQuery
+from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
@@ -385,13 +390,46 @@ def test_no_backend_of_jax_is_started_where_a_kernel_serves(engines: dict[int, R
 def test_what_needs_all_rows_is_refused_before_a_charge_where_they_do_not_fit(
     engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    minimiser = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, ArgminQuery))
-    engines[2].require(minimiser)
+    one_pass = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, PassQuery))
+    engines[2].require(one_pass)
     monkeypatch.setattr(engine_module, "GATHERED_BYTES", 100)
     with pytest.raises(ValueError, match="needs all rows in this process"):
-        engines[2].require(minimiser)
+        engines[2].require(one_pass)
     with pytest.raises(ValueError, match="needs all rows in this process"):
         engines[2].gather(QUERY)
+    minimiser = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, ArgminQuery))
+    engines[2].require(minimiser)  # it asks for sums
+
+
+def test_sums_of_losses_have_the_bits_of_one_process(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, at, vector = in_memory(*records("dense")), np.linspace(-1, 1, D), np.linspace(2, -1, D)
+    for clip, matrix in ((0.4, None), (np.inf, None), (0.2, np.diag(np.linspace(0.5, 2.0, D)))):
+        objective = HuberisedObjective(
+            problem=Problem(losses.squared),
+            ridge=0.1,
+            clip=clip,
+            units=N,
+            width=D,
+            row_bound=1.5,
+            matrix=matrix,
+        )
+        expected = memory.objective(objective)
+        for engine in engines.values():
+            found = engine.objective(objective)
+            assert found.private_rows == expected.private_rows == N
+            assert found.gradient(at).tobytes() == expected.gradient(at).tobytes()
+            assert found.hessian(at).tobytes() == expected.hessian(at).tobytes()
+            product = found.hessian_product(at)
+            assert product(vector).tobytes() == expected.hessian_product(at)(vector).tobytes()
+    monkeypatch.setattr(engine_module, "GATHERED_BYTES", 0)
+    query = PerturbedMinimiser(problem=Problem(losses.logistic, Ridge(0.1)), clip=0.5, ridge=0.1)
+    solutions = [
+        query.minimise(memory.public, private.objective(query.objective(memory.public)), at, 1e-9)
+        for private in (engines[2], memory)
+    ]
+    assert solutions[0].tobytes() == solutions[1].tobytes()
 
 
 def test_many_answers_are_added_up_by_workers(
