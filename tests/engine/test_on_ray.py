@@ -49,6 +49,7 @@ from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
+from privopt.engine.on_ray import admission  # noqa: E402
 from privopt.engine.on_ray import cluster as cluster_module  # noqa: E402
 from privopt.engine.on_ray import engine as engine_module  # noqa: E402
 from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
@@ -239,7 +240,7 @@ def test_where_ray_is_not_installed_every_module_can_be_read() -> None:
 def test_a_cluster_that_does_not_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_fresh_folder", lambda: tmp_path)
+    monkeypatch.setattr(cluster_module, "fresh_folder", lambda: tmp_path)
     monkeypatch.setattr(ray, "init", _no_start)
     if ray.is_initialized():
         pytest.skip("this process' cluster is in use: another order of the tests")
@@ -259,8 +260,8 @@ def _no_start(**_: Any) -> None:
 
 
 def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
-    folder = cluster._folder
-    assert folder is not None
+    assert cluster._guardian is not None
+    folder = cluster._guardian.folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     token = os.environ["RAY_AUTH_TOKEN"]
     assert len(token) == 64
@@ -286,7 +287,7 @@ def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
 
 def test_who_has_no_token_or_a_wrong_one_gets_no_answer(cluster: Cluster) -> None:
     address = ray.get_runtime_context().gcs_address
-    assert cluster_module._asks_for_tokens(address)
+    assert admission.asks_for_tokens(address)
     wrong = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
     code = "import sys; from privopt.engine.on_ray.cluster import Cluster; Cluster.joined(sys.argv[1])"
     tried = subprocess.run(
@@ -305,7 +306,7 @@ def test_an_address_is_that_of_a_head(address: str) -> None:
 def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_asks_for_tokens", lambda _: False)
+    monkeypatch.setattr(admission, "asks_for_tokens", lambda _: False)
     with pytest.raises(ArgumentError, match="asks for no tokens"):
         Cluster("head:6379", trust_network=False)
     trusted = object.__new__(Cluster)
@@ -624,7 +625,7 @@ def test_a_real_cluster_without_tokens_is_seen_to_have_none() -> None:
     ) as other:
         assert other.stdout is not None
         address = next(line.split()[1] for line in other.stdout if line.startswith("ADDRESS"))
-        assert not cluster_module._asks_for_tokens(address)
+        assert not admission.asks_for_tokens(address)
         other.communicate("\n")
 
 
