@@ -8,7 +8,7 @@ changes shape because of them. Only a sparse matrix whose arrays describe none i
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,24 +41,15 @@ from privopt.data.storage import (
     store_rows,
 )
 from privopt.data.targets import check_target_domain, check_targets, map_targets
+from privopt.data.user_secret import UnitsNoise, UserSecret, is_secret
 from privopt.data.users import choose_records, offsets, user_weights, within
 from privopt.errors import ArgumentError
-from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.problems.workload import checked_levels
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 
 MOST_ABSENT = 2  # under replace-one, n is at most this many times the number of rows
 _MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused
 _DENSE_VIEW_BYTES = 2**29  # a mapped sparse matrix up to this size is stored dense
-
-
-class UnitsNoise(Protocol):
-    """The part of a noise source that decides which records of a user are kept."""
-
-    @property
-    def units_generator(self) -> np.random.Generator:
-        """A secret generator."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -183,10 +174,9 @@ class Units:
         private_targets, private_usable = map_targets(targets, rows, classes, target_bounds)
         if codes is None:
             return _records(features, private_targets, private_usable, public, row_bound, intercept, dtype)
-        generator = (NoiseSource() if noise is None else noise).units_generator
         private_usable &= finite_rows(features) & (codes >= 0)
         private_order, private_offsets = choose_records(
-            codes, private_usable, units, max_records_per_user, generator
+            codes, private_usable, units, max_records_per_user, UserSecret.drawn(noise, rows).lottery(0, rows)
         )
         private_rows, private_norms, _ = store_rows(
             features, private_order, row_bound, intercept, public, None, dtype
@@ -245,9 +235,9 @@ class Units:
         private_order: slice | NDArray[np.int64] = slice(None)
         private_offsets = private_weights = None
         if keys is not None:
-            generator = (NoiseSource() if noise is None else noise).units_generator
+            lottery = UserSecret.drawn(noise, len(codes)).lottery(0, len(codes))
             private_order, private_offsets = choose_records(
-                keys, keys >= 0, units, max_records_per_user, generator
+                keys, keys >= 0, units, max_records_per_user, lottery
             )
             private_weights = user_weights(np.diff(private_offsets), max_records_per_user, user_weighting)
         private_rows, private_norms = store_codes(codes, private_order, checked)
@@ -388,11 +378,6 @@ class Units:
             "Units cannot be pickled or copied: the copy would hold every private record. Give another "
             "process the arrays, and make the Units there."
         )
-
-
-def is_secret(noise: UnitsNoise) -> bool:
-    """Whether a source is known to be one that nobody can repeat."""
-    return isinstance(noise, NoiseSource | RepeatedChoice) and not noise.seeded
 
 
 def check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:

@@ -12,10 +12,9 @@ from privopt.data import user_keys
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.storage import finite_rows
 from privopt.data.targets import check_targets, map_targets
-from privopt.data.units import UnitsNoise, is_secret
+from privopt.data.user_secret import UnitsNoise, UserSecret, is_secret
 from privopt.data.users import choose_records, user_weights
 from privopt.errors import ArgumentError
-from privopt.mechanisms.noise import NoiseSource
 
 MOST_USER_RECORDS = 2**27  # whose keys and places, some 50 bytes each, one process holds; texts take more
 
@@ -67,9 +66,9 @@ def user_rows(source: RecordSource, description: Description, noise: UnitsNoise 
         start += rows
     codes = user_keys.user_codes(_joined(private_keys), source.rows)
     cap = description.max_records_per_user
-    generator = (NoiseSource() if noise is None else noise).units_generator
+    lottery = UserSecret.drawn(noise, source.rows).lottery(0, source.rows)
     private_order, private_offsets = choose_records(
-        codes, private_usable & (codes >= 0), int(codes.max(initial=-1)) + 1, cap, generator
+        codes, private_usable & (codes >= 0), int(codes.max(initial=-1)) + 1, cap, lottery
     )
     private_weights = user_weights(np.diff(private_offsets), cap, description.user_weighting)
     return UserRows(
