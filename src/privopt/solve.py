@@ -9,6 +9,7 @@ from privopt.curator.dry_run import DryRun
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run, rehearsed
 from privopt.data.units import Units
+from privopt.engine.choose import described
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
@@ -149,23 +150,25 @@ def minimize(
     if not isinstance(units, Engine | Table):
         check_arguments(units, budget, account, observer)
     check_payment(budget, account, observer)
-    opened = units.engine() if isinstance(units, Table) else None
+    options: dict[str, Any] = {
+        "budget": budget,
+        "solver": solver,
+        "start": start,
+        "account": account,
+        "random_state": random_state,
+        "observer": observer,
+        "engine": engine,
+        "noise": noise,
+    }
+    if not isinstance(units, Table):
+        return minimize_on(units, problem, **options)
+    placement = units.settled()
+    opened = units.engine(placement=placement)
     try:
-        return minimize_on(
-            units if opened is None else opened,  # pyright: ignore[reportArgumentType]  # a table was opened
-            problem,
-            budget=budget,
-            solver=solver,
-            start=start,
-            account=account,
-            random_state=random_state,
-            observer=observer,
-            engine=engine,
-            noise=noise,
-        )
+        kept = placement.told(described(opened))
+        return minimize_on(opened, problem, **options)._replace(kept=kept)
     finally:
-        if opened is not None:
-            opened.close()
+        opened.close()
 
 
 @tells_what_was_spent

@@ -11,6 +11,7 @@ from privopt.commands import model_directory, planning, resuming, screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.options import FitOptions
 from privopt.commands.paying import Paying, account_for
+from privopt.commands.placing import settled_for
 from privopt.commands.tables import opened
 from privopt.commands.task import Estimator, Task, named
 from privopt.errors import PrivoptError
@@ -34,6 +35,7 @@ def run(files: Sequence[str], options: FitOptions, *, output: Path | None, overw
     with _reserved(directory), resumed:
         table = opened(files, task)
         n, how_n = _units(table, files, task)
+        table.placement = settled_for(task, n, table.placement)
         estimator = task.estimator(n).set_params(account=paying.account)
         terminal = screen.console()
         plan = planning.announce(

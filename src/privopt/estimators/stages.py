@@ -83,8 +83,8 @@ class Fitted(NamedTuple):
             ),
         )
         return PrivacyReport.of(
-            self.result,
-            declared=(*setup.declared(), *declared, *(() if self.kept is None else (self.kept,))),
+            self.result._replace(kept=self.kept),
+            declared=(*setup.declared(), *declared),
             model=model,
             divided_rows=setup.unit_rows,
             typical_length=setup.typical_length,
