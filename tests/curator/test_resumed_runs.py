@@ -176,7 +176,10 @@ def test_units_that_another_process_might_not_find_again_are_not_cut(tmp_path, t
         model(alpha="private", relation="add-or-remove-one", n=ROWS, account=account).fit(table)
     assert not account.entries
     users = np.arange(ROWS) // 2
-    with pytest.raises(ArgumentError, match="places of users follow"), resumable(tmp_path / "kept"):
+    with (
+        pytest.raises(ArgumentError, match="a user who is replaced moves the places"),
+        resumable(tmp_path / "kept"),
+    ):
         model(alpha="private").fit(RECORDS, RECORDS[:, 0] > 0, groups=users)
 
 

@@ -45,7 +45,7 @@ class Journals:
     def paid(self, account: Account) -> bool:
         """Whether this account has paid for the next run already, before it was stopped."""
         before = self.begun()
-        return before is not None and account.has_paid(before["id"])
+        return before is not None and account.has_paid(before.get("id", ""))
 
     @property
     def path(self) -> Path:
