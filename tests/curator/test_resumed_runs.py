@@ -308,3 +308,14 @@ def test_an_adaptive_program_with_a_stream_is_refused_before_it_is_paid(tmp_path
     with pytest.raises(ArgumentError, match="holds points"), resumable(tmp_path / "kept"):
         privopt.user_mean(RECORDS, np.arange(ROWS) // 2, bound=2.0, epsilon=1.0, delta=1e-6, account=account)
     assert not account.entries
+
+
+def test_another_engine_goes_on_with_the_same_blocks(tmp_path, monkeypatch, table):
+    folder = tmp_path / "kept"
+    with stopping(monkeypatch, 6), pytest.raises(Stopped, match="kill"), resumable(folder):
+        searched(table)
+    streamed = Table.open(tmp_path / "rows.parquet", SCHEMA, engine="stream")
+    with resumable(folder):
+        found = searched(streamed)
+    with resumable(folder):
+        np.testing.assert_array_equal(searched(table), found)
