@@ -4,11 +4,14 @@ import pickle
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
 from privopt.data.record_source import ArrayRecords, Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
+from privopt.engine.exact_sum import ExactSum
+from privopt.engine.on_ray import fleet
 from privopt.engine.on_ray.engine import RayEngine
 from privopt.engine.on_ray.fleet import Call, Fleet, Worker, _checked
 from privopt.engine.on_ray.layout import Layout, PartPlan, cut, lay_out
@@ -47,8 +50,8 @@ class ShardsHere(Fleet):
         description: what is public about the units.
         layout: the parts.
         workers: how many shards hold them.
-        backwards: whether parts are dealt out and read, workers are asked, and answers arrive, from the last to the
-            first.
+        backwards: whether parts are dealt out, read and summed, and answers arrive and are added up, from the last to
+            the first.
     """
 
     def __init__(
@@ -72,11 +75,22 @@ class ShardsHere(Fleet):
         self._closed = True
 
     def _shard(self, plans: Sequence[PartPlan]) -> Shard:
-        return Shard(*sent((self._source, self._description, self._layout.public, plans)), 1)
+        with mock.patch("privopt.engine.on_ray.shard.threadpool_limits"):  # this process keeps its threads
+            return Shard(*sent((self._source, self._description, self._layout.public, plans)), 1)
 
     @property
     def _way(self) -> int:
         return -1 if self._backwards else 1
+
+    def total(self, known_as: int, calls: Mapping[int, Call]) -> ExactSum:
+        """See `Fleet.total`: in the order in which answers arrive, each of parts in the shard's order."""
+        if not self._backwards:
+            return super().total(known_as, calls)
+        turned: dict[int, Call] = {
+            k: (method, (question, dict(reversed(draws.items()))))
+            for k, (method, (question, draws)) in calls.items()
+        }
+        return fleet.total_of(self.ask(known_as, turned)[::-1])
 
     def _answers(self, known_as: int, calls: Mapping[int, Call], *, fetch: bool) -> list[Any]:
         assert fetch  # so few shards are not added up by others
@@ -112,8 +126,8 @@ def on_shards(
 ) -> RayEngine:
     """`open_on_ray` without a cluster."""
     layout = lay_out(source, description, noise)
-    fleet = ShardsHere(source, description, layout, workers=workers, backwards=backwards)
-    return _engine(fleet, layout)
+    shards = ShardsHere(source, description, layout, workers=workers, backwards=backwards)
+    return _engine(shards, layout)
 
 
 def sharded(units: Units, *, workers: int, backwards: bool = False) -> RayEngine:
@@ -126,6 +140,6 @@ def sharded(units: Units, *, workers: int, backwards: bool = False) -> RayEngine
     return _engine(_ShardsOfUnits(units, layout, workers=workers, backwards=backwards), layout)
 
 
-def _engine(fleet: ShardsHere, layout: Layout) -> RayEngine:
+def _engine(shards: ShardsHere, layout: Layout) -> RayEngine:
     ranges = [(plan.first, plan.first + plan.units) for plan in layout.plans]
-    return RayEngine(fleet, layout.public, SOURCE, ranges, layout.seeded, None)
+    return RayEngine(shards, layout.public, SOURCE, ranges, layout.seeded, None)
