@@ -13,13 +13,14 @@ from tests.contracts.queries import (
 
 from privopt.ledger.sampling import Poisson
 from privopt.public import Public
-from privopt.queries.base import MeanQuery, PassQuery
+from privopt.queries.base import MeanQuery
 from privopt.queries.held_count import HeldCount
 from privopt.queries.held_friends import FriendlyWeight
 from privopt.queries.held_huber import HuberScore
 from privopt.queries.held_mean import HeldMean
 from privopt.queries.held_outliers import ConcentrationScore
 from privopt.queries.lots import LotSum
+from privopt.queries.of_records import PassQuery
 from privopt.queries.received import RECEIVABLE
 from privopt.queries.values import called_on_host
 from privopt.testing import search_neighbours

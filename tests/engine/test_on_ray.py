@@ -39,12 +39,18 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.base import ArgminQuery, MeanQuery
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.queries.base import MeanQuery
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.of_records import ArgminQuery, PassQuery
+from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
+from privopt.engine.on_ray import admission  # noqa: E402
 from privopt.engine.on_ray import cluster as cluster_module  # noqa: E402
 from privopt.engine.on_ray import engine as engine_module  # noqa: E402
 from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
@@ -235,7 +241,7 @@ def test_where_ray_is_not_installed_every_module_can_be_read() -> None:
 def test_a_cluster_that_does_not_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_fresh_folder", lambda: tmp_path)
+    monkeypatch.setattr(cluster_module, "fresh_folder", lambda: tmp_path)
     monkeypatch.setattr(ray, "init", _no_start)
     if ray.is_initialized():
         pytest.skip("this process' cluster is in use: another order of the tests")
@@ -255,8 +261,8 @@ def _no_start(**_: Any) -> None:
 
 
 def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
-    folder = cluster._folder
-    assert folder is not None
+    assert cluster._guardian is not None
+    folder = cluster._guardian.folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     token = os.environ["RAY_AUTH_TOKEN"]
     assert len(token) == 64
@@ -282,7 +288,7 @@ def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
 
 def test_who_has_no_token_or_a_wrong_one_gets_no_answer(cluster: Cluster) -> None:
     address = ray.get_runtime_context().gcs_address
-    assert cluster_module._asks_for_tokens(address)
+    assert admission.asks_for_tokens(address)
     wrong = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
     code = "import sys; from privopt.engine.on_ray.cluster import Cluster; Cluster.joined(sys.argv[1])"
     tried = subprocess.run(
@@ -301,7 +307,7 @@ def test_an_address_is_that_of_a_head(address: str) -> None:
 def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_asks_for_tokens", lambda _: False)
+    monkeypatch.setattr(admission, "asks_for_tokens", lambda _: False)
     with pytest.raises(ArgumentError, match="asks for no tokens"):
         Cluster("head:6379", trust_network=False)
     trusted = object.__new__(Cluster)
@@ -386,13 +392,46 @@ def test_no_backend_of_jax_is_started_where_a_kernel_serves(engines: dict[int, R
 def test_what_needs_all_rows_is_refused_before_a_charge_where_they_do_not_fit(
     engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    minimiser = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, ArgminQuery))
-    engines[2].require(minimiser)
+    one_pass = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, PassQuery))
+    engines[2].require(one_pass)
     monkeypatch.setattr(engine_module, "GATHERED_BYTES", 100)
     with pytest.raises(ValueError, match="needs all rows in this process"):
-        engines[2].require(minimiser)
+        engines[2].require(one_pass)
     with pytest.raises(ValueError, match="needs all rows in this process"):
         engines[2].gather(QUERY)
+    minimiser = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, ArgminQuery))
+    engines[2].require(minimiser)  # it asks for sums
+
+
+def test_sums_of_losses_have_the_bits_of_one_process(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, at, vector = in_memory(*records("dense")), np.linspace(-1, 1, D), np.linspace(2, -1, D)
+    for clip, matrix in ((0.4, None), (np.inf, None), (0.2, np.diag(np.linspace(0.5, 2.0, D)))):
+        objective = HuberisedObjective(
+            problem=Problem(losses.squared),
+            ridge=0.1,
+            clip=clip,
+            units=N,
+            width=D,
+            row_bound=1.5,
+            matrix=matrix,
+        )
+        expected = memory.objective(objective)
+        for engine in engines.values():
+            found = engine.objective(objective)
+            assert found.private_rows == expected.private_rows == N
+            assert found.gradient(at).tobytes() == expected.gradient(at).tobytes()
+            assert found.hessian(at).tobytes() == expected.hessian(at).tobytes()
+            product = found.hessian_product(at)
+            assert product(vector).tobytes() == expected.hessian_product(at)(vector).tobytes()
+    monkeypatch.setattr(engine_module, "GATHERED_BYTES", 0)
+    query = PerturbedMinimiser(problem=Problem(losses.logistic, Ridge(0.1)), clip=0.5, ridge=0.1)
+    solutions = [
+        query.minimise(memory.public, private.objective(query.objective(memory.public)), at, 1e-9)
+        for private in (engines[2], memory)
+    ]
+    assert solutions[0].tobytes() == solutions[1].tobytes()
 
 
 def test_many_answers_are_added_up_by_workers(
@@ -585,7 +624,7 @@ def test_a_real_cluster_without_tokens_is_seen_to_have_none() -> None:
     ) as other:
         assert other.stdout is not None
         address = next(line.split()[1] for line in other.stdout if line.startswith("ADDRESS"))
-        assert not cluster_module._asks_for_tokens(address)
+        assert not admission.asks_for_tokens(address)
         other.communicate("\n")
 
 

@@ -61,6 +61,11 @@ def no_text_name(folder: Path) -> Any:
     return folder / "four"
 
 
+def pipe(folder: Path) -> Any:
+    os.mkfifo(folder / "pipe.csv")
+    return folder / "pipe.csv"
+
+
 def damaged(folder: Path) -> Any:
     (folder / "four" / "p2.parquet").write_bytes(b"PAR1 no more PAR1")
     return folder / "four"
@@ -132,6 +137,8 @@ OPENED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file and its folder": (lambda folder: [folder / "four", folder / "four/p1.parquet"], "given twice"),
     "one file under two names": (linked, "under two names"),
     "a name that is no text": (no_text_name, "not UTF-8 text: rename it"),
+    "a pipe": (pipe, "is a pipe or a device, which is read only once"),
+    "a device": (lambda folder: "/dev/null", "is a pipe or a device"),
     "a URI of no scheme": (lambda folder: "strange://bucket/t.parquet", "opened by the package fsspec"),
     "a wildcard for a bucket": (lambda folder: "s3://*/t.parquet", "first wildcard"),
     "a URI that is none": (lambda folder: "s3://", "cannot be opened"),

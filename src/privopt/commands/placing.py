@@ -11,8 +11,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from privopt.commands.options import MAX_RECORDS
 from privopt.commands.task import Estimator, Task
-from privopt.engine.choose import most_rows, place_of, share_of
+from privopt.engine.choose import most_rows, needed_bytes, settled
+from privopt.engine.memory_limit import memory_share
 from privopt.engine.placement import Placement
 from privopt.planning.effort import data_bytes
 from privopt.planning.plan import Plan
@@ -54,24 +56,22 @@ class Effort:
 
     @classmethod
     def of(cls, plan: Plan, placement: Placement) -> "Effort":
-        """That of a plan."""
+        """That of a plan, where its rows are kept as `settled_for` says."""
         public = plan.public
-        most = most_rows(public.n, public.records_per_unit if public.by_user else None)
-        engine = place_of(most, public.d, placement)
         rows = data_bytes(public)
         kept = 2 * rows if "whiten" in plan.solver else rows
         one = plan.seconds / max(plan.passes, 1.0)
         memory = max(plan.memory_bytes, kept)
-        if engine == "stream":
-            share = share_of(placement)
+        if placement.engine == "stream":
+            share = placement.memory or memory_share()
             cached = kept <= share
             one = max(STREAM_PASSES * one, 0.0 if cached else rows / DISK_RATE)
             memory = min(memory, share) + BUFFERS
-        elif engine == "ray":
+        elif placement.engine == "ray":
             one = ROUND_PASSES * one / (placement.workers or 1) + ROUND_SECONDS
             memory = BUFFERS
         return cls(
-            engine=engine,
+            engine=placement.engine,
             rows=rows,
             kept=kept,
             memory=memory,
@@ -85,13 +85,22 @@ class Effort:
         return asdict(self)
 
 
-def place_rows(plan: Plan, placement: Placement) -> list[tuple[str, str]]:
+def settled_for(task: Task, n: int, placement: Placement) -> Placement:
+    """Where the rows of a fit to n units are kept: what the plan says, and what the fit then does."""
+    return settled(placement, *_sizes(task, n))
+
+
+def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, str]]:
     """The engine, memory, time and bytes as labelled lines."""
     effort = Effort.of(plan, placement)
-    how = ", chosen because rows would exceed their share of it" if placement.engine == "auto" else ""
+    how = ""
+    if placement.chosen:
+        needed, share = needed_bytes(*_sizes(task, plan.public.n)), placement.memory or 0
+        sign = "more" if effort.engine == "stream" else "no more"
+        how = f", chosen because in memory it may take {size(needed)}, {sign} than the {size(share)} it may have"
     view = ", with a linear map of the rows" if effort.kept > effort.rows else ""
     where = {
-        "memory": "memory of this process",
+        "memory": f"memory of this process{how}",
         "stream": f"stream: a spool on a local disk of {size(effort.kept)}{view}, read once a pass{how}",
         "ray": f"ray: {size(effort.kept)}{view} in the memory of its workers",
     }[effort.engine]
@@ -106,6 +115,13 @@ def place_rows(plan: Plan, placement: Placement) -> list[tuple[str, str]]:
             f"{size(math.ceil(effort.bytes_read))} of rows read, besides the table itself; {_RATES[effort.engine]}",
         ),
     ]
+
+
+def _sizes(task: Task, n: int) -> tuple[int, int]:
+    """The most rows that are stored, and their features."""
+    cap = task.options.max_records
+    most = most_rows(n, (MAX_RECORDS if cap is None else cap) if task.groups else None)
+    return most, task.encoder.n_features_out_
 
 
 def tenth_rows(task: Task, estimator: Estimator, plan: Plan) -> list[tuple[str, str]]:

@@ -59,7 +59,7 @@ class RecordSource(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """What the records were read from, as a digest of names, sizes and times; of arrays, of their columns."""
+        """What the records were read from, as a digest of names, sizes and times; empty for arrays."""
 
     def mapped(
         self,
@@ -130,7 +130,7 @@ class ArrayRecords(RecordSource):
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
-        return f"arrays of {self.width} columns"
+        return ""
 
     def __repr__(self) -> str:
         return f"ArrayRecords(<private>, d={self.width})"

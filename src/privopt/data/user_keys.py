@@ -45,6 +45,11 @@ def user_codes(private_keys: Any, rows: int) -> Codes:
     Raises:
         ArgumentError: there is not one key for each record.
     """
+    return joined([_column_codes(private_column) for private_column in key_columns(private_keys, rows)])
+
+
+def key_columns(private_keys: Any, rows: int) -> list[Any]:
+    """The columns that name a user together; see `user_codes`."""
     if isinstance(private_keys, pd.DataFrame):
         private_columns = [private_keys.iloc[:, place] for place in range(private_keys.shape[1])]
         fits = bool(private_columns) and len(private_keys) == rows
@@ -59,7 +64,7 @@ def user_codes(private_keys: Any, rows: int) -> Codes:
             "groups must have shape (rows,), one user key for each row of features, or (rows, k) for keys of k "
             "columns: give as many keys as rows."
         )
-    return joined([_column_codes(private_column) for private_column in private_columns])
+    return private_columns
 
 
 def joined(private_columns: Sequence[Codes]) -> Codes:
@@ -141,13 +146,13 @@ def _alike(private_cells: NDArray[Any]) -> Codes:
 
 def _code(position: dict[Hashable, int], private_cell: Any) -> int:
     try:
-        private_key = _key(private_cell)
+        private_key = key_of(private_cell)
         return -1 if private_key is None else position.setdefault(private_key, len(position))
     except Exception:  # it cannot be hashed or compared
         return -1
 
 
-def _key(private_cell: Any) -> Hashable:
+def key_of(private_cell: Any) -> Hashable:
     """A cell as a key that equals those of the same user; None for a missing one."""
     match private_cell:
         case str():
@@ -157,9 +162,9 @@ def _key(private_cell: Any) -> Hashable:
         case np.datetime64() | np.timedelta64() | datetime.date() | datetime.timedelta():
             return _time(private_cell)  # to NumPy a span is an integer
         case int() | np.integer():
-            return _written(int(private_cell))
+            return integer_key(int(private_cell))
         case float() | np.floating():
-            return _real(private_cell)
+            return number_key(private_cell)
         case decimal.Decimal():
             return _decimal(private_cell)
         case bytes():
@@ -167,9 +172,9 @@ def _key(private_cell: Any) -> Hashable:
         case uuid.UUID():
             return str(private_cell)
         case np.void():
-            return _key(private_cell.item())
+            return key_of(private_cell.item())
         case tuple() | list() | np.ndarray():
-            parts = tuple(_key(private_part) for private_part in private_cell)
+            parts = tuple(key_of(private_part) for private_part in private_cell)
             return None if not parts or None in parts else ("tuple", *parts)
         case _:
             if private_cell is None or private_cell is pd.NA or private_cell != private_cell:
@@ -177,12 +182,12 @@ def _key(private_cell: Any) -> Hashable:
             return (type(private_cell), private_cell)
 
 
-def _real(private_number: Any) -> str | None:
+def number_key(private_number: Any) -> str | None:
     """A float of any width as a key."""
     if private_number != private_number:
         return None
     if abs(private_number) != math.inf and private_number == (whole := int(private_number)):
-        return _written(whole)
+        return integer_key(whole)
     return str(private_number)
 
 
@@ -195,11 +200,12 @@ def _decimal(private_number: decimal.Decimal) -> str | None:
     if abs(private_number.adjusted()) > _DIGITS:
         return str(private_number.normalize())
     if private_number == (whole := int(private_number)):
-        return _written(whole)
+        return integer_key(whole)
     return format(private_number.normalize(), "f")
 
 
-def _written(private_number: int) -> str:
+def integer_key(private_number: int) -> str:
+    """An integer as a key."""
     return str(private_number) if private_number.bit_length() < _LONG else hex(private_number)
 
 

@@ -11,14 +11,19 @@ def choose_records(
     private_usable: NDArray[np.bool_],
     users: int,
     cap: int,
-    generator: np.random.Generator,
+    lottery: NDArray[np.float64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Choose at most `cap` usable records of each user uniformly.
+    """Choose at most `cap` usable records of each user: those with the smallest lottery numbers.
 
+    Args:
+        codes: whose each record is; any number where it is not usable.
+        private_usable: which records may be chosen.
+        users: how many there are.
+        cap: the most of one user.
+        lottery: a number of each record, drawn from [0, 1) without looking at it, so that the choice is uniform.
     Returns:
         (chosen rows sorted by user, in their given order within a user; offsets of the users).
     """
-    lottery = generator.random(len(codes))
     private_rows = np.flatnonzero(private_usable)
     private_rows = private_rows[np.argsort(codes[private_rows], kind="stable")]
     private_counts = np.bincount(codes[private_rows], minlength=users)

@@ -21,9 +21,10 @@ from privopt.engine.general_path import (
     of_any_number,
 )
 from privopt.engine.group_sums import group_sum, supports_groups
+from privopt.engine.loss_sums import loss_sum
 from privopt.engine.parts import (
     Range,
-    part_ranges,
+    ranges_of,
     ranges_of_shares,
     shares_of_parts,
     sum_over_parts,
@@ -36,6 +37,8 @@ from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradi
 from privopt.engine.value_sums import prediction_sum, supports_predictions
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
 from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
@@ -56,7 +59,7 @@ class InProcessEngine:
     Args:
         units: the data.
         threads: threads of a compiled pass, at least 1; the results do not depend on it. Default: all.
-        private_ranges: where each part begins and ends; default: see `part_ranges`.
+        private_ranges: where each part begins and ends; default: see `ranges_of`.
     """
 
     compiles = True
@@ -65,7 +68,7 @@ class InProcessEngine:
         self, units: Units, *, threads: int | None = None, private_ranges: Sequence[Range] | None = None
     ) -> None:
         self.units = units
-        self._private_ranges = part_ranges(units.private_count) if private_ranges is None else private_ranges
+        self._private_ranges = ranges_of(units) if private_ranges is None else private_ranges
         self._plain = ReferenceEngine(units)
         self._threads = fast_path.thread_count() if threads is None else threads
         self._private_norms = {"l2": units.private_norms}
@@ -221,6 +224,11 @@ class InProcessEngine:
     def records(self) -> tuple[Any, NDArray[np.float64]]:
         """See `Engine.records`."""
         return self._plain.records()
+
+    def objective(self, objective: HuberisedObjective) -> LossSum:
+        """See `Engine.objective`."""
+        with double_precision():
+            return loss_sum(objective, [part.units for part in self._parts])
 
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""

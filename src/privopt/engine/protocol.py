@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from privopt.data.groups import GroupDraw
 from privopt.engine.drawn_rows import DrawnRows
 from privopt.ledger.sampling import Sampling
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 
@@ -107,6 +109,16 @@ class Engine(Protocol):
 
         Raises:
             ValueError: it holds none.
+        """
+        ...
+
+    def objective(self, objective: HuberisedObjective) -> LossSum:
+        """The sum over all records of an objective's losses, for a query that minimises it.
+
+        Returns:
+            Parts are added up each for itself and meet in an `ExactSum`, as those of `clipped_sum`.
+        Raises:
+            ValueError: it holds no records.
         """
         ...
 

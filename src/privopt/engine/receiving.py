@@ -16,6 +16,8 @@ from privopt.engine.reference import checked, with_typed_leaves
 from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS, BlockedSum
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.queries.received import received, received_sensitivity, require_receivable
@@ -158,6 +160,12 @@ class ReceivingEngine:
         """See `Engine.records`."""
         raise ValueError(
             "the units hold their own records: a query that sees all of them at once cannot be answered."
+        )
+
+    def objective(self, objective: HuberisedObjective) -> LossSum:
+        """See `Engine.objective`."""
+        raise ValueError(
+            "the units hold their own records: an objective over all of them cannot be minimised."
         )
 
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:

@@ -25,11 +25,14 @@ from privopt.engine.general_path import (
     chunk_sum,
     of_any_number,
 )
-from privopt.engine.parts import parts_of, sum_over_parts
+from privopt.engine.loss_sums import loss_sum
+from privopt.engine.parts import parts_of, ranges_of, sum_over_parts
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.value_sums import host_contributions
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, RecordSum, Scalar, UnitSum
 from privopt.queries.lots import LotSum
@@ -94,7 +97,7 @@ class ReferenceEngine:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
             query = with_typed_leaves(checked(query, self.public))
-            return sum_over_parts(self._parts, query, private_draw)
+            return sum_over_parts(self._parts, query, private_draw, ranges_of(self.units))
 
     def part_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None
@@ -150,6 +153,10 @@ class ReferenceEngine:
     def records(self) -> tuple[Any, NDArray[np.float64]]:
         """See `Engine.records`."""
         return self.units.private_features, self.units.private_targets
+
+    def objective(self, objective: HuberisedObjective) -> LossSum:
+        """See `Engine.objective`."""
+        return loss_sum(objective, [part.units for part in self._parts])
 
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""

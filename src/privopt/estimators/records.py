@@ -12,7 +12,7 @@ from scipy import sparse
 from privopt.data import user_keys
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
-from privopt.engine.choose import engine_of
+from privopt.engine.choose import described, engine_of
 from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine
 from privopt.estimators.scaling import ScaledFeatures
@@ -146,7 +146,7 @@ class StoredRecords:
     @property
     def kept(self) -> str:
         """Where they are kept, in words."""
-        return " ".join([self.placement.sentence, *(f"They were on {place}." for place in self.told)])
+        return self.placement.told(self.told)
 
     @property
     def width(self) -> int:
@@ -171,9 +171,7 @@ class StoredRecords:
         """See `Records.units`."""
         source = self.source.mapped(features.width, features, targets)
         engine = engine_of(source, description, self.placement, noise=self.choice)
-        described = getattr(engine, "described", None)  # engines in this process say nothing of themselves
-        if described is not None:
-            self.told[described] = None
+        self.told.update(dict.fromkeys(described(engine)))
         return engine
 
 

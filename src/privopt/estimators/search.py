@@ -10,6 +10,8 @@ from typing import NamedTuple, final
 import jax.numpy as jnp
 
 from privopt.curator.base import Curator, Observer
+from privopt.curator.cuts import require_lasting
+from privopt.curator.journals import journals
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
@@ -28,6 +30,7 @@ from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.holdout_scores import HoldoutScores
+from privopt.solve import rehearse
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.registry import choose
@@ -241,6 +244,20 @@ class SearchRun:
         return Fitted(result, setup.measured(own), transcript.releases - before)
 
 
+def _rehearse(search: SearchPlan, units: Units | Engine) -> None:
+    """Refuse what a resumption cannot do, before anything is paid for.
+
+    Raises:
+        ArgumentError: the units cannot be split alike in another process, or a candidate keeps secrets.
+    """
+    require_lasting(units.public, units.origin)
+    for index, candidate in enumerate(search.candidates):
+        setup, budget = candidate.setup, search.plan.budget
+        rehearse(search.fits[index], setup.problem, units, setup.public.block(search.train), budget)
+        if search.refits:
+            rehearse(search.refits[index], setup.problem, units, setup.public, budget)
+
+
 @final
 class SearchResult(NamedTuple):
     """What a search found.
@@ -285,7 +302,14 @@ def run_search(
         loose = (
             latest.units("loose", lambda: scored.loose_units(records)) if search.scales else units_of(scored)
         )
-        run = started(search.plan, records.noise, account=account, name=name, observer=observer)
+        if journals() is not None:
+            _rehearse(search, loose)
+        asked = {
+            "candidates": search.candidates,
+            "solvers": (search.fits, search.refits),
+            "scales": search.scales,
+        }
+        run = started(search.plan, records.noise, account=account, name=name, observer=observer, of=asked)
         if search.scales is not None:
             bounds = released_bounds(run, search.scales, loose)
             scored, setups = scored.within(bounds), [setup.within(bounds) for setup in setups]
@@ -297,4 +321,5 @@ def run_search(
         scores = HoldoutScores(score=scored.target.score, models=models)
         best = int(under_way.held.curator(units_of(scored)).release(scores, search.choice))
         fitted = under_way.refit(best, setups[best], units_of(setups[best])) if search.refits else fits[best]
+        run.end()
     return SearchResult(best, fitted._replace(result=fitted.result._replace(plan=search.plan)))

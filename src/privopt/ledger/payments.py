@@ -7,7 +7,7 @@ taken out or put in between without changing all hashes that follow. A random nu
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -103,6 +103,7 @@ class Payment:
         cost: in the account's currency.
         unit: what it protects, "record" or "user"; None where it did not say.
         seeded: whether it rests on a seed.
+        nonce: random letters; those of a payment that was given a key begin with it.
         hash: of all this, of a random number and of the hash of the row before, or of the terms.
     """
 
@@ -115,6 +116,7 @@ class Payment:
     cost: Cost
     unit: str | None
     seeded: bool
+    nonce: str
     hash: str
 
     @classmethod
@@ -159,8 +161,14 @@ class Payment:
             cost=Cost(max(row["amount"], again.amount), max(row["amount_delta"], again.delta)),
             unit=row["unit"],
             seeded=bool(row["seeded"]),
+            nonce=row["nonce"],
             hash=stored,
         )
+
+
+def payment_of(key: str, payments: Sequence[Payment]) -> Payment | None:
+    """The payment that was given this key; None where none was, or for no key."""
+    return next((paid for paid in payments if key and paid.nonce.startswith(key)), None)
 
 
 def new_row(
@@ -172,10 +180,11 @@ def new_row(
     *,
     unit: str | None,
     seeded: bool,
+    key: str,
     previous: str,
     terms: Terms,
 ) -> tuple[Any, ...]:
-    """The values of the columns of a payment that is made now.
+    """The values of the columns of a payment that is made now; its random number follows its key.
 
     Privacy:
         The random number tells the payments of two copies of a file apart, though they be for the same and made in the
@@ -186,7 +195,7 @@ def new_row(
     cost = price(event, epsilon, delta, terms)
     content = (
         number, now(), name, json.dumps(event.to_dict(), sort_keys=True), float(epsilon), float(delta),
-        float(cost.amount), float(cost.delta), unit, int(seeded), uuid.uuid4().hex, previous,
+        float(cost.amount), float(cost.delta), unit, int(seeded), key + uuid.uuid4().hex, previous,
     )  # fmt: skip
     return (*content, _hash(json.dumps(content)))
 

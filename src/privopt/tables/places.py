@@ -1,11 +1,12 @@
 """Which files make up a table, wherever they are: a file, a folder, a glob, a list, a URI, a Delta table.
 
-They stand in one order, that of their names, and each is known by its size and time: one that is another by the time it
-is read is refused, as its records may be counted twice or be somebody else's.
+They stand in one order, that of their names, and each is known by its version, see `versions`: one that is another by
+the time it is read is refused, as its records may be counted twice or be somebody else's.
 """
 
 import contextlib
 import fnmatch
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,11 @@ from pyarrow import fs
 from privopt.errors import DataUnavailable
 from privopt.tables.errors import TableError
 from privopt.tables.io import DELIMITERS, PARQUET, delimiter, extension
+from privopt.tables.versions import version_of
 
 OURS = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})  # that pyarrow itself opens
 _URI = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _LOG = "_delta_log"
-_TAGS = ("ETag", "etag", "checksum", "generation", "mtime", "created")  # what fsspec may say of a version
 
 
 class StoredFile(NamedTuple):
@@ -31,7 +32,7 @@ class StoredFile(NamedTuple):
         path: within its file system.
         shown: how it was named, without what may be a password.
         size: in bytes.
-        stamp: what tells its version from others: the time of its last change, an ETag.
+        stamp: what tells its version from others, see `versions.version_of`.
     """
 
     path: str
@@ -62,11 +63,21 @@ class Place:
         """Bytes of all files together."""
         return sum(file.size for file in self.files)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether they are files of this machine."""
+        return isinstance(self.system, fs.LocalFileSystem)
+
     def holds(self, file: Path) -> bool:
         """Whether a file on this machine is among them."""
-        if not isinstance(self.system, fs.LocalFileSystem) or not file.exists():
+        if not self.is_local or not file.exists():
             return False
         return any(Path(one.path).exists() and file.samefile(one.path) for one in self.files)
+
+    def fingerprint(self) -> str:
+        """A digest of the names, sizes and times of the files."""
+        told = "\n".join(f"{file.path} {file.size} {file.stamp}" for file in self.files)
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
     def require_unchanged(self, file: StoredFile) -> None:
         """Refuse a file that is gone, or is not the one that was there when the table was opened.
@@ -75,7 +86,7 @@ class Place:
             DataUnavailable: it is.
         """
         try:
-            size, stamp = _version(self.system, file.path)
+            size, stamp = version_of(self.system, file.path)
         except Exception:  # whatever a file system raises; its text may hold what it was opened with
             raise _unavailable(file, "cannot be reached any more") from None
         if size < 0:
@@ -129,6 +140,11 @@ def _found(where: str | Path) -> tuple[Any, list[StoredFile]]:
         kind = _kind(system, path, shown)
         if kind == fs.FileType.NotFound:
             raise TableError(f"There is no table {shown!r}.")
+        if kind == fs.FileType.Unknown:
+            raise TableError(
+                f"{shown!r} is a pipe or a device, which is read only once: a table is read several times. Write it to "
+                "a file first."
+            )
         if kind == fs.FileType.File:
             paths = [path]
         elif _kind(system, f"{path.rstrip('/')}/{_LOG}", shown) == fs.FileType.Directory:
@@ -175,7 +191,17 @@ def _system(uri: str, scheme: str) -> tuple[Any, str]:
             f"{scheme}:// is opened by the package fsspec, which is not installed: pip install fsspec, and what it "
             f"needs for {scheme}. Without it: {', '.join(sorted(OURS))}."
         ) from None
-    opened: Any = fsspec.core.url_to_fs(uri)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    try:
+        opened: Any = fsspec.core.url_to_fs(uri)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except ImportError:
+        raise TableError(
+            f"{scheme}:// is opened by fsspec with a package that is not installed: look up in the pages of fsspec "
+            f"which one it needs for {scheme}, and install it."
+        ) from None
+    except ValueError:  # it knows no such scheme
+        raise TableError(
+            f"{scheme}:// is opened by nobody: pyarrow knows {', '.join(sorted(OURS))}, and fsspec does not know it."
+        ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(opened[0])), str(opened[1])
 
 
@@ -275,26 +301,12 @@ def _of_delta(uri: str, shown: str) -> list[str]:
 
 def _stored(system: Any, path: str, shown: str) -> StoredFile:
     try:
-        size, stamp = _version(system, path)
+        size, stamp = version_of(system, path)
     except Exception:
         size, stamp = -1, ""
     if size < 0:
         raise TableError(f"There is no table {shown!r}, or it cannot be reached.")
     return StoredFile(path, shown, size, stamp)
-
-
-def _version(system: Any, path: str) -> tuple[int, str]:
-    """The size of a file, -1 for none, and what tells its version from others."""
-    if isinstance(system, fs.PyFileSystem):
-        foreign = system.handler.fs
-        foreign.invalidate_cache()
-        try:
-            told = foreign.info(path)
-        except FileNotFoundError:
-            return -1, ""
-        return int(told["size"] or 0), " ".join(str(told[tag]) for tag in _TAGS if tag in told)
-    info = system.get_file_info(path)
-    return (int(info.size), str(info.mtime_ns)) if info.type == fs.FileType.File else (-1, "")
 
 
 def _require_different(system: Any, files: Sequence[StoredFile]) -> None:

@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+import time
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from privopt.tables.text_blocks import TextBlock, read_text, text_blocks, text_h
 from privopt.tables.unpacking import check_footer, is_text
 
 _BUFFER_BYTES = 2**20  # of a Parquet column's pages, read at a time
+_ASKED_SECONDS = 1.0  # between two questions to a store for the version of a file that is being read
 
 
 @dataclass
@@ -61,11 +63,12 @@ class RowBlocks:
     ) -> None:
         self._place, self._schema, self._columns, self._most = place, schema, list(columns), most
         self._cursor: _Cursor | None = None
+        for file in place.files:
+            place.require_unchanged(file)
         headers = self._headers = checked_headers(place, schema, columns)
         self._texts: list[list[TextBlock]] = []
         self._groups: list[list[int]] = []
         for file, header in zip(place.files, headers, strict=True):
-            place.require_unchanged(file)
             if place.delimiter is None:
                 self._groups.append(guarded(file.shown, lambda file=file: self._row_groups(file)))
             else:
@@ -105,6 +108,8 @@ class RowBlocks:
             cursor.row += taken
             if taken:
                 yield private_table.slice(0, taken)
+        if start < stop:
+            self._place.require_unchanged(self._place.files[bisect.bisect_right(self._starts, stop - 1) - 1])
         self._cursor = cursor if cursor.row < self.rows else None
 
     def empty(self) -> Any:
@@ -148,8 +153,12 @@ class RowBlocks:
                 skipped = 0
 
     def _checked(self, file: StoredFile, private_tables: Iterator[Any]) -> Generator[Any]:
-        """What is read of a file, none of it from another version than the one that was opened."""
+        """What is read of a file, none of it from another version than the one that was opened.
+
+        One of this machine is looked at after every block, one of a store now and then; both at the end of a reading.
+        """
         self._place.require_unchanged(file)
+        asked = time.monotonic()
         while True:
             try:
                 private_table = next(private_tables, None)
@@ -160,7 +169,10 @@ class RowBlocks:
                 raise DataUnavailable(
                     f"the file {file.shown!r} cannot be read any more. What the run was charged stays charged."
                 ) from None
-            self._place.require_unchanged(file)
+            now = time.monotonic()
+            if self._place.is_local or private_table is None or now - asked >= _ASKED_SECONDS:
+                self._place.require_unchanged(file)
+                asked = now
             if private_table is None:
                 return
             yield private_table

@@ -1,6 +1,5 @@
 """A table in files that need not fit into memory: what stands for X and y, and its records as features and targets."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.units import UnitsNoise
 from privopt.data.user_keys import user_count
-from privopt.engine.choose import engine_of
+from privopt.engine.choose import engine_of, settled
 from privopt.engine.placement import Placement, PlaceName
 from privopt.engine.protocol import Engine
 from privopt.errors import ArgumentError
@@ -79,8 +78,7 @@ class EncodedRecords(RecordSource):
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
-        told = "\n".join(f"{file.path} {file.size} {file.stamp}" for file in self._place.files)
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._place.fingerprint()
 
     def no_features(self) -> Any:
         """The features of no record."""
@@ -209,6 +207,10 @@ class Table:
         """
         checked_headers(self._place, self.schema, columns)
 
+    def fingerprint(self) -> str:
+        """A digest of the names, sizes and times of its files."""
+        return self._place.fingerprint()
+
     def holds(self, file: Path) -> bool:
         """Whether a file on this machine is one of its own."""
         return self._place.holds(file)
@@ -267,6 +269,11 @@ class Table:
         target = self.target if target is None else target
         return EncodedRecords(self._place, encoder, target=target, groups=names, counted=self._counted)
 
+    def settled(self) -> Placement:
+        """Where its records would be kept by `engine`, if each is a unit: what "auto" chooses is chosen here."""
+        rows = self.row_count() if self.n is None else self.n
+        return settled(self.placement, rows, self.encoder().n_features_out_)
+
     def engine(
         self,
         *,
@@ -280,6 +287,7 @@ class Table:
         user_weighting: Weighting = DEFAULT_WEIGHTING,
         typical_records: float | None = None,
         noise: UnitsNoise | None = None,
+        placement: Placement | None = None,
     ) -> Engine:
         """An engine on its records, for `minimize`: encoded features, and the target as the schema describes it.
 
@@ -294,6 +302,7 @@ class Table:
             user_weighting: of a user's average.
             typical_records: of a user.
             noise: source of the secret choice of a user's records.
+            placement: where they are kept; default: the table's.
         Raises:
             ValueError: as `Units.from_arrays`.
             DataUnavailable: the files cannot be read.
@@ -315,7 +324,8 @@ class Table:
             target_bounds=None if target is None else target.bounds,
             intercept=intercept,
         )
-        return engine_of(self.records(encoder, groups=groups), description, self.placement, noise=noise)
+        where = self.placement if placement is None else placement
+        return engine_of(self.records(encoder, groups=groups), description, where, noise=noise)
 
     def features(self, encoder: TabularEncoder | None = None) -> Iterator[Any]:
         """The features of its rows, block by block, at least one block; the target need not be there."""

@@ -18,6 +18,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.fleet import PATIENCE, Call, Fleet
 from privopt.engine.on_ray.layout import lay_out
+from privopt.engine.on_ray.loss_sums import RemoteLossSum
 from privopt.engine.on_ray.shard import SOURCE, Question, question_of
 from privopt.engine.on_ray.steps import Chosen, Mapped, Step
 from privopt.engine.on_ray.stored_rows import StoredRows, joined_units
@@ -26,8 +27,10 @@ from privopt.engine.placement import Placement
 from privopt.engine.reference import checked
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
+from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.public import Public
-from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, RecordsQuery, Scalar
+from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.of_records import PassQuery, RecordsQuery
 from privopt.queries.safeguards import stated_sensitivity
 
 GATHERED_BYTES = (
@@ -137,7 +140,7 @@ class RayEngine:
 
     def require(self, kind: type[Query]) -> None:
         """See `Engine.require`."""
-        if issubclass(kind, ArgminQuery | PassQuery | RecordsQuery):
+        if issubclass(kind, PassQuery | RecordsQuery):
             self._require_fit(kind.__name__)
 
     def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
@@ -180,6 +183,11 @@ class RayEngine:
     def records(self) -> tuple[Any, NDArray[np.float64]]:
         """See `Engine.records`."""
         return self._gathered("a query of all records at once").records()
+
+    def objective(self, objective: HuberisedObjective) -> RemoteLossSum:
+        """See `Engine.objective`: one call a worker for each gradient or Hessian, and one sum up from each."""
+        private_shares = {k: list(private_draws) for k, private_draws in self._shares(None).items()}
+        return RemoteLossSum(self._fleet, self._known_as, objective, self.private_count, private_shares)
 
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`: fetched some at a time, from all who hold some of them at once."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.data.record_source import Description, RecordBlock, RecordSource
+from privopt.data.room import MEMORY
 from privopt.data.units import Units, UnitsNoise, check_units
 from privopt.data.user_rows import user_rows
 from privopt.engine.parts import part_ranges
@@ -70,7 +71,7 @@ def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | 
     Raises:
         ValueError: what `Units.from_arrays` refuses, and `user_rows`.
     """
-    users = user_rows(source, description, noise) if source.by_user else None
+    users = user_rows(source, description, noise, MEMORY) if source.by_user else None
     units = source.rows if users is None else len(users.private_weights)
     relation = Relation.parse(description.relation)
     count = check_units(description.n, units, relation, by_user=source.by_user)
@@ -82,9 +83,10 @@ def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | 
         ]
         return Layout(public, plans, seeded=False, private_count=units)
     plans = list[PartPlan]()
-    for k, (start, stop) in enumerate(part_ranges(units)):
+    private_order = users.private_order()
+    for k, (start, stop) in enumerate(users.private_ranges or part_ranges(units)):
         low, high = users.private_offsets[start], users.private_offsets[stop]
-        private_rows = users.private_order[low:high]
+        private_rows = private_order[low:high]
         plans.append(
             PartPlan(
                 k,

@@ -1,0 +1,201 @@
+"""Keys of users as 64 bits of a secret hash: equal for equal keys, whoever reads them, in whatever block. PRIVATE.
+
+What makes two keys one is said in `user_keys`. A key is written as a text that is the same for all keys equal to it,
+and the text is hashed by SipHash-2-4 under a key of `UserSecret`, another one for each kind of texts.
+"""
+
+import datetime
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from pandas.util import hash_array
+
+from privopt.data.user_keys import integer_key, key_columns, key_of, number_key
+from privopt.data.user_secret import UserSecret
+from privopt.errors import ArgumentError
+
+Digests = NDArray[np.uint64]
+Kind = Literal["text", "bytes", "time", "span", "tuple", "other", "columns"]
+Written = tuple[Kind, str | bytes]
+
+NOBODY = np.uint64(0)  # the digest of a missing key
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_EPOCH = datetime.datetime(1970, 1, 1)
+_SIPHASH: Any = hash_array
+
+
+def user_digests(private_keys: Any, rows: int, secret: UserSecret) -> Digests:
+    """The digest of each user key, `NOBODY` where it is missing.
+
+    Args:
+        private_keys: (rows,) keys, or (rows, k) for keys of several columns, see `user_keys.user_codes`.
+        rows: how many records there are.
+        secret: whose hash it is.
+    Privacy:
+        All records of a person are one unit: keys that `user_codes` takes for one have one digest, in every process and
+        whatever the type of the column that holds them. Two keys of one digest are one unit as well, and that is
+        harmless: it is clipped and weighted as one user, so that each of the two moves a result by as much as a user
+        can, and no more. It costs utility only: with n users there are two such with probability n^2 / 2^65 at most.
+        Keys of a type of its own are known by Python's `hash`, and are one where their hashes are.
+    Raises:
+        ArgumentError: there is not one key for each record; or a key is of a type of its own, and this is not the
+            process that drew the secret, whose `hash` differs.
+    """
+    private_columns = [_column_digests(column, secret) for column in key_columns(private_keys, rows)]
+    if len(private_columns) == 1:
+        return private_columns[0]
+    private_table = np.ascontiguousarray(np.stack(private_columns, axis=1))
+    private_texts = private_table.view(f"V{private_table.shape[1] * 8}").ravel().astype(object)
+    private_digests = _hashed(private_texts, "columns", secret)
+    private_digests[np.any(private_table == NOBODY, axis=1)] = NOBODY
+    return private_digests
+
+
+def _column_digests(private_keys: Any, secret: UserSecret) -> Digests:
+    """The digests of one column; each case is one of `user_keys`'s."""
+    dtype = getattr(private_keys, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        private_values = np.asarray(private_keys)
+        if dtype.kind in "iu":
+            return _of_distinct(private_values, lambda known: known.astype(str).astype(object), secret)
+        if dtype.kind == "f" and dtype.itemsize <= 8:
+            private_values = private_values.astype(np.float64) + 0.0
+            return _of_distinct(
+                private_values, lambda known: _objects(map(number_key, known.tolist())), secret
+            )
+        if dtype.kind == "b":
+            return _of_distinct(private_values, lambda known: known.astype(str).astype(object), secret)
+        if dtype.kind in "mM":
+            private_codes, private_known = pd.factorize(private_values.astype(np.int64))
+            return _of_cells(private_known.view(dtype), secret)[private_codes]
+    declared = dtype is not None or hasattr(private_keys, "__array__")
+    private_cells: Any = np.asarray(private_keys, dtype=object) if declared else private_keys
+    kinds = set(map(type, private_cells))
+    if kinds <= {str, np.str_}:
+        return _hashed(_objects(private_cells), "text", secret)
+    if kinds <= {int, np.int64, np.int32}:
+        return _hashed(_objects(map(integer_key, map(int, private_cells))), "text", secret)
+    return _of_cells(private_cells, secret)
+
+
+def _of_distinct(
+    private_values: NDArray[Any], written: Callable[[NDArray[Any]], NDArray[Any]], secret: UserSecret
+) -> Digests:
+    """The digests of numbers, each different one written once; NaN is missing."""
+    private_codes, private_known = pd.factorize(private_values)
+    private_digests = _hashed(written(np.asarray(private_known)), "text", secret)
+    return np.append(private_digests, NOBODY)[private_codes]  # the last one is where -1 points
+
+
+def _of_cells(private_cells: Any, secret: UserSecret) -> Digests:
+    """The digests of cells of any types."""
+    private_written = [_written(private_cell) for private_cell in private_cells]
+    private_digests = np.full(len(private_written), NOBODY)
+    kinds: set[Kind] = {written[0] for written in private_written if written is not None}
+    for kind in kinds:
+        if kind == "other" and not secret.is_at_home:
+            raise ArgumentError(
+                "keys of users that several processes read are numbers, texts, bytes, truth values, UUIDs, times, or "
+                "tuples of these: Python's hash of any other value differs from process to process. Give such a key's "
+                "text, or read the table in one process."
+            )
+        private_places = [j for j, written in enumerate(private_written) if written and written[0] == kind]
+        private_texts = [written[1] for written in private_written if written and written[0] == kind]
+        private_digests[private_places] = _hashed(_objects(private_texts), kind, secret)
+    return private_digests
+
+
+def _hashed(private_texts: NDArray[Any], kind: Kind, secret: UserSecret) -> Digests:
+    """The hash of texts or bytes of one kind; an empty text is missing."""
+    key = secret.hash_key(kind)
+    try:
+        private_digests = _SIPHASH(private_texts, hash_key=key, categorize=False)
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        private_bytes = [_encoded(private_text) for private_text in private_texts]
+        private_digests = _SIPHASH(_objects(private_bytes), hash_key=key, categorize=False)
+    private_digests = np.maximum(private_digests, np.uint64(1))
+    private_digests[private_texts == ""] = NOBODY
+    return private_digests
+
+
+def _written(private_cell: Any) -> Written | None:
+    """A cell as a text, by its kind; None where it is missing, or cannot be hashed or compared."""
+    try:
+        private_key = key_of(private_cell)
+        hash(private_key)
+        return None if private_key is None else _written_key(private_key)
+    except Exception:
+        return None
+
+
+def _written_key(private_key: Hashable) -> Written:
+    """A key of `user_keys.key_of` as a text that is the same for all that are equal to it."""
+    match private_key:
+        case str():
+            return "text", private_key
+        case ("bytes", bytes() as private_bytes):
+            return "bytes", bytes(private_bytes)
+        case ("time", datetime.datetime() as private_time):
+            return "time", _instant(private_time)
+        case ("span", datetime.timedelta() as private_span):
+            return "span", str(_nanoseconds(private_span))
+        case ("time", str() as private_text):
+            return "time", private_text
+        case ("span", str() as private_text):
+            return "span", private_text
+        case ("tuple", *private_parts):
+            private_listed = [_written_key(private_part) for private_part in private_parts]
+            known = all(kind != "other" for kind, _ in private_listed)
+            return "tuple" if known else "other", _listed(private_listed)
+        case _:
+            return "other", str(hash(private_key))
+
+
+def _listed(private_parts: Sequence[Written]) -> bytes:
+    """Written keys one after the other, each with its kind and its length, so that no two lists are alike."""
+    private_pieces = list[bytes]()
+    for kind, private_text in private_parts:
+        private_bytes = _encoded(private_text)
+        private_pieces += [f"{kind} {len(private_bytes)} ".encode(), private_bytes]
+    return b"".join(private_pieces)
+
+
+def _instant(private_time: datetime.datetime) -> str:
+    """An instant in nanoseconds of UTC, or of a clock without a zone; of an hour that a zone has twice, the first.
+
+    Python's `hash` of a time does not tell the two apart either.
+    """
+    private_first = private_time.replace(fold=0) if private_time.fold else private_time
+    private_offset = private_first.utcoffset()
+    if isinstance(private_first, pd.Timestamp):
+        private_clock = _ticks(private_first.asm8)  # of UTC
+    else:
+        private_clock = _nanoseconds(private_first.replace(tzinfo=None) - _EPOCH)
+        private_clock -= 0 if private_offset is None else _nanoseconds(private_offset)
+    return f"{private_clock} {'of a clock' if private_offset is None else 'UTC'}"
+
+
+def _nanoseconds(private_span: datetime.timedelta) -> int:
+    if isinstance(private_span, pd.Timedelta):
+        return _ticks(private_span.asm8)
+    return ((private_span.days * 86_400 + private_span.seconds) * 10**6 + private_span.microseconds) * 1000
+
+
+def _ticks(private_value: Any) -> int:
+    """A NumPy time or span in nanoseconds."""
+    unit, count = np.datetime_data(private_value.dtype)
+    return int(private_value.astype(np.int64)) * count * _NANOSECONDS[unit]
+
+
+def _encoded(private_text: str | bytes) -> bytes:
+    return private_text if isinstance(private_text, bytes) else private_text.encode("utf-8", "surrogatepass")
+
+
+def _objects(private_values: Any) -> NDArray[Any]:
+    private_list = list(private_values)
+    private_array = np.empty(len(private_list), dtype=object)
+    private_array[:] = private_list
+    return private_array

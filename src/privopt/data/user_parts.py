@@ -1,0 +1,205 @@
+"""Users in parts by a secret hash of their keys, so that no process need know all of them. PRIVATE.
+
+With so few users that one part holds them, they stand in order of first appearance. With more, a user's part follows
+from the user's digest alone (`user_digests`), and within it they stand in order of first appearance: the place of a
+user's first record in the source, usable or not. Every engine lays out users so, and computes the same bits.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from privopt.data.user_digests import NOBODY, Digests
+from privopt.data.users import choose_records
+from privopt.errors import DataUnavailable
+
+MOST_USERS = 2**19  # of a part: `engine.rounding.PART_UNITS`
+MEAN_USERS = MOST_USERS - 2**14  # of a part, where there are several
+
+
+class UserRecords(NamedTuple):
+    """Some records as the layout of users needs them, in any order.
+
+    Attributes:
+        private_digests: of their keys, none of them `NOBODY`.
+        private_places: where they stand in the source.
+        private_lottery: their lottery numbers, see `UserSecret.lottery`.
+        private_usable: whether they may be kept.
+    """
+
+    private_digests: Digests
+    private_places: NDArray[np.int64]
+    private_lottery: NDArray[np.float64]
+    private_usable: NDArray[np.bool_]
+
+    def taken(self, private_positions: NDArray[np.int64] | NDArray[np.bool_]) -> "UserRecords":
+        """Those at some positions, in that order."""
+        return UserRecords(
+            self.private_digests[private_positions],
+            self.private_places[private_positions],
+            self.private_lottery[private_positions],
+            self.private_usable[private_positions],
+        )
+
+
+_NO_RECORDS = UserRecords(
+    np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.bool_)
+)
+
+
+def joined_records(private_pieces: Sequence[UserRecords]) -> UserRecords:
+    """The records of some pieces, one piece behind the other."""
+    private_pieces = [_NO_RECORDS, *private_pieces]
+    return UserRecords(
+        np.concatenate([piece.private_digests for piece in private_pieces]),
+        np.concatenate([piece.private_places for piece in private_pieces]),
+        np.concatenate([piece.private_lottery for piece in private_pieces]),
+        np.concatenate([piece.private_usable for piece in private_pieces]),
+    )
+
+
+class UserLayout(NamedTuple):
+    """Which records some users keep, and where.
+
+    Attributes:
+        private_chosen: positions, among the records that were given, of those that are kept: user after user, and in
+            the order of the source within a user.
+        private_offsets: (users + 1,) where each user's begin.
+        private_first: (users,) the place of each user's first record, ascending.
+    """
+
+    private_chosen: NDArray[np.int64]
+    private_offsets: NDArray[np.int64]
+    private_first: NDArray[np.int64]
+
+
+def part_count(n: int) -> int:
+    """How many parts hold so many users, from the public number alone.
+
+    Args:
+        n: the public number of users, which their number never exceeds.
+    Privacy:
+        The number of parts is public since it follows from n; which users are in which part stays private, as do the
+        parts' sizes, which show in running time only. What a query is charged does not depend on parts at all: a user
+        lies whole in one part, and a sum is the sum over users however they are divided. Dividing by a hash of each
+        user's own key has the further use that adding or replacing a user moves no other user to another part, and
+        changes the sums of the user's own part, or of two, alone.
+
+        No part overflows, whatever the keys are, as they are fixed without the secret: with P > 1 parts the number of
+        users in one is binomial of mean m < MEAN_USERS + 1, the digests being those of a secret hash. By
+        Bernstein's inequality it exceeds MOST_USERS = m + t, t >= 2^14 - 1, with probability at most
+        exp(-t^2 / (2 (m + t / 3))) < exp(-255) < 2^-367, and for any of up to 2^33 parts with less than 2^-334.
+    Source:
+        Boucheron, Lugosi, Massart 2013, Concentration Inequalities, section 2.8.
+    """
+    return 1 if n <= MEAN_USERS else -(-n // MEAN_USERS)
+
+
+@functools.cache
+def part_starts(parts: int) -> Digests:
+    """The least digest of each part: equal shares of all 2^64, to within one."""
+    starts = np.array([-(-(part << 64) // parts) for part in range(parts)], np.uint64)
+    starts.setflags(write=False)
+    return starts
+
+
+def parts_of_digests(private_digests: Digests, parts: int) -> NDArray[np.int64]:
+    """The part, 0..parts-1, of each digest."""
+    return np.searchsorted(part_starts(parts), private_digests, side="right").astype(np.int64) - 1
+
+
+def require_own(private_digests: Digests, part: int | NDArray[np.int64], parts: int) -> None:
+    """Refuse records that belong to another part: every part asks this of every record that it holds.
+
+    Args:
+        private_digests: of the records' keys.
+        part: which part they are in, or each of them.
+        parts: how many there are.
+    Privacy:
+        A user of whom one part held some records and another part others would count as two, and move a sum twice as
+        far as its sensitivity says: so the hash of every record is looked at, and nothing is taken on trust.
+    Raises:
+        DataUnavailable: there is one that does.
+    """
+    if np.any(parts_of_digests(private_digests, parts) != part) or np.any(private_digests == NOBODY):
+        raise DataUnavailable(
+            "a part was given records of users who belong to another part: the table has changed since it was opened. "
+            "Nothing was computed with them; open it again."
+        )
+
+
+def require_few(private_users: int) -> None:
+    """Refuse a part of more users than `part_count` leaves room for, rather than cut it.
+
+    Raises:
+        RuntimeError: it has more than `MOST_USERS`, which does not happen.
+    """
+    if private_users > MOST_USERS:
+        raise RuntimeError("a part has more users than it may hold. Nothing was computed: open it again.")
+
+
+def lay_out_part(private_records: UserRecords, cap: int, part: int, parts: int) -> UserLayout:
+    """Group the records of one part by user, and choose which of them each user keeps.
+
+    Args:
+        private_records: all records of the part, or what `needed` leaves of them; in any order.
+        cap: M, the most records of a user.
+        part: which part it is.
+        parts: how many there are.
+    Returns:
+        At most M usable records of each user, those with the smallest lottery numbers, and users in order of first
+        appearance; one whose records are all unusable has none.
+    Privacy:
+        A user's place in its part and the records it keeps follow from the records of that user and from which other
+        users the part holds, as positions in any data set do; no query depends on positions but by its draw, which is
+        made without the data. See `part_count`, `require_own`.
+    Raises:
+        DataUnavailable: a record belongs to another part.
+        RuntimeError: see `require_few`.
+    """
+    require_own(private_records.private_digests, part, parts)
+    private_order = np.argsort(private_records.private_places, kind="stable")
+    private_sorted = private_records.taken(private_order)
+    private_codes, private_known = pd.factorize(private_sorted.private_digests)
+    users = len(private_known)
+    require_few(users)
+    private_codes = private_codes.astype(np.int64)
+    private_chosen, private_offsets = choose_records(
+        private_codes, private_sorted.private_usable, users, cap, private_sorted.private_lottery
+    )
+    private_first = np.empty(users, np.int64)
+    private_first[private_codes[::-1]] = private_sorted.private_places[::-1]  # written last: the first
+    return UserLayout(private_order[private_chosen], private_offsets, private_first)
+
+
+def needed(private_records: UserRecords, cap: int) -> UserRecords:
+    """Leave out records that cannot matter to `lay_out_part`, whatever other records the part has.
+
+    Of each user, the first record stays, and the M usable ones with the smallest lottery numbers: what is chosen of a
+    union of sets of records is among what is chosen of each. They come back sorted by digest, and by place within a
+    user.
+    """
+    private_order = np.lexsort((private_records.private_places, private_records.private_digests))
+    private_sorted = private_records.taken(private_order)
+    private_digests = private_sorted.private_digests
+    private_begins = np.append(True, private_digests[1:] != private_digests[:-1])[: len(private_digests)]
+    private_codes = np.cumsum(private_begins) - 1
+    private_stays = private_begins.copy()
+    private_chosen, _ = choose_records(
+        private_codes,
+        private_sorted.private_usable,
+        int(private_begins.sum()),
+        cap,
+        private_sorted.private_lottery,
+    )
+    private_stays[private_chosen] = True
+    return private_sorted.taken(private_stays)
+
+
+def count_users(private_digests: Digests) -> int:
+    """How many users some digests name."""
+    return len(np.unique(private_digests[private_digests != NOBODY]))

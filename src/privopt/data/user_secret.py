@@ -1,0 +1,120 @@
+"""The secret that lays out users: the key of a hash of their keys, and a lottery of the records they keep. PRIVATE."""
+
+import base64
+import copy
+import hashlib
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from randomgen import AESCounter, ChaCha
+
+from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
+
+_FROM_ANYWHERE = (
+    AESCounter,
+    ChaCha,
+    np.random.PCG64,
+)  # a double of theirs is one step, and steps can be skipped
+_AT_ONCE = 2**20  # doubles that are skipped by drawing them
+_PROCESS = os.urandom(16)  # tells this process from others
+
+
+class UnitsNoise(Protocol):
+    """The part of a noise source that decides which records of a user are kept."""
+
+    @property
+    def units_generator(self) -> np.random.Generator:
+        """A secret generator."""
+        ...
+
+
+def is_secret(noise: UnitsNoise) -> bool:
+    """Whether a source is known to be one that nobody can repeat."""
+    return isinstance(noise, NoiseSource | RepeatedChoice) and not noise.seeded
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class UserSecret:
+    """What decides where a user lies and which records are kept; the same wherever it is sent.
+
+    Attributes:
+        private_bits: of which the double at place i, counted from here, is the lottery number of the record at place i
+            of the source, whoever reads it.
+        private_seed: 32 bytes, from which the hash keys are derived.
+        process: tells the process that drew it from others.
+
+    Privacy:
+        The choice of a user's records is uniform and independent of what they hold, since the lottery numbers are
+        drawn without them. Nothing rests on the hash but that no part overflows, see `user_parts`: for whoever knows
+        it, users with keys of their choice could be made to meet in one part. The noise of a run cannot be had from
+        it: of a source that is not seeded it holds a key of its own.
+    """
+
+    private_bits: Any
+    private_seed: bytes
+    process: bytes
+
+    @classmethod
+    def drawn(cls, noise: UnitsNoise | None, rows: int) -> "UserSecret":
+        """Draw it once for a source of so many records.
+
+        Args:
+            noise: source of the secret choice; default: fresh, from the operating system. Its stream is used up as by
+                `units_generator.random(rows)`, and the lottery numbers are these.
+            rows: how many records there are.
+        """
+        source = NoiseSource() if noise is None else noise
+        if isinstance(source, NoiseSource) and not source.seeded:
+            source = RepeatedChoice(source)  # its own stream decides who is sampled: it is not given away
+        generator = source.units_generator
+        if isinstance(generator.bit_generator, _FROM_ANYWHERE):
+            private_bits = copy.deepcopy(generator.bit_generator)
+            _skip(generator, rows)
+        else:
+            private_bits = ChaCha(key=int.from_bytes(generator.bytes(32), "little"), rounds=20)
+        return cls(private_bits, np.random.Generator(_placed(private_bits, 0)).bytes(32), _PROCESS)
+
+    def lottery(self, start: int, stop: int) -> NDArray[np.float64]:
+        """The lottery numbers of the records start..stop-1, uniform in [0, 1)."""
+        return np.random.Generator(_placed(self.private_bits, start)).random(stop - start)
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether it was drawn in this process."""
+        return self.process == _PROCESS
+
+    def hash_key(self, kind: str) -> str:
+        """The key, 16 letters of 6 random bits, of the hash of one kind of texts."""
+        private_key = hashlib.blake2b(
+            self.private_seed, digest_size=12, person=b"privopt users", salt=kind.encode()
+        ).digest()
+        return base64.b64encode(private_key).decode()
+
+    def __repr__(self) -> str:
+        return "UserSecret(<private>)"
+
+
+def _placed(private_bits: Any, steps: int) -> Any:
+    """A copy so many doubles further on."""
+    if isinstance(private_bits, ChaCha):  # it has no `advance`
+        private_state: Any = private_bits.state["state"]
+        low, high = (int(word) for word in private_state["ctr"])
+        key = int.from_bytes(np.asarray(private_state["keysetup"], "<u4").tobytes(), "little")
+        counter = (low + (high << 64) + 2 * steps) % 2**128
+        return ChaCha(key=key, counter=counter, rounds=private_state["rounds"])
+    private_copy = copy.deepcopy(private_bits)
+    private_copy.advance(steps)
+    return private_copy
+
+
+def _skip(generator: np.random.Generator, steps: int) -> None:
+    """Go so many doubles further on."""
+    bits: Any = generator.bit_generator
+    if not isinstance(bits, ChaCha):
+        bits.advance(steps)
+        return
+    for start in range(0, steps, _AT_ONCE):
+        generator.random(min(_AT_ONCE, steps - start))

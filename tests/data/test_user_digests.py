@@ -1,0 +1,160 @@
+"""Digests of users' keys: equal exactly where the keys are, in every block and every process."""
+
+import dataclasses
+import datetime
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.data.test_user_keys import ANY_KEY, MISSING, SAME, Ward, together
+from tests.support.odd_cells import FORMS, every_form
+
+from privopt.data.user_digests import NOBODY, user_digests
+from privopt.data.user_keys import user_codes
+from privopt.data.user_secret import UserSecret
+from privopt.errors import ArgumentError
+from privopt.mechanisms.noise import NoiseSource
+
+SECRET = UserSecret.drawn(NoiseSource(1), 10)
+ELSEWHERE = dataclasses.replace(SECRET, process=bytes(16))
+OF_ITS_OWN = (frozenset, Ward, complex, type)
+PLAIN = [alike for alike in SAME if not isinstance(alike[0], OF_ITS_OWN)]
+
+
+def users_of(digests: Any) -> list[list[bool]]:
+    """Which records are one user's."""
+    return [[bool(one == other != NOBODY) for other in digests] for one in digests]
+
+
+@every_form
+def test_digests_are_equal_where_keys_are(form: str) -> None:
+    keys = [key for alike in SAME for key in alike] + MISSING
+    keys = [keys[place] for place in np.random.default_rng(0).permutation(len(keys))]
+    digests = user_digests(FORMS[form](keys), len(keys), SECRET)
+    assert users_of(digests) == together(user_codes(keys, len(keys)).tolist())
+    alone = [user_digests(FORMS[form]([key]), 1, SECRET)[0] for key in keys]
+    assert alone == digests.tolist()
+
+
+@given(st.lists(ANY_KEY, min_size=1, max_size=8), st.sampled_from(["list", "series"]))
+def test_any_keys_have_equal_digests_exactly_where_their_codes_are_equal(keys: list[Any], form: str) -> None:
+    digests = user_digests(FORMS[form](keys), len(keys), SECRET)
+    assert users_of(digests) == together(user_codes(keys, len(keys)).tolist())
+
+
+COLUMNS = st.sampled_from(
+    ["i1", "u8", "f2", "f4", "f8", "?", "U", "O", "text", "M8[s]", "M8[ns]", "m8[ms]", "Int64", "string"]
+)
+
+
+def column(dtype: str, numbers: list[int]) -> Any:
+    """Small numbers in a column of some type."""
+    if dtype == "text":
+        return pa.array([str(number) for number in numbers])
+    if dtype == "O":
+        return np.array([number if number % 2 else float(number) for number in numbers], object)
+    if dtype in ("Int64", "string"):
+        return pd.Series(numbers).astype(dtype)
+    if dtype[1:2] == "8" and "[" in dtype:
+        return (
+            np.array(numbers, "m8[D]").astype(dtype)
+            if dtype[0] == "m"
+            else np.array(numbers, "M8[D]").astype(dtype)
+        )
+    return np.array(numbers).astype(dtype)
+
+
+@given(
+    st.lists(st.tuples(COLUMNS, st.lists(st.integers(0, 3), min_size=1, max_size=4)), min_size=1, max_size=4)
+)
+def test_blocks_of_different_types_agree_with_their_cells_read_together(
+    blocks: list[tuple[str, list[int]]],
+) -> None:
+    columns = [column(dtype, numbers) for dtype, numbers in blocks]
+    cells = [cell for each in columns for cell in list(np.asarray(each))]
+    apart = np.concatenate([user_digests(each, len(each), SECRET) for each in columns])
+    assert users_of(apart) == together(user_codes(cells, len(cells)).tolist())
+
+
+@given(st.lists(st.tuples(ANY_KEY, st.integers(0, 2), ANY_KEY), min_size=1, max_size=6))
+def test_several_columns_name_a_user_together(rows: list[tuple[Any, int, Any]]) -> None:
+    table = np.empty((len(rows), 3), object)
+    for place, row in enumerate(rows):
+        for k, cell in enumerate(row):
+            table[place, k] = cell
+    expected = together(user_codes(table, len(rows)).tolist())
+    assert users_of(user_digests(table, len(rows), SECRET)) == expected
+    frame = pd.DataFrame(table).astype({1: np.int8})
+    assert users_of(user_digests(frame, len(rows), SECRET)) == expected
+    halves = [user_digests(part, len(part), SECRET) for part in (frame[:1], table[1:])]
+    assert users_of(np.concatenate(halves)) == expected
+
+
+def test_an_instant_is_one_whatever_writes_it_and_texts_without_an_encoding_are_apart() -> None:
+    noon = datetime.datetime(2020, 6, 1, 12, tzinfo=datetime.UTC)
+    same = [
+        noon,
+        pd.Timestamp(noon),
+        pd.Timestamp("2020-06-01 14:00", tz="Europe/Berlin"),
+        pd.Timestamp(noon).as_unit("ns"),
+    ]
+    assert len(set(user_digests(same, 4, SECRET))) == 1
+    others = [
+        noon.replace(tzinfo=None),
+        pd.Timestamp(noon) + pd.Timedelta(1),
+        str(noon),
+        "\ud800",
+        "'\\ud800'",
+        "z",
+    ]
+    assert len(set(user_digests([noon, *others], 7, SECRET))) == 7
+
+
+def test_kinds_of_keys_do_not_meet() -> None:
+    keys = ["a", b"a", ("a",), (b"a",), (("a",),), ("a", "b"), ("text 1 a",), "tuple", ("ab",), ("a", ("b",))]
+    assert len(set(user_digests(keys, len(keys), SECRET))) == len(keys)
+
+
+def test_other_secrets_have_other_digests() -> None:
+    first, second = (UserSecret.drawn(None, 3) for _ in range(2))
+    keys = np.arange(100)
+    assert not set(user_digests(keys, 100, first)) & set(user_digests(keys, 100, second))
+
+
+def test_keys_of_a_type_of_its_own_are_refused_outside_of_the_process_that_knows_their_hash() -> None:
+    assert users_of(user_digests([frozenset("ab"), frozenset("ba"), 1], 3, SECRET))[0] == [True, True, False]
+    for odd in (frozenset("ab"), 1 + 2j, (1, frozenset("ab"))):
+        with pytest.raises(ArgumentError, match="several processes read"):
+            user_digests([1, odd], 2, ELSEWHERE)
+    plain = [key for alike in PLAIN for key in alike] + MISSING
+    assert (
+        user_digests(plain, len(plain), ELSEWHERE).tolist()
+        == user_digests(plain, len(plain), SECRET).tolist()
+    )
+
+
+def test_another_process_has_the_same_digests_and_lottery() -> None:
+    secret = pickle.loads(pickle.dumps(UserSecret.drawn(NoiseSource(), 50)))
+    keys = ["a", 1, b"a", datetime.date(2020, 1, 1), ("x", 2.5), datetime.timedelta(3)]
+    code = (
+        "import pickle, sys; from privopt.data.user_digests import user_digests\n"
+        "secret, keys = pickle.load(sys.stdin.buffer)\n"
+        "print(user_digests(keys, len(keys), secret).tolist(), secret.lottery(7, 11).tolist(), secret.is_at_home)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code], input=pickle.dumps((secret, keys)), capture_output=True, check=True
+    )
+    here = f"{user_digests(keys, len(keys), secret).tolist()} {secret.lottery(7, 11).tolist()} False"
+    assert run.stdout.decode().strip() == here
+
+
+def test_keys_that_do_not_fit_the_rows_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="give as many keys as rows"):
+        user_digests([1, 2], 3, SECRET)
