@@ -33,6 +33,7 @@ from privopt.engine.placement import Placement
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
@@ -446,9 +447,7 @@ def solved(case: Any, data: Any) -> tuple[bytes, str]:
     """The parameters and the transcript of a run."""
     public = data.public
     solver = case.solver.configure(Instance(case.problem, public, BUDGET))
-    curator = LocalCurator(
-        data, Ledger(BUDGET, public.relation, plan=solver.event(public)), noise=NoiseSource(3)
-    )
+    curator = LocalCurator(data, Unlimited(public.relation), noise=NoiseSource(3))
     result = solver.solve(curator, case.problem)
     return np.asarray(result.params).tobytes(), curator.transcript.to_json(values=True)
 
