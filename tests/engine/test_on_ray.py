@@ -55,7 +55,7 @@ N = 150
 SMALL = 32  # units of a part
 SUMS = {name: query for name, query in EVERY_QUERY.items() if isinstance(query, MeanQuery)}
 QUERY = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.3)
-LAYOUTS = ("dense", "sparse", "users", "sparse users", "int8")
+LAYOUTS = ("dense", "sparse", "int8")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,16 +78,13 @@ def records(layout: str, relation: str = "replace-one") -> tuple[ArrayRecords, D
     features: Any = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.7)
     features[3], features[40], features[70] = np.nan, 1e200, 0.0
     targets = rng.integers(0, 2, N)
-    keys = rng.integers(0, N // 2, N).astype(str) if "users" in layout else None
-    if keys is not None:
-        keys[5] = ""
     rows = sparse.csr_array(features) if "sparse" in layout else features
     n = None if relation == "replace-one" else N + 7
     storage = layout if layout == "int8" else "float32"
     about = Description(
         row_bound=1.5, classes=(0, 1), max_records_per_user=2, relation=relation, n=n, storage=storage
     )
-    return ArrayRecords(rows, targets, keys), about
+    return ArrayRecords(rows, targets), about
 
 
 def in_memory(source: ArrayRecords, about: Description) -> InProcessEngine:
@@ -96,7 +93,6 @@ def in_memory(source: ArrayRecords, about: Description) -> InProcessEngine:
         Units.from_arrays(
             private.private_features,
             private.private_targets,
-            groups=private.private_keys,
             noise=NoiseSource(1),
             **about.arguments(),
         )
@@ -165,7 +161,7 @@ def _asked(name: str, layout: str) -> bool:
 
 @pytest.mark.audit
 @pytest.mark.parametrize(
-    ("layout", "name"), [(lay, name) for lay in LAYOUTS[:3] for name in SUMS if _asked(name, lay)]
+    ("layout", "name"), [(lay, name) for lay in LAYOUTS[:2] for name in SUMS if _asked(name, lay)]
 )
 def test_every_query_has_the_bits_of_one_process(layout: str, name: str) -> None:
     memory, query = in_memory(*records(layout)), SUMS[name]
@@ -186,22 +182,13 @@ def test_each_part_holds_the_rows_that_memory_holds() -> None:
         for plan, part in zip(layout_of.plans, memory._parts, strict=True):
             found, expected = read_part(source, about, layout_of.public, plan), part.units
             assert (found.public, found.first) == (expected.public, expected.first)
-            for name in ("targets", "norms", "present", "offsets", "weights"):
+            for name in ("targets", "norms", "present"):
                 np.testing.assert_array_equal(
                     getattr(found, f"private_{name}"), getattr(expected, f"private_{name}")
                 )
             every = np.arange(len(found.private_targets))
             dense = [take_rows(units.private_features, every) for units in (found, expected)]
             np.testing.assert_array_equal(*dense)
-
-
-def test_a_user_lies_whole_in_one_part_wherever_its_records_stand() -> None:
-    source, about = records("users")
-    plans = lay_out(source, about, NoiseSource(1)).plans
-    keys = source._private.private_keys
-    owners = [set(keys[plan.private_rows]) for plan in plans]
-    assert len(plans) > 1
-    assert all(one.isdisjoint(other) for one, other in itertools.combinations(owners, 2))
 
 
 def test_an_error_of_a_worker_names_its_kind_and_the_part_alone() -> None:

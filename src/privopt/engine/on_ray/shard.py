@@ -22,6 +22,7 @@ from privopt.public import Public
 from privopt.queries.base import MeanQuery
 
 SOURCE = 0  # what the units as they were read are known by
+NO_PART = -1  # of a failure that is about records, and no part of the units
 
 
 class Failure(NamedTuple):
