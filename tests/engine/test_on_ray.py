@@ -1,5 +1,6 @@
 """The engine on Ray: the bits of one process, whoever holds the parts, dies or is late; and nobody else gets in."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -44,12 +45,14 @@ from privopt.queries.gradient import ClippedGradient
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
+from privopt.engine.on_ray import admission  # noqa: E402
 from privopt.engine.on_ray import cluster as cluster_module  # noqa: E402
 from privopt.engine.on_ray import engine as engine_module  # noqa: E402
 from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
 from privopt.engine.on_ray.engine import RayEngine, open_on_ray  # noqa: E402
 from privopt.engine.on_ray.layout import cut, lay_out, read_part  # noqa: E402
 from privopt.engine.on_ray.shard import SOURCE, Failure, Preparation, Shard, question_of, total_of  # noqa: E402
+from privopt.engine.on_ray.user_shard import Owners, UserShard  # noqa: E402
 
 N = 150
 SMALL = 32  # units of a part
@@ -221,7 +224,7 @@ def test_where_ray_is_not_installed_every_module_can_be_read() -> None:
 def test_a_cluster_that_does_not_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_fresh_folder", lambda: tmp_path)
+    monkeypatch.setattr(cluster_module, "fresh_folder", lambda: tmp_path)
     monkeypatch.setattr(ray, "init", _no_start)
     if ray.is_initialized():
         pytest.skip("this process' cluster is in use: another order of the tests")
@@ -241,8 +244,8 @@ def _no_start(**_: Any) -> None:
 
 
 def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
-    folder = cluster._folder
-    assert folder is not None
+    assert cluster._guardian is not None
+    folder = cluster._guardian.folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     token = os.environ["RAY_AUTH_TOKEN"]
     assert len(token) == 64
@@ -268,7 +271,7 @@ def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
 
 def test_who_has_no_token_or_a_wrong_one_gets_no_answer(cluster: Cluster) -> None:
     address = ray.get_runtime_context().gcs_address
-    assert cluster_module._asks_for_tokens(address)
+    assert admission.asks_for_tokens(address)
     wrong = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
     code = "import sys; from privopt.engine.on_ray.cluster import Cluster; Cluster.joined(sys.argv[1])"
     tried = subprocess.run(
@@ -287,7 +290,7 @@ def test_an_address_is_that_of_a_head(address: str) -> None:
 def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_asks_for_tokens", lambda _: False)
+    monkeypatch.setattr(admission, "asks_for_tokens", lambda _: False)
     with pytest.raises(ArgumentError, match="asks for no tokens"):
         Cluster("head:6379", trust_network=False)
     trusted = object.__new__(Cluster)
@@ -540,6 +543,98 @@ def test_records_that_have_changed_are_not_read_again(cluster: Cluster, tmp_path
     engine.close()
 
 
+def with_users(n: int | None = TOY_N // 2) -> tuple[ArrayRecords, Description]:
+    rng = np.random.default_rng(9)
+    keys = rng.integers(0, TOY_N // 2, TOY_N)
+    keys[: TOY_N // 2] = np.arange(TOY_N // 2)
+    about = Description(row_bound=1.0, n=n, max_records_per_user=3)
+    return ArrayRecords(rng.normal(size=(TOY_N, D)), rng.choice([-1.0, 1.0], TOY_N), keys), about
+
+
+@pytest.fixture
+def sum_of_users(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """What users in parts sum to where one worker has read all records in order; there are few in a part here."""
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", 5)
+    monkeypatch.setattr("privopt.engine.on_ray.user_fleet._SPAN_RECORDS", 7)
+    source, about = with_users()
+    layout = lay_out(source, about, NoiseSource(1))
+    assert layout.secret is not None
+    owners = Owners(layout.secret, np.zeros(len(layout.plans), np.int64), only_counted=False)
+    shard = UserShard(source, about, layout.public, layout.plans, 1, owners)
+    found = shard.cut(0, TOY_N, [0])
+    assert not isinstance(found, Failure)
+    assert shard.take(0, TOY_N, *found[0]) is None
+    units = shard.units()
+    assert not isinstance(units, Failure)
+    first = itertools.accumulate(units, initial=0)
+    assert not any(shard.settle(plan.index, place) for plan, place in zip(layout.plans, first, strict=False))
+    question = question_of(QUERY)
+    answer = shard.answer(Preparation([], []), SOURCE, question, dict.fromkeys(range(len(units))))
+    assert isinstance(answer, ExactSum)
+    return np.asarray(answer.value(question.radius)).tobytes()
+
+
+def test_users_are_exchanged_between_workers_and_again_where_one_is_lost(
+    cluster: Cluster, sum_of_users: bytes
+) -> None:
+    del cluster
+    engine = opened(*with_users(), 2)
+    view = engine.view(np.eye(D)[:, :3], 1.0)
+    mapped = ClippedGradient(loss=losses.logistic, at=np.ones(3), clip=0.5)
+    expected = view.clipped_sum(mapped).tobytes()
+    assert engine.private_count == TOY_N // 2
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    os.kill(pids_of(engine)[0], signal.SIGKILL)
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    assert view.clipped_sum(mapped).tobytes() == expected
+    assert engine._fleet.retries_left == 2
+    engine.close()
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_users_that_are_not_counted_yet_are(cluster: Cluster, sum_of_users: bytes, workers: int) -> None:
+    del cluster
+    engine = opened(*with_users(n=None), workers)
+    assert engine.public.n == TOY_N // 2
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    engine.close()
+
+
+@pytest.mark.audit
+def test_more_users_than_n_are_refused_without_their_number(cluster: Cluster, sum_of_users: bytes) -> None:
+    del cluster, sum_of_users
+    source, about = with_users(n=TOY_N // 2 - 1)
+    about = dataclasses.replace(about, relation="add-or-remove-one")
+    with pytest.raises(ArgumentError, match=f"^there are more users than n = {TOY_N // 2 - 1}: [^0-9]*$"):
+        opened(source, about, 2)
+
+
+@pytest.mark.audit
+def test_workers_that_die_during_the_exchange_are_replaced(cluster: Cluster, sum_of_users: bytes) -> None:
+    del cluster
+    rng = np.random.default_rng(6)
+    for _ in range(5):
+        done = threading.Event()
+        killer = threading.Thread(target=_kill_workers, args=(rng, done))
+        killer.start()
+        engine = opened(*with_users(), 3, retries=100)
+        done.set()
+        killer.join()
+        assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+        engine.close()
+
+
+def _kill_workers(rng: np.random.Generator, done: threading.Event) -> None:
+    """Kill three of the workers of users that are there, at random moments."""
+    deaths = 0
+    while deaths < 3 and not done.wait(float(rng.exponential(0.3))):
+        found = [p for p in psutil.Process().children(recursive=True) if "UserActor" in p.name()]
+        if found:
+            os.kill(found[int(rng.integers(len(found)))].pid, signal.SIGKILL)
+            deaths += 1
+
+
 @pytest.mark.audit
 def test_a_hundred_deaths_at_random_change_nothing(cluster: Cluster) -> None:
     del cluster
@@ -573,7 +668,7 @@ def test_a_real_cluster_without_tokens_is_seen_to_have_none() -> None:
     ) as other:
         assert other.stdout is not None
         address = next(line.split()[1] for line in other.stdout if line.startswith("ADDRESS"))
-        assert not cluster_module._asks_for_tokens(address)
+        assert not admission.asks_for_tokens(address)
         other.communicate("\n")
 
 

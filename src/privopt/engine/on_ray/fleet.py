@@ -4,7 +4,6 @@ Ray is an extra, and imported late: this module can be read where it is not inst
 """
 
 import contextlib
-import math
 import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
@@ -14,9 +13,11 @@ from privopt.data.record_source import Description, RecordSource
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.layout import Layout, PartPlan, cut
+from privopt.engine.on_ray.reservation import Reservation, Seat
 from privopt.engine.on_ray.shard import NO_PART, SOURCE, Derived, Failure, Preparation, Shard, total_of
 from privopt.engine.on_ray.steps import Step
 from privopt.errors import DataUnavailable
+from privopt.public import Relation
 
 PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
 LOADING = 10.0  # times as long may it take to start, or to read one part
@@ -31,14 +32,15 @@ class Worker:
 
     Attributes:
         plans: of its parts.
+        seat: where it starts.
         actor: the actor.
         loading: what it has been told to read, and has not yet said to have read.
         knows: the steps that it has made.
         forgets: those whose outcome it is still to let go of.
     """
 
-    def __init__(self, plans: Sequence[PartPlan]) -> None:
-        self.plans = plans
+    def __init__(self, plans: Sequence[PartPlan], seat: Seat) -> None:
+        self.plans, self.seat = plans, seat
         self.parts = [plan.index for plan in plans]
         self.actor: Any = None
         self.loading: deque[Any] = deque()
@@ -57,6 +59,9 @@ class Fleet:
         workers: how many; None for one a machine of another's cluster, or a core of our own.
         retries: how often the parts of a lost worker are read again, in all.
         patience: seconds for one answer; starting, and reading one part, may take ten times as long.
+
+    Raises:
+        ArgumentError: a cluster of others does not have enough free cores.
 
     Privacy:
         A worker that is lost, or does not answer in time, is replaced, and its successor is asked the same query on the
@@ -87,17 +92,24 @@ class Fleet:
         self._unneeded = set[int]()
         self._next = SOURCE + 1
         self._closed = False
-        machines = cluster.machines
         if workers is None:
-            workers = machines[0].cores if cluster.address is None else len(machines)
+            workers = cluster.machines[0].cores if cluster.address is None else len(cluster.machines)
         shares = cut(layout.plans, workers)
-        self._per_machine = math.ceil(len(shares) / len(machines))
-        self.workers = [Worker(plans) for plans in shares]
+        by_user, relation = layout.secret is not None, layout.public.relation
+        if by_user or relation is Relation.REPLACE_ONE:  # the number of parts is public
+            workers = len(shares)
+        self._reservation = Reservation(cluster, workers, len(shares))
+        self.workers = [
+            Worker(plans, seat) for plans, seat in zip(shares, self._reservation.seats, strict=True)
+        ]
         self.plans = layout.plans
         self._owner = {part: k for k, worker in enumerate(self.workers) for part in worker.parts}
-        for k, worker in enumerate(self.workers):
-            machine = machines[k % len(machines)]
-            self._start(worker, NodeAffinitySchedulingStrategy(machine.node, soft=True))
+        try:
+            for worker in self.workers:
+                self._start(worker, NodeAffinitySchedulingStrategy(worker.seat.node, soft=True))
+        except BaseException:
+            self._reservation.close()
+            raise
 
     def known_as(self, parent: int, step: Step) -> int:
         """Note a step, which workers make when they are next asked; what its outcome is known by."""
@@ -167,6 +179,7 @@ class Fleet:
         self._closed = True
         for worker in self.workers:
             _kill(worker)
+        self._reservation.close()
         self.cluster.close()
 
     @contextlib.contextmanager
@@ -278,7 +291,7 @@ class Fleet:
             num_cpus=0, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
         )
         worker.actor = actor.remote(
-            self._source, self._description, self._layout.public, worker.plans, self._per_machine, *more
+            self._source, self._description, self._layout.public, worker.plans, worker.seat.threads, *more
         )
         worker.knows, worker.forgets = set(), []
         worker.loading = self._loads(worker)

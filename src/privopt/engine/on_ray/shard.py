@@ -88,7 +88,7 @@ class Shard:
         description: what is public about the units.
         public: of all units.
         plans: of the parts to hold.
-        per_machine: how many workers share a machine's cores.
+        threads: of a pass.
 
     Privacy:
         Whatever goes wrong leaves as a `Failure`: an error's text may quote a cell. It sees rows and public points, and
@@ -101,12 +101,12 @@ class Shard:
         description: Description,
         public: Public,
         plans: Sequence[PartPlan],
-        per_machine: int,
+        threads: int,
     ) -> None:
         threadpool_limits(1, user_api="blas")  # a part's sum does not depend on how many cores there are
         self._source, self._description, self._public = source, description, public
         self._plans = {plan.index: plan for plan in plans}
-        self._threads = max(1, thread_count() // per_machine)
+        self._threads = min(thread_count(), threads)
         self._private_engines: dict[int, dict[int, InProcessEngine]] = {SOURCE: {}}
         self._structures: dict[bytes, Any] = {}
 

@@ -49,7 +49,7 @@ class UserShard(Shard):
         description: what is public about the units.
         public: of all units.
         plans: of the parts to hold.
-        per_machine: how many workers share a machine's cores.
+        threads: of a pass.
         owners: who holds which users.
 
     Privacy:
@@ -64,10 +64,10 @@ class UserShard(Shard):
         description: Description,
         public: Public,
         plans: Sequence[PartPlan],
-        per_machine: int,
+        threads: int,
         owners: Owners,
     ) -> None:
-        super().__init__(source, description, public, plans, per_machine)
+        super().__init__(source, description, public, plans, threads)
         self._owners, self._parts = owners, len(owners.workers)
         nothing = self._piece(no_records(source, description), 0)
         self._private_arrivals = {
