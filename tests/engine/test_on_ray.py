@@ -52,7 +52,6 @@ from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
 from privopt.engine.on_ray.engine import RayEngine, open_on_ray  # noqa: E402
 from privopt.engine.on_ray.layout import cut, lay_out, read_part  # noqa: E402
 from privopt.engine.on_ray.shard import SOURCE, Failure, Preparation, Shard, question_of, total_of  # noqa: E402
-from privopt.engine.on_ray.user_shard import Owners, UserShard  # noqa: E402
 
 N = 150
 SMALL = 32  # units of a part
@@ -96,6 +95,7 @@ def in_memory(source: ArrayRecords, about: Description) -> InProcessEngine:
         Units.from_arrays(
             private.private_features,
             private.private_targets,
+            groups=private.private_keys,
             noise=NoiseSource(1),
             **about.arguments(),
         )
@@ -553,25 +553,10 @@ def with_users(n: int | None = TOY_N // 2) -> tuple[ArrayRecords, Description]:
 
 @pytest.fixture
 def sum_of_users(monkeypatch: pytest.MonkeyPatch) -> bytes:
-    """What users in parts sum to where one worker has read all records in order; there are few in a part here."""
+    """What users sum to in memory, where there are few in a part."""
     monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", 5)
     monkeypatch.setattr("privopt.engine.on_ray.user_fleet._SPAN_RECORDS", 7)
-    source, about = with_users()
-    layout = lay_out(source, about, NoiseSource(1))
-    assert layout.secret is not None
-    owners = Owners(layout.secret, np.zeros(len(layout.plans), np.int64), only_counted=False)
-    shard = UserShard(source, about, layout.public, layout.plans, 1, owners)
-    found = shard.cut(0, TOY_N, [0])
-    assert not isinstance(found, Failure)
-    assert shard.take(0, TOY_N, *found[0]) is None
-    units = shard.units()
-    assert not isinstance(units, Failure)
-    first = itertools.accumulate(units, initial=0)
-    assert not any(shard.settle(plan.index, place) for plan, place in zip(layout.plans, first, strict=False))
-    question = question_of(QUERY)
-    answer = shard.answer(Preparation([], []), SOURCE, question, dict.fromkeys(range(len(units))))
-    assert isinstance(answer, ExactSum)
-    return np.asarray(answer.value(question.radius)).tobytes()
+    return in_memory(*with_users()).clipped_sum(QUERY).tobytes()
 
 
 def test_users_are_exchanged_between_workers_and_again_where_one_is_lost(

@@ -18,6 +18,7 @@ from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.units import Units
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.parts import parts_of
 from privopt.errors import DataUnavailable
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -124,11 +125,20 @@ def bytes_of(units: Units) -> list[Any]:
     return [stored(), *(getattr(units, f"private_{name}").tobytes() for name in names)]
 
 
-@functools.cache
+def in_memory(source: ArrayRecords, about: Description) -> Units:
+    private = source._private
+    return Units.from_arrays(
+        private.private_features,
+        private.private_targets,
+        groups=private.private_keys,
+        noise=NoiseSource(1),
+        **about.arguments(),
+    )
+
+
 def expected(layout: str, relation: str) -> list[list[Any]]:
-    """What the parts hold where one worker has read all records in order."""
-    shards = gathered(*records(layout, relation), 1, range, N)
-    return [bytes_of(engine.units) for _, engine in sorted(engines_of(shards).items())]
+    """What the parts hold in memory."""
+    return [bytes_of(part) for part in parts_of(in_memory(*records(layout, relation)))]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -137,14 +147,7 @@ def test_one_part_holds_what_memory_holds(layout: str, monkeypatch: pytest.Monke
     for relation in RELATIONS:
         source, about = records(layout, relation)
         shards = gathered(source, about, 3, np.random.default_rng(2).permutation, 17)
-        private = source._private
-        memory = Units.from_arrays(
-            private.private_features,
-            private.private_targets,
-            groups=private.private_keys,
-            noise=NoiseSource(1),
-            **about.arguments(),
-        )
+        memory = in_memory(source, about)
         (engine,) = engines_of(shards).values()
         assert engine.units.public == memory.public
         assert bytes_of(engine.units) == bytes_of(memory)
@@ -154,7 +157,7 @@ def test_one_part_holds_what_memory_holds(layout: str, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_parts_are_the_same_whoever_holds_them_and_whatever_arrives_first(layout: str, relation: str) -> None:
     source, about = records(layout, relation)
-    sums = set[bytes]()
+    sums = {InProcessEngine(in_memory(source, about)).clipped_sum(QUERY).tobytes()}
     for workers, step in ((1, 50), (2, 17), (3, 40), (8, 9)):
         shards = gathered(source, about, workers, np.random.default_rng(workers).permutation, step)
         engines = engines_of(shards)

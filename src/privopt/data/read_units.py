@@ -13,7 +13,7 @@ from privopt.data.room import MEMORY, Growing, Room
 from privopt.data.rows import csr_of
 from privopt.data.storage import KEPT_BYTES, gather_rows
 from privopt.data.units import Units, UnitsNoise, check_units
-from privopt.data.user_rows import user_rows
+from privopt.data.user_rows import CHANGED, UserRows, user_rows
 from privopt.errors import DataUnavailable
 from privopt.public import Public, Relation, of_users
 
@@ -57,14 +57,17 @@ def read_units(
         n = check_units(description.n, source.rows, relation, by_user=False)
         units = _read(source, description, None, room).units(n, relation)
         return dataclasses.replace(units, origin=source.fingerprint())
-    users = user_rows(source, description, noise)
-    n = check_units(description.n, len(users.private_weights), relation, by_user=True)
-    units = _read(source, description, users.private_order, room).units(n, relation)
+    if description.n is not None or relation is Relation.ADD_OR_REMOVE_ONE:
+        check_units(description.n, 0, relation, by_user=True)  # before anything is read
+    users = user_rows(source, description, noise, room)
+    n = check_units(users.n, len(users.private_weights), relation, by_user=True)
+    units = _read(source, description, users, room).units(n, relation)
     return dataclasses.replace(
         units,
         public=dataclasses.replace(units.public, **_of_users(description)),
-        private_offsets=room.keep(users.private_offsets),
-        private_weights=room.keep(users.private_weights),
+        private_offsets=users.private_offsets,
+        private_weights=users.private_weights,
+        private_ranges=users.private_ranges,
         seeded=users.seeded,
         origin=source.fingerprint(),
     )
@@ -75,17 +78,13 @@ class _Stored:
 
     Args:
         rows: how many records are read.
-        private_order: those that are kept, in their order; None for all.
+        users: those that users keep; None for all.
         room: where they lie.
     """
 
-    def __init__(self, rows: int, private_order: NDArray[np.int64] | None, room: Room) -> None:
-        self._private_order, self._room = private_order, room
-        kept = rows
-        if private_order is not None:
-            kept = len(private_order)
-            self._private_place = np.full(rows, -1)
-            self._private_place[private_order] = np.arange(kept)
+    def __init__(self, rows: int, users: UserRows | None, room: Room) -> None:
+        self._users, self._room = users, room
+        kept = rows if users is None else int(users.private_offsets[-1])
         self._private_targets, self._private_norms = (
             room.zeros(kept, np.float64),
             room.zeros(kept, np.float64),
@@ -96,7 +95,7 @@ class _Stored:
         self._private_sparse: _Sparse | None = None
         self._public: Public | None = None
 
-    def put(self, first: int, private_units: Units) -> None:
+    def put(self, first: int, private_units: Units, private_keys: Any = None) -> None:
         """Keep what is kept of a block that begins at record `first`."""
         private_rows: Any = private_units.private_features
         if self._public is None:
@@ -106,8 +105,9 @@ class _Stored:
             private_rows = private_rows.private_steps
         here: Any = slice(first, first + private_rows.shape[0])
         private_kept: Any = slice(None)
-        if self._private_order is not None:
-            private_place = self._private_place[here]
+        if self._users is not None:
+            private_place = self._users.private_where[here] - 1
+            self._users.require_own(private_keys, private_place)
             private_kept = private_place >= 0
             here = private_place[private_kept]
         self._private_targets[here] = private_units.private_targets[private_kept]
@@ -115,7 +115,7 @@ class _Stored:
         self._private_present[here] = private_units.private_present[private_kept]
         if self._private_sparse is not None:
             self._private_sparse.append(private_rows)
-        elif self._private_order is None:
+        elif self._users is None:
             self._room.write(self._private_dense, first, private_rows)
         else:
             self._private_dense[here] = private_rows[private_kept]
@@ -128,8 +128,8 @@ class _Stored:
             private_rows = GridRows(private_rows, self._steps)
         if self._private_sparse is not None:
             private_rows = self._private_sparse.finish()
-            if self._private_order is not None:
-                private_rows = gather_rows(private_rows, self._private_order, self._room)
+            if self._users is not None:
+                private_rows = gather_rows(private_rows, self._users.private_order(), self._room)
         return Units(
             public=dataclasses.replace(self._public, n=n, relation=relation),
             private_features=private_rows,
@@ -149,7 +149,7 @@ class _Stored:
             self._private_dense = self._room.zeros((kept, width), private_rows.dtype)
             return
         # What users do not keep is given back with this room.
-        room = self._room if self._private_order is None else self._room.another(0)
+        room = self._room if self._users is None else self._room.another(0)
         self._private_sparse = _Sparse(width, room, private_rows.dtype)
 
 
@@ -181,21 +181,19 @@ class _Sparse:
         )
 
 
-def _read(
-    source: RecordSource, description: Description, private_order: NDArray[np.int64] | None, room: Room
-) -> _Stored:
+def _read(source: RecordSource, description: Description, users: UserRows | None, room: Room) -> _Stored:
     """Clip every block as records are clipped, and put it into its place."""
     arguments = _of_records(description)
-    private_stored = _Stored(source.rows, private_order, room)
+    private_stored = _Stored(source.rows, users, room)
     first = 0
     for block in source.blocks(0, source.rows):
         rows = int(block.private_features.shape[0])
         if first + rows > source.rows:
-            raise DataUnavailable(_CHANGED)
-        private_stored.put(first, _clipped(block, rows, arguments))
+            raise DataUnavailable(CHANGED)
+        private_stored.put(first, _clipped(block, rows, arguments), block.private_keys)
         first += rows
     if first != source.rows:
-        raise DataUnavailable(_CHANGED)
+        raise DataUnavailable(CHANGED)
     if first == 0:  # no records: what is public follows from the width alone
         nothing: Any = np.zeros((0, source.width), np.float32)
         private_targets = None if description.classes is None else np.asarray(list(description.classes))[:0]
@@ -203,11 +201,6 @@ def _read(
             nothing = sparse.csr_array(nothing)
         private_stored.put(0, _clipped(RecordBlock(nothing, private_targets, None), 0, arguments))
     return private_stored
-
-
-_CHANGED = (
-    "the records that were read are not as many as there were when the table was opened: it has changed."
-)
 
 
 def _clipped(block: RecordBlock, rows: int, arguments: dict[str, Any]) -> Units:

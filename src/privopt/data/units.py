@@ -41,8 +41,9 @@ from privopt.data.storage import (
     store_rows,
 )
 from privopt.data.targets import check_target_domain, check_targets, map_targets
-from privopt.data.user_secret import UnitsNoise, UserSecret, is_secret
-from privopt.data.users import choose_records, offsets, user_weights, within
+from privopt.data.user_layout import Ranges, lay_out_users, ranges_among
+from privopt.data.user_secret import UnitsNoise, is_secret
+from privopt.data.users import offsets, user_weights, within
 from privopt.errors import ArgumentError
 from privopt.problems.workload import checked_levels
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
@@ -65,6 +66,8 @@ class Units:
         private_present: (rows,) whether the record counts; an absent one has a zero row.
         private_offsets: (units + 1,) user j owns rows offsets[j] to offsets[j + 1]; None when a unit is a record.
         private_weights: (units,) weight u_j in [0, 1] of a user's average; None when a unit is a record.
+        private_ranges: of users in several parts, where each begins and ends, see `user_parts`; None where there is one
+            part, or where parts follow from the number of units.
         seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
             It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
         origin: what the records were read from, as a digest of names, sizes and times; empty for arrays.
@@ -83,6 +86,7 @@ class Units:
     private_present: NDArray[np.bool_]
     private_offsets: NDArray[np.int64] | None = None
     private_weights: NDArray[np.float64] | None = None
+    private_ranges: Ranges | None = None
     seeded: bool = False
     origin: str = ""
     first: int = 0
@@ -174,10 +178,11 @@ class Units:
         private_targets, private_usable = map_targets(targets, rows, classes, target_bounds)
         if codes is None:
             return _records(features, private_targets, private_usable, public, row_bound, intercept, dtype)
-        private_usable &= finite_rows(features) & (codes >= 0)
-        private_order, private_offsets = choose_records(
-            codes, private_usable, units, max_records_per_user, UserSecret.drawn(noise, rows).lottery(0, rows)
+        private_usable &= finite_rows(features)
+        private_users = lay_out_users(
+            groups, codes, private_usable, n=public.n, cap=max_records_per_user, noise=noise
         )
+        private_order, private_offsets, private_ranges = private_users
         private_rows, private_norms, _ = store_rows(
             features, private_order, row_bound, intercept, public, None, dtype
         )
@@ -189,6 +194,7 @@ class Units:
             private_present=np.ones(len(private_order), np.bool_),
             private_offsets=private_offsets,
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
+            private_ranges=private_ranges,
             seeded=noise is not None and not is_secret(noise),
         )
 
@@ -233,12 +239,12 @@ class Units:
         count = check_units(n, units, relation, by_user=keys is not None)
         public = Public.of_codes(count, checked, relation, **({} if keys is None else users))
         private_order: slice | NDArray[np.int64] = slice(None)
-        private_offsets = private_weights = None
+        private_offsets = private_weights = private_ranges = None
         if keys is not None:
-            lottery = UserSecret.drawn(noise, len(codes)).lottery(0, len(codes))
-            private_order, private_offsets = choose_records(
-                keys, keys >= 0, units, max_records_per_user, lottery
+            private_users = lay_out_users(
+                groups, keys, keys >= 0, n=count, cap=max_records_per_user, noise=noise
             )
+            private_order, private_offsets, private_ranges = private_users
             private_weights = user_weights(np.diff(private_offsets), max_records_per_user, user_weighting)
         private_rows, private_norms = store_codes(codes, private_order, checked)
         return cls(
@@ -249,6 +255,7 @@ class Units:
             private_present=np.ones(len(private_rows), np.bool_),
             private_offsets=private_offsets,
             private_weights=private_weights,
+            private_ranges=private_ranges,
             seeded=keys is not None and noise is not None and not is_secret(noise),
         )
 
@@ -300,6 +307,7 @@ class Units:
             private_part,
             private_offsets=room.keep(offsets(np.diff(self.private_offsets)[positions])),
             private_weights=taken(room, self.private_weights, positions),
+            private_ranges=self.private_ranges and ranges_among(self.private_ranges, positions),
         )
 
     def part(self, start: int, stop: int) -> "Units":
@@ -318,6 +326,7 @@ class Units:
             private_present=self.private_present[low:high],
             private_offsets=private_offsets,
             private_weights=private_weights,
+            private_ranges=None,
             first=self.first + start,
         )
 

@@ -5,6 +5,8 @@ from the user's digest alone (`user_digests`), and within it they stand in order
 user's first record in the source, usable or not. Every engine lays out users so, and computes the same bits.
 """
 
+import functools
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +46,22 @@ class UserRecords(NamedTuple):
         )
 
 
+_NO_RECORDS = UserRecords(
+    np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.bool_)
+)
+
+
+def joined_records(private_pieces: Sequence[UserRecords]) -> UserRecords:
+    """The records of some pieces, one piece behind the other."""
+    private_pieces = [_NO_RECORDS, *private_pieces]
+    return UserRecords(
+        np.concatenate([piece.private_digests for piece in private_pieces]),
+        np.concatenate([piece.private_places for piece in private_pieces]),
+        np.concatenate([piece.private_lottery for piece in private_pieces]),
+        np.concatenate([piece.private_usable for piece in private_pieces]),
+    )
+
+
 class UserLayout(NamedTuple):
     """Which records some users keep, and where.
 
@@ -81,9 +99,12 @@ def part_count(n: int) -> int:
     return 1 if n <= MEAN_USERS else -(-n // MEAN_USERS)
 
 
+@functools.cache
 def part_starts(parts: int) -> Digests:
     """The least digest of each part: equal shares of all 2^64, to within one."""
-    return np.array([-(-(part << 64) // parts) for part in range(parts)], np.uint64)
+    starts = np.array([-(-(part << 64) // parts) for part in range(parts)], np.uint64)
+    starts.setflags(write=False)
+    return starts
 
 
 def parts_of_digests(private_digests: Digests, parts: int) -> NDArray[np.int64]:
@@ -91,9 +112,13 @@ def parts_of_digests(private_digests: Digests, parts: int) -> NDArray[np.int64]:
     return np.searchsorted(part_starts(parts), private_digests, side="right").astype(np.int64) - 1
 
 
-def require_own(private_digests: Digests, part: int, parts: int) -> None:
+def require_own(private_digests: Digests, part: int | NDArray[np.int64], parts: int) -> None:
     """Refuse records that belong to another part: every part asks this of every record that it holds.
 
+    Args:
+        private_digests: of the records' keys.
+        part: which part they are in, or each of them.
+        parts: how many there are.
     Privacy:
         A user of whom one part held some records and another part others would count as two, and move a sum twice as
         far as its sensitivity says: so the hash of every record is looked at, and nothing is taken on trust.
@@ -105,6 +130,16 @@ def require_own(private_digests: Digests, part: int, parts: int) -> None:
             "a part was given records of users who belong to another part: the table has changed since it was opened. "
             "Nothing was computed with them; open it again."
         )
+
+
+def require_few(private_users: int) -> None:
+    """Refuse a part of more users than `part_count` leaves room for, rather than cut it.
+
+    Raises:
+        RuntimeError: it has more than `MOST_USERS`, which does not happen.
+    """
+    if private_users > MOST_USERS:
+        raise RuntimeError("a part has more users than it may hold. Nothing was computed: open it again.")
 
 
 def lay_out_part(private_records: UserRecords, cap: int, part: int, parts: int) -> UserLayout:
@@ -124,25 +159,20 @@ def lay_out_part(private_records: UserRecords, cap: int, part: int, parts: int) 
         made without the data. See `part_count`, `require_own`.
     Raises:
         DataUnavailable: a record belongs to another part.
-        RuntimeError: the part has more than `MOST_USERS` users, which does not happen, see `part_count`.
+        RuntimeError: see `require_few`.
     """
     require_own(private_records.private_digests, part, parts)
     private_order = np.argsort(private_records.private_places, kind="stable")
     private_sorted = private_records.taken(private_order)
     private_codes, private_known = pd.factorize(private_sorted.private_digests)
     users = len(private_known)
-    if users > MOST_USERS:
-        raise RuntimeError(
-            "a part has more users than it may hold: nothing was computed. Open the table again."
-        )
+    require_few(users)
     private_codes = private_codes.astype(np.int64)
     private_chosen, private_offsets = choose_records(
         private_codes, private_sorted.private_usable, users, cap, private_sorted.private_lottery
     )
     private_first = np.empty(users, np.int64)
-    private_first[private_codes[::-1]] = private_sorted.private_places[
-        ::-1
-    ]  # the last one written is the first
+    private_first[private_codes[::-1]] = private_sorted.private_places[::-1]  # written last: the first
     return UserLayout(private_order[private_chosen], private_offsets, private_first)
 
 

@@ -23,7 +23,7 @@ from privopt.engine.general_path import (
 from privopt.engine.group_sums import group_sum, supports_groups
 from privopt.engine.parts import (
     Range,
-    part_ranges,
+    ranges_of,
     ranges_of_shares,
     shares_of_parts,
     sum_over_parts,
@@ -56,7 +56,7 @@ class InProcessEngine:
     Args:
         units: the data.
         threads: threads of a compiled pass, at least 1; the results do not depend on it. Default: all.
-        private_ranges: where each part begins and ends; default: see `part_ranges`.
+        private_ranges: where each part begins and ends; default: see `ranges_of`.
     """
 
     compiles = True
@@ -65,7 +65,7 @@ class InProcessEngine:
         self, units: Units, *, threads: int | None = None, private_ranges: Sequence[Range] | None = None
     ) -> None:
         self.units = units
-        self._private_ranges = part_ranges(units.private_count) if private_ranges is None else private_ranges
+        self._private_ranges = ranges_of(units) if private_ranges is None else private_ranges
         self._plain = ReferenceEngine(units)
         self._threads = fast_path.thread_count() if threads is None else threads
         self._private_norms = {"l2": units.private_norms}

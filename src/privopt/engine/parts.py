@@ -26,9 +26,15 @@ class PartEngine(Protocol):
 
 
 def parts_of(units: Units) -> list[Units]:
-    """The units as parts, in order: ranges of positions that follow from the number of units alone."""
-    ranges = part_ranges(units.private_count)
+    """The units as parts, in order."""
+    ranges = ranges_of(units)
     return [units] if len(ranges) == 1 else [units.part(start, stop) for start, stop in ranges]
+
+
+def ranges_of(units: Units) -> Sequence[Range]:
+    """Where each part begins and ends: as users were put there, or from the number of units alone."""
+    private_ranges = units.private_ranges
+    return part_ranges(units.private_count) if private_ranges is None else private_ranges
 
 
 def part_ranges(count: int) -> list[Range]:
@@ -40,7 +46,7 @@ def sum_over_parts(
     parts: Sequence[PartEngine],
     query: MeanQuery,
     private_draw: NDArray[np.int64] | None,
-    ranges: Sequence[Range] | None = None,
+    ranges: Sequence[Range] = (),
 ) -> NDArray[np.float64]:
     """The sum over all units, or over some: of one part as it is, of several by an `ExactSum`.
 
@@ -48,7 +54,7 @@ def sum_over_parts(
         parts: engines of the parts.
         query: what to compute.
         private_draw: positions of the units that take part, in any order; None for all.
-        ranges: where each part begins and ends; None for those of `part_ranges`.
+        ranges: where each part begins and ends, for a draw from several.
     Privacy:
         How a unit's contribution is rounded follows from its part, and adding the parts forgets their order. A part of
         which no unit is drawn is not asked, which shows in running time only.
@@ -57,7 +63,7 @@ def sum_over_parts(
         return parts[0].part_sum(query, private_draw)
     if private_draw is None:
         return total_of_parts((part.part_sum(query) for part in parts), query.radius())
-    private_shares = shares_of_parts(private_draw, _whole_ranges(len(parts)) if ranges is None else ranges)
+    private_shares = shares_of_parts(private_draw, ranges)
     private_asked = [k for k, private_share in enumerate(private_shares) if len(private_share)] or [0]
     return total_of_parts(
         (parts[k].part_sum(query, private_shares[k]) for k in private_asked), query.radius()
@@ -90,7 +96,3 @@ def ranges_of_shares(private_shares: Iterable[NDArray[np.int64]]) -> list[Range]
     """Where each part begins and ends among the drawn units, which stay in their parts; some may be empty."""
     private_ends = [0, *itertools.accumulate(len(private_share) for private_share in private_shares)]
     return list(itertools.pairwise(private_ends))
-
-
-def _whole_ranges(parts: int) -> list[Range]:
-    return [(k * PART_UNITS, (k + 1) * PART_UNITS) for k in range(parts)]

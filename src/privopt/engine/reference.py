@@ -25,7 +25,7 @@ from privopt.engine.general_path import (
     chunk_sum,
     of_any_number,
 )
-from privopt.engine.parts import parts_of, sum_over_parts
+from privopt.engine.parts import parts_of, ranges_of, sum_over_parts
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.value_sums import host_contributions
 from privopt.ledger.sampling import Sampling
@@ -94,7 +94,7 @@ class ReferenceEngine:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
             query = with_typed_leaves(checked(query, self.public))
-            return sum_over_parts(self._parts, query, private_draw)
+            return sum_over_parts(self._parts, query, private_draw, ranges_of(self.units))
 
     def part_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None

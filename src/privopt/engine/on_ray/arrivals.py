@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.data.user_parts import UserLayout, UserRecords, count_users, lay_out_part, needed
+from privopt.data.user_parts import UserLayout, UserRecords, count_users, joined_records, lay_out_part, needed
 from privopt.engine.on_ray.stored_rows import StoredRows
 
 _LOOSE = 2**14  # records that lie about before those that matter are chosen among them
@@ -28,11 +28,8 @@ class Piece:
     def joined(cls, pieces: "Sequence[Piece]") -> "Piece":
         """All pieces, at least one, as one; copied."""
         rows = [piece.rows for piece in pieces if piece.rows is not None]
-        private_columns = zip(*(piece.private for piece in pieces), strict=True)
-        return cls(
-            UserRecords(*(np.concatenate(private_column) for private_column in private_columns)),
-            StoredRows.joined(rows) if rows else None,
-        )
+        private = joined_records([piece.private for piece in pieces])
+        return cls(private, StoredRows.joined(rows) if rows else None)
 
     def at(self, private_positions: NDArray[np.int64]) -> "Piece":
         """The records at some positions; copied."""
@@ -84,7 +81,8 @@ class Arrivals:
         """What each user keeps, and the rows of that, user after user. Nothing is held any more.
 
         Raises:
-            DataUnavailable: a record belongs to another part, or has come twice.
+            DataUnavailable: a record belongs to another part.
+            RuntimeError: there are too many users, see `user_parts.require_few`.
         """
         everything = Piece.joined(self._pieces)
         self._pieces.clear()
