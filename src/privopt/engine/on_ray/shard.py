@@ -92,7 +92,7 @@ class Shard:
 
     Privacy:
         Whatever goes wrong leaves as a `Failure`: an error's text may quote a cell. It sees rows and public points, and
-        has neither keys, nor noise, nor the ledger.
+        has neither noise, nor its keys, nor the ledger.
     """
 
     def __init__(
