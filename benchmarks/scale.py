@@ -1,10 +1,11 @@
 """What it costs to keep a table outside of the memory of one process: JSON lines with `what`, `workers`, `ratio`.
 
-    python -m benchmarks.scale [--quick] [--rows 4000000] [--columns 54] [--only round tiny lost stream cold fill peak]
+    python -m benchmarks.scale [--quick] [--rows 4000000] [--columns 54] [--only round tiny lost users stream cold ...]
 
 Each line is about one kind of engine; `ratio` compares medians of runs that take turns in one process, so that whoever
 else uses the machine slows both. `overhead_ms` is their difference in time for one pass, where that says something.
-Of a cluster there are `round` (by 2 workers and by 8), `tiny` (8 with a few rows each) and `lost` (one of 2 is killed).
+Of a cluster there are `round` (by 2 workers and by 8), `tiny` (8 with a few rows each) and `lost` (one of 2 is killed),
+and `users`: records that go to whoever holds their users, over records that are read where they stay.
 Files are written to the folder of temporary files, and gone at the end.
 """
 
@@ -44,6 +45,7 @@ MEASUREMENTS: dict[str, Callable[[Size], Iterator[Line]]] = {
     "round": on_ray("round", "rounds"),
     "tiny": on_ray("tiny", "tiny"),
     "lost": on_ray("lost", "lost"),
+    "users": on_ray("users", "users"),
     "stream": scale_stream.warm_passes,
     "cold": scale_stream.cold_passes,
     "fill": scale_stream.reading,

@@ -1,5 +1,6 @@
-"""The engine on Ray beside one process: a round, tiny shares, and a lost worker."""
+"""The engine on Ray beside one process: a round, tiny shares, a lost worker, and users."""
 
+import dataclasses
 import os
 import signal
 import time
@@ -11,10 +12,13 @@ from unittest import mock
 import numpy as np
 import ray
 
+from benchmarks.cells import peak_memory_mb, reset_peak_memory
 from benchmarks.scale_frame import Line, Size, in_turns, line, seconds
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.units import Units
+from privopt.data.user_parts import MOST_USERS
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.engine import RayEngine, open_on_ray
 from privopt.engine.placement import Placement
 from privopt.precision import double_precision
@@ -54,6 +58,19 @@ class MadeRecords(ArrayRecords):
         features = np.concatenate([block.private_features for block in blocks])
         targets = np.concatenate([block.private_targets for block in blocks])
         return Units.from_arrays(features, targets, **DESCRIPTION.arguments())
+
+
+class MadeUsers(MadeRecords):
+    """The same records, four of each user, far from each other."""
+
+    by_user = True
+
+    def blocks(self, start: int, stop: int) -> Any:
+        """See `RecordSource.blocks`."""
+        for block in super().blocks(start, stop):
+            length = len(block.private_features)
+            yield block._replace(private_keys=np.arange(start, start + length) * 7919 % (self.rows // 4))
+            start += length
 
 
 @contextmanager
@@ -142,3 +159,46 @@ def lost(size: Size) -> Iterator[Line]:
             limit=reload + LOST_LIMIT,
             rows=size.rows,
         )
+
+
+def users(size: Size) -> Iterator[Line]:
+    """`users`: loading records that go to whoever holds their users, over records that are read where they stay."""
+    about = dataclasses.replace(DESCRIPTION, n=size.rows // 4 + 1)
+    placement = Placement(engine="ray", workers=FEW)
+
+    def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float]:
+        """An engine that has answered, the seconds until then, and by how much this process grew, in MB."""
+        held, start = reset_peak_memory(), time.perf_counter()
+        engine = open_on_ray(source, described, placement)
+        engine.clipped_sum(query(size.columns, 0))
+        return engine, time.perf_counter() - start, peak_memory_mb() - held
+
+    cluster = Cluster.joined(None)  # started before anything is timed
+    tiny_about = dataclasses.replace(about, n=MOST_USERS)  # two parts, too
+    with double_precision():
+        for made, described in ((MadeRecords, DESCRIPTION), (MadeUsers, tiny_about)):  # libraries are read
+            engine, _, tiny_mb = loaded(made(size.rows // 100, size.columns, 3), described)
+            engine.close()
+        engine, alone, _ = loaded(MadeRecords(size.rows, size.columns, 3), DESCRIPTION)
+        engine.close()
+        engine, together, grown = loaded(MadeUsers(size.rows, size.columns, 3), about)
+        expected = engine.clipped_sum(query(size.columns, 1)).tobytes()
+        process = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
+        start = time.perf_counter()
+        os.kill(process, signal.SIGKILL)
+        if engine.clipped_sum(query(size.columns, 1)).tobytes() != expected:
+            raise RuntimeError("the sums before and after a loss differ")
+        gone = time.perf_counter() - start
+        engine.close()
+    cluster.close()
+    yield line(
+        "users",
+        FEW,
+        together / alone,
+        seconds=together,
+        records_seconds=alone,
+        driver_mb=grown,
+        driver_tiny_mb=tiny_mb,
+        lost_seconds=gone,
+        rows=size.rows,
+    )
