@@ -1,0 +1,145 @@
+"""The engine of a cluster without a cluster: its shards in this process, each asked as if it were somewhere else."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from privopt.data.record_source import ArrayRecords, Description, RecordSource
+from privopt.data.units import Units, UnitsNoise
+from privopt.engine.exact_sum import ExactSum
+from privopt.engine.on_ray import fleet
+from privopt.engine.on_ray.engine import RayEngine
+from privopt.engine.on_ray.fleet import Call, Fleet, Worker, _checked
+from privopt.engine.on_ray.layout import Layout, PartPlan, cut, lay_out
+from privopt.engine.on_ray.shard import SOURCE, Shard
+from privopt.engine.parts import part_ranges
+
+
+def sent(message: Any) -> Any:
+    """What arrives of a message."""
+    return pickle.loads(pickle.dumps(message))
+
+
+class _Method:
+    """A method of an actor: called at once, on copies of what it is given, and its answer is a copy."""
+
+    def __init__(self, shard: Shard, name: str) -> None:
+        self._method = getattr(shard, name)
+
+    def remote(self, *arguments: Any) -> Any:
+        return sent(self._method(*sent(arguments)))
+
+
+class _Actor:
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+
+    def __getattr__(self, name: str) -> _Method:
+        return _Method(self._shard, name)
+
+
+class ShardsHere(Fleet):
+    """A fleet whose workers are shards in this process; everything else is the fleet's own.
+
+    Args:
+        source: the records.
+        description: what is public about the units.
+        layout: the parts.
+        workers: how many shards hold them.
+        backwards: whether parts are dealt out, read and summed, and answers arrive and are added up, from the last to
+            the first.
+    """
+
+    def __init__(
+        self, source: RecordSource, description: Description, layout: Layout, *, workers: int, backwards: bool
+    ) -> None:
+        self.cluster: Any = SimpleNamespace(described="shards in this process", close=lambda: None)
+        self.origin, self.retries_left = source.fingerprint(), 0
+        self._source, self._description, self._layout = source, description, layout
+        self._steps, self._unneeded, self._next, self._closed = {}, set(), SOURCE + 1, False
+        self._backwards = backwards
+        self.workers = [Worker(plans[:: self._way]) for plans in cut(layout.plans, workers)[:: self._way]]
+        self._owner = {part: k for k, worker in enumerate(self.workers) for part in worker.parts}
+        for worker in self.workers:
+            shard = self._shard(worker.plans)
+            worker.actor = _Actor(shard)
+            for part in worker.parts:
+                assert shard.load(part) is None
+
+    def close(self) -> None:
+        """See `Fleet.close`: Ray, which knows nothing of these workers, is not asked."""
+        self._closed = True
+
+    def _shard(self, plans: Sequence[PartPlan]) -> Shard:
+        with mock.patch("privopt.engine.on_ray.shard.threadpool_limits"):  # this process keeps its threads
+            return Shard(*sent((self._source, self._description, self._layout.public, plans)), 1)
+
+    @property
+    def _way(self) -> int:
+        return -1 if self._backwards else 1
+
+    def total(self, known_as: int, calls: Mapping[int, Call]) -> ExactSum:
+        """See `Fleet.total`: in the order in which answers arrive, each of parts in the shard's order."""
+        if not self._backwards:
+            return super().total(known_as, calls)
+        turned: dict[int, Call] = {
+            k: (method, (question, dict(reversed(draws.items()))))
+            for k, (method, (question, draws)) in calls.items()
+        }
+        return fleet.total_of(self.ask(known_as, turned)[::-1])
+
+    def _answers(self, known_as: int, calls: Mapping[int, Call], *, fetch: bool) -> list[Any]:
+        assert fetch  # so few shards are not added up by others
+        answers = {k: _checked(self._sent(k, known_as, calls[k])) for k in list(calls)[:: self._way]}
+        return [answers[k] for k in calls]
+
+
+class _ShardsOfUnits(ShardsHere):
+    """Shards of units that are there: each is handed its parts, and reads nothing."""
+
+    def __init__(self, units: Units, layout: Layout, *, workers: int, backwards: bool) -> None:
+        self._units = units
+        nothing = ArrayRecords(np.zeros((0, units.public.d)))
+        super().__init__(nothing, Description(), layout, workers=workers, backwards=backwards)
+        self.origin = units.origin
+
+    def _shard(self, plans: Sequence[PartPlan]) -> Shard:
+        shard = super()._shard(plans)
+        private_parts = {plan.index: self._units.part(plan.first, plan.first + plan.units) for plan in plans}
+        shard.load = lambda part: shard._private_engines[SOURCE].update(
+            {part: shard._engine(private_parts[part])}
+        )
+        return shard
+
+
+def on_shards(
+    source: RecordSource,
+    description: Description,
+    *,
+    workers: int,
+    backwards: bool = False,
+    noise: UnitsNoise | None = None,
+) -> RayEngine:
+    """`open_on_ray` without a cluster."""
+    layout = lay_out(source, description, noise)
+    shards = ShardsHere(source, description, layout, workers=workers, backwards=backwards)
+    return _engine(shards, layout)
+
+
+def sharded(units: Units, *, workers: int, backwards: bool = False) -> RayEngine:
+    """The same on units that are there, whatever they were made from."""
+    plans = [
+        PartPlan(k, start, stop - start, start, stop)
+        for k, (start, stop) in enumerate(part_ranges(units.private_count))
+    ]
+    layout = Layout(units.public, plans, units.seeded, units.private_count)
+    return _engine(_ShardsOfUnits(units, layout, workers=workers, backwards=backwards), layout)
+
+
+def _engine(shards: ShardsHere, layout: Layout) -> RayEngine:
+    ranges = [(plan.first, plan.first + plan.units) for plan in layout.plans]
+    return RayEngine(shards, layout.public, SOURCE, ranges, layout.seeded, None)
