@@ -22,7 +22,7 @@ from privopt.engine.on_ray.fleet import PATIENCE, Call, Fleet
 from privopt.engine.on_ray.layout import lay_out
 from privopt.engine.on_ray.shard import SOURCE, Question, question_of
 from privopt.engine.on_ray.steps import Chosen, Mapped, Step
-from privopt.engine.on_ray.stored_rows import StoredRows, joined_units
+from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.on_ray.user_fleet import UserFleet, count_users
 from privopt.engine.parts import Range, ranges_of_shares, shares_of_parts
 from privopt.engine.placement import Placement
@@ -273,7 +273,9 @@ class RayEngine:
     def _fetched(self) -> InProcessEngine:
         """The same units in this process."""
         private_pieces = self._pieces(np.arange(self.private_count))
-        private_units = joined_units(private_pieces, self.public, seeded=self.seeded, origin=self.origin)
+        private_units = StoredRows.joined(private_pieces).units(
+            self.public, seeded=self.seeded, origin=self.origin
+        )
         return InProcessEngine(private_units, private_ranges=self._private_ranges)
 
     def _pieces(self, private_positions: NDArray[np.int64]) -> list[StoredRows]:
@@ -319,12 +321,13 @@ class RayEngine:
 
     def _mapped_public(self, matrix: NDArray[np.float64], row_bound: float) -> Public:
         """What is public about mapped rows, from no rows at all; refused as `Units.mapped` does."""
-        nobody = joined_units(self._none_of(), self.public, seeded=False, origin="")
+        nobody = self._nobody.units(self.public)
         return nobody.mapped(matrix, row_bound).public
 
-    def _none_of(self) -> list[StoredRows]:
+    @property
+    def _nobody(self) -> StoredRows:
         features = np.zeros((0, self.public.d))
-        return [StoredRows(features, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None)]
+        return StoredRows(features, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None)
 
     def _child(self, step: Step, public: Public, private_ranges: Sequence[Range]) -> "RayEngine":
         known_as = self._fleet.known_as(self._known_as, step)
