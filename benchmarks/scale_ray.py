@@ -46,17 +46,24 @@ class MadeRecords(ArrayRecords):
 
     def __init__(self, rows: int, width: int, seed: int) -> None:
         self.rows, self.width, self._seed = rows, width, seed
+        self._latest: tuple[int, Any, Any] | None = None  # block: read in order, none is made twice
 
     def blocks(self, start: int, stop: int) -> Any:
         """See `RecordSource.blocks`; a block begins at a multiple of 2^16, or at `start`."""
         while start < stop:
             block, first = divmod(start, 2**16)
             length = min(stop - start, 2**16 - first)
-            rng = np.random.default_rng([self._seed, block])
-            features = rng.standard_normal((2**16, self.width), np.float32)[first : first + length]
-            targets = rng.integers(0, 2, 2**16)[first : first + length]
+            features, targets = (column[first : first + length] for column in self._made(block))
             yield from ArrayRecords(features, targets).blocks(0, length)
             start += length
+
+    def _made(self, block: int) -> tuple[Any, Any]:
+        """The features and targets of a block."""
+        if self._latest is None or self._latest[0] != block:
+            rng = np.random.default_rng([self._seed, block])
+            features = rng.standard_normal((2**16, self.width), np.float32)
+            self._latest = block, features, rng.integers(0, 2, 2**16)
+        return self._latest[1:]
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
