@@ -64,6 +64,23 @@ def test_blocks_of_several_parts_keep_their_sizes_and_every_position_its_chance(
     assert np.all(np.abs(counts - times * chance) <= 4.5 * spread)
 
 
+def test_users_are_assigned_by_a_law_that_does_not_know_their_order(monkeypatch):
+    """Any two of them are in one block as often as any other two, within a part of the positions and across."""
+    monkeypatch.setattr("privopt.data.blocks._DEALT", 3)
+    public = Public(n=7, d=2, unit="user")
+    generator, times = np.random.default_rng(1), 4000
+    together = np.zeros((7, 7))
+    for _ in range(times):
+        blocks = block_assignment(public, [2, 3], generator, private_count=7)
+        assert [len(positions) for positions, _ in blocks] == [2, 3]
+        for positions, _ in blocks:
+            assert np.all(np.diff(positions) > 0)
+            together[np.ix_(positions, positions)] += 1
+    alone, pair = 5 / 7, (2 + 6) / 42
+    for counts, chance in ((np.diag(together), alone), (together[~np.eye(7, dtype=bool)], pair)):
+        assert np.all(np.abs(counts - times * chance) <= 4.5 * np.sqrt(times * chance * (1 - chance)))
+
+
 def test_no_part_of_the_positions_gives_a_block_more_or_less_than_its_share(monkeypatch):
     """Rounded up or down, a share among those left: within two of that among all, however many parts there are."""
     monkeypatch.setattr("privopt.data.blocks._DEALT", 100)

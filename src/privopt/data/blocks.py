@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.mechanisms.compiled import compiled
 from privopt.public import Public, Relation
 
 _DEALT = 2**19  # positions that are assigned at a time
@@ -47,7 +48,10 @@ def block_assignment(
         Beside them it takes memory for half a million positions, and under add-or-remove-one for one block.
     Privacy:
         Under replace-one the positions are assigned at random, or as they are, from what is public: the replaced unit
-        stays in its block, which is all that a price of disjoint blocks supposes. Under add-or-remove-one each unit has
+        stays in its block, which is all that a price of disjoint blocks supposes. A user who is replaced may stand
+        elsewhere in the order, and move others by one position; so users are assigned by a law that is the same
+        whatever their order is, and there is one assignment, as likely, for which every other user stays in the block
+        as well. Under add-or-remove-one each unit has
         a draw of its own and joins a block with probability size / n, exactly (`data.participants`): adding a unit
         moves no other. In a block of a block the units are those that earlier draws put there, so the same holds at
         every depth.
@@ -61,8 +65,10 @@ def block_assignment(
         return [(np.arange(edges[b], edges[b + 1]), size) for b, size in enumerate(sizes)]
     if public.relation is Relation.ADD_OR_REMOVE_ONE:
         found = _joined(shares, whole, generator, private_count)
-    else:
+    elif public.unit == "record" or public.n <= _DEALT:
         found = _dealt(sizes, public.n, generator)
+    else:
+        found = _shuffled(sizes, public.n, generator)
     return list(zip(found, sizes, strict=True))
 
 
@@ -110,6 +116,39 @@ def _dealt(sizes: Sequence[int], n: int, generator: np.random.Generator) -> list
             filled[b] += len(dealt)
         left -= np.diff(edges)
     return blocks
+
+
+def _shuffled(sizes: Sequence[int], n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:
+    """So many of n positions for each block, all such assignments equally likely, in memory for a part of them.
+
+    One position after the other goes to a block with probability w / m, of w positions that the block still wants and m
+    that are left: an assignment comes out with probability (the product of all w_b!) / n!, in which blocks' sizes stand
+    alone. A lot is an integer, exactly uniform below m.
+    """
+    left = np.array([*sizes, n - sum(sizes)], np.int64)
+    pieces: list[list[NDArray[np.int64]]] = [[] for _ in sizes]
+    for start in range(0, n, _DEALT):
+        length = min(_DEALT, n - start)
+        owners = _owners(generator.integers(0, np.arange(n - start, n - start - length, -1)), left)
+        order = np.argsort(owners, kind="stable")
+        edges = np.searchsorted(owners[order], np.arange(len(sizes) + 1))
+        for b, found in enumerate(pieces):
+            found.append(start + order[edges[b] : edges[b + 1]])
+    return [np.concatenate(found) for found in pieces]
+
+
+@compiled
+def _owners(lots: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The block of each lot, a number below how many positions are left, of which `left` says how many each wants."""
+    owners = np.empty(lots.shape[0], np.int64)
+    for i in range(lots.shape[0]):
+        lot, b = lots[i], 0
+        while lot >= left[b]:
+            lot -= left[b]
+            b += 1
+        left[b] -= 1
+        owners[i] = b
+    return owners
 
 
 def require_order(public: Public) -> None:
