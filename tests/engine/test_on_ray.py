@@ -380,7 +380,7 @@ def test_what_needs_all_rows_is_refused_before_a_charge_where_they_do_not_fit(
     monkeypatch.setattr(engine_module, "GATHERED_BYTES", 100)
     with pytest.raises(ValueError, match="needs all rows in this process"):
         engines[2].require(minimiser)
-    with pytest.raises(ValueError, match="needs all rows in this process"):
+    with pytest.raises(ValueError, match="is to be held for each unit in this process"):
         engines[2].gather(QUERY)
 
 
