@@ -3,7 +3,7 @@
     python -m benchmarks.scale_ray [--quick | --users]
 
 Prints one JSON line each: `users` (4,000,000 x 54 records of 1,000,000 users on 2 workers, from the start to a first
-sum: `seconds`, and `records_seconds` where a record is a unit; `driver_mb` by which this process' memory grows at most,
+sum: `seconds`, and `core_seconds` of the workers, both also where a record is a unit; `driver_mb` by which this process' memory grows at most,
 and `driver_tiny_mb` with a hundredth of the records; `lost_seconds` of a sum in which a worker is killed), `round`
 (4,000,000 x 54, 2 workers; `ratio` of a round to a pass in this process, the two in turns), `tiny` (8 workers with 10
 rows each; `overhead_ms` over the same sum here) and `lost` (`seconds` of a round in which a worker is killed, and
@@ -173,21 +173,24 @@ def measure_users(rows: int) -> None:
     about = dataclasses.replace(DESCRIPTION, n=rows // 4 + 1)
     placement = Placement(engine="ray", workers=2)
 
-    def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float]:
-        """An engine that has answered, the seconds until then, and by how much this process grew, in MB."""
+    def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float, float]:
+        """An engine that has answered, the seconds until then, those of its workers' cores, and this process' MB."""
         held, start = reset_peak_memory(), time.perf_counter()
         engine = open_on_ray(source, described, placement)
         engine.clipped_sum(query(0))
-        return engine, time.perf_counter() - start, peak_memory_mb() - held
+        after, grown = time.perf_counter() - start, peak_memory_mb() - held
+        actors = [worker.actor for worker in engine._fleet.workers]
+        of_cores = ray.get([actor.__ray_call__.remote(lambda _: sum(os.times()[:2])) for actor in actors])
+        return engine, after, sum(of_cores), grown
 
     cluster = Cluster.joined(None)  # started before anything is timed
     tiny_about = dataclasses.replace(about, n=MOST_USERS)  # two parts, too
     for made, described in ((MadeRecords, DESCRIPTION), (MadeUsers, tiny_about)):  # libraries are read
-        engine, _, tiny = loaded(made(rows // 100, WIDTH, 3), described)
+        engine, _, _, tiny = loaded(made(rows // 100, WIDTH, 3), described)
         engine.close()
-    engine, alone, _ = loaded(MadeRecords(rows, WIDTH, 3), DESCRIPTION)
+    engine, alone, alone_cores, _ = loaded(MadeRecords(rows, WIDTH, 3), DESCRIPTION)
     engine.close()
-    engine, together, grown = loaded(MadeUsers(rows, WIDTH, 3), about)
+    engine, together, cores, grown = loaded(MadeUsers(rows, WIDTH, 3), about)
     expected = engine.clipped_sum(query(1)).tobytes()
     pid = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
     start = time.perf_counter()
@@ -202,7 +205,8 @@ def measure_users(rows: int) -> None:
         rows=rows,
         seconds=round(together, 1),
         records_seconds=round(alone, 1),
-        ratio=round(together / alone, 2),
+        core_seconds=round(cores, 1),
+        records_core_seconds=round(alone_cores, 1),
         driver_mb=round(grown, 1),
         driver_tiny_mb=round(tiny, 1),
         lost_seconds=round(lost, 1),
