@@ -232,7 +232,7 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
         _require_no_lists(schema, columns)
     headers = [_header(place, file) for file in place.files]
     for file, header in zip(place.files, headers, strict=True):
-        _require_columns(file, header, columns)
+        _require_columns(place, file, header, columns)
         if set(header) != set(headers[0]):
             raise TableError(
                 f"The table {file.shown!r} has other columns than {place.files[0].shown!r}: all must have the same, in "
@@ -270,8 +270,13 @@ def _shortened(private_chunk: Any) -> Any:
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
-def _require_columns(file: StoredFile, present: Sequence[str], wanted: Sequence[str]) -> None:
+def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wanted: Sequence[str]) -> None:
     for name in wanted:
+        if name in place.partitions:
+            raise TableError(
+                f"The Delta table keeps {name!r} in the names of its folders, not in its files: leave it out of the "
+                "schema, or write a copy that is not partitioned by it."
+            )
         if name not in present:
             raise TableError(f"The table {file.shown!r} has no column {name!r}, which the schema names.")
     if len(set(present)) < len(present):
