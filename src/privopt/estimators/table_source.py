@@ -58,8 +58,7 @@ def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:
         return coding.encode(table)
     private_codes, start = np.empty((rows, len(coding.columns)), np.int64), 0
     blocks = table.columns(coding.names)
-    for nothing in blocks.empties():  # a column of the wrong type is refused before any row is read
-        coding.encode(nothing)
+    blocks.require(coding.encode)
     for private_block in blocks.read(0, rows):
         private_coded = coding.encode(private_block)
         private_codes[start : start + len(private_coded)] = private_coded

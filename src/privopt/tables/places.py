@@ -22,6 +22,7 @@ from privopt.tables.versions import version_of
 OURS = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})  # that pyarrow itself opens
 _URI = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _LOG = "_delta_log"
+_PATIENCE, _PATIENCE_SECONDS = "retry_limit_seconds", 60  # with a store of Google's that does not answer
 
 
 class StoredFile(NamedTuple):
@@ -135,12 +136,12 @@ def _found(where: str | Path) -> tuple[Any, list[StoredFile], list[str]]:
             raise TableError(f"No table matches {shown!r}.")
     else:
         kind = _kind(system, path, shown)
-        if kind == fs.FileType.NotFound:
+        if kind == fs.FileType.NotFound and name != "-":
             raise TableError(f"There is no table {shown!r}.")
-        if kind == fs.FileType.Unknown:
+        if kind == fs.FileType.Unknown or kind == fs.FileType.NotFound:
             raise TableError(
-                f"{shown!r} is a pipe or a device, which is read only once: a table is read several times. Write it to "
-                "a file first."
+                f"{shown!r} is a pipe or a device, which can be read once: a table is read several times, so write it "
+                "to a file first."
             )
         if kind == fs.FileType.File:
             paths = [path]
@@ -179,6 +180,8 @@ def _opened(where: str | Path) -> tuple[Any, str, str, str]:
 
 def _system(uri: str, scheme: str) -> tuple[Any, str]:
     """The file system of a URI, and the path in it."""
+    if scheme in ("gs", "gcs") and _PATIENCE not in uri:  # by itself it tries for a quarter of an hour
+        uri += f"{'&' if '?' in uri else '?'}{_PATIENCE}={_PATIENCE_SECONDS}"
     if scheme in OURS:
         return fs.FileSystem.from_uri(uri)
     try:
