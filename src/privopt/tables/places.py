@@ -22,7 +22,7 @@ from privopt.tables.versions import version_of
 OURS = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})  # that pyarrow itself opens
 _URI = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _LOG = "_delta_log"
-_PATIENCE, _PATIENCE_SECONDS = "retry_limit_seconds", 60  # with a store of Google's that does not answer
+_PATIENCE, _PATIENCE_SECONDS = "retry_limit_seconds", 20  # with a store of Google's that does not answer
 
 
 class StoredFile(NamedTuple):
@@ -152,7 +152,8 @@ def _found(where: str | Path) -> tuple[Any, list[StoredFile], list[str]]:
             if not paths:
                 raise TableError(f"The folder {shown!r} holds no table.")
     prefix = shown.partition("://")[0] + "://" if "://" in shown else ""
-    return system, [_stored(system, one, prefix + one) for one in paths], partitions
+    shown_as = [one if "://" in one else prefix + one for one in paths]
+    return system, [_stored(system, *both) for both in zip(paths, shown_as, strict=True)], partitions
 
 
 def _opened(where: str | Path) -> tuple[Any, str, str, str]:
