@@ -210,7 +210,7 @@ class SyntheticData(BaseEstimator):
             asked = self._asked(schema, table_source.user_count(private_keys), True)
         noise = NoiseSource(self.random_state)
         units = Units.from_codes(
-            asked.coding.encode(private_table),
+            table_source.codes_of(private_table, asked.coding, rows),
             levels=asked.coding.levels,
             relation=self.relation,
             n=self.n,

@@ -68,10 +68,7 @@ class EncodedRecords(RecordSource):
         most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
         self._blocks = RowBlocks(place, self._schema, self._columns, most=most, counted=counted)
         self.rows = self._blocks.rows
-        for (
-            nothing
-        ) in self._blocks.empties():  # a column of the wrong type is refused before anything is paid
-            self._encoded(nothing)
+        self._blocks.require(self._encoded)  # a column of the wrong type is refused before anything is paid
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""
