@@ -36,6 +36,7 @@ QUERIES = {
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", SMALL)
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", SMALL)
     with double_precision():
         yield
 

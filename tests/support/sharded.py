@@ -16,7 +16,7 @@ from privopt.engine.on_ray.engine import RayEngine
 from privopt.engine.on_ray.fleet import Call, Fleet, Worker, _checked
 from privopt.engine.on_ray.layout import Layout, PartPlan, cut, lay_out
 from privopt.engine.on_ray.shard import SOURCE, Shard
-from privopt.engine.parts import part_ranges
+from privopt.engine.parts import ranges_of
 
 
 def sent(message: Any) -> Any:
@@ -62,7 +62,10 @@ class ShardsHere(Fleet):
         self._source, self._description, self._layout = source, description, layout
         self._steps, self._unneeded, self._next, self._closed = {}, set(), SOURCE + 1, False
         self._backwards = backwards
-        self.workers = [Worker(plans[:: self._way]) for plans in cut(layout.plans, workers)[:: self._way]]
+        seat: Any = None  # they are started here
+        self.workers = [
+            Worker(plans[:: self._way], seat) for plans in cut(layout.plans, workers)[:: self._way]
+        ]
         self._owner = {part: k for k, worker in enumerate(self.workers) for part in worker.parts}
         for worker in self.workers:
             shard = self._shard(worker.plans)
@@ -87,8 +90,11 @@ class ShardsHere(Fleet):
         if not self._backwards:
             return super().total(known_as, calls)
         turned: dict[int, Call] = {
-            k: (method, (question, dict(reversed(draws.items()))))
-            for k, (method, (question, draws)) in calls.items()
+            k: (
+                method,
+                (question, type(parts)(reversed(parts.items() if isinstance(parts, dict) else parts))),
+            )
+            for k, (method, (question, parts)) in calls.items()
         }
         return fleet.total_of(self.ask(known_as, turned)[::-1])
 
@@ -133,8 +139,7 @@ def on_shards(
 def sharded(units: Units, *, workers: int, backwards: bool = False) -> RayEngine:
     """The same on units that are there, whatever they were made from."""
     plans = [
-        PartPlan(k, start, stop - start, start, stop)
-        for k, (start, stop) in enumerate(part_ranges(units.private_count))
+        PartPlan(k, start, stop - start, start, stop) for k, (start, stop) in enumerate(ranges_of(units))
     ]
     layout = Layout(units.public, plans, units.seeded, units.private_count)
     return _engine(_ShardsOfUnits(units, layout, workers=workers, backwards=backwards), layout)

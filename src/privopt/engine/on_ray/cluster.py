@@ -193,7 +193,9 @@ class Cluster:
         ]
         working = [machine for machine in alive if machine.cores]  # a head often lends none
         if not working:
-            raise ArgumentError(f"the Ray cluster at {self.address} has no machine that lends cores to workers.")
+            raise ArgumentError(
+                f"the Ray cluster at {self.address} has no machine that lends cores to workers."
+            )
         return working
 
     def _set_environment(self, values: dict[str, str | None]) -> None:
