@@ -1,13 +1,16 @@
-"""Times of the engine on Ray beside those of one process: a round, tiny parts, and a lost worker.
+"""Times of the engine on Ray beside those of one process: a round, tiny parts, a lost worker, and users.
 
-    python -m benchmarks.scale_ray [--quick]
+    python -m benchmarks.scale_ray [--quick | --users]
 
-Prints one JSON line each: `round` (4,000,000 x 54, 2 workers; `ratio` of a round to a pass in this process, the two in
+Prints one JSON line each: `users` (4,000,000 x 54 records of 1,000,000 users on 2 workers, from the start to a first
+sum: `seconds`, and `records_seconds` where a record is a unit; `driver_mb`, by which this process' memory grows at most,
+and `driver_tiny_mb` with a hundredth of the records; `lost_seconds` of a sum in which a worker is killed), `round` (4,000,000 x 54, 2 workers; `ratio` of a round to a pass in this process, the two in
 turns), `tiny` (8 workers with 10 rows each; `overhead_ms` over the same sum here) and `lost` (`seconds` of a round in
 which a worker is killed, and `reload`, those that reading its parts takes by itself).
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import signal
@@ -20,9 +23,12 @@ from unittest import mock
 import numpy as np
 import ray
 
+from benchmarks.cells import peak_memory_mb, reset_peak_memory
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.units import Units
+from privopt.data.user_parts import MOST_USERS
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.engine import RayEngine, open_on_ray
 from privopt.engine.placement import Placement
 from privopt.precision import double_precision
@@ -73,6 +79,19 @@ def seconds(run: Callable[[], Any]) -> float:
 def opened(source: MadeRecords, workers: int) -> RayEngine:
     """An engine on a cluster of this machine."""
     return open_on_ray(source, DESCRIPTION, Placement(engine="ray", workers=workers))
+
+
+class MadeUsers(MadeRecords):
+    """The same records, four of each user, far from each other."""
+
+    by_user = True
+
+    def blocks(self, start: int, stop: int) -> Any:
+        """See `RecordSource.blocks`."""
+        for block in super().blocks(start, stop):
+            length = len(block.private_features)
+            yield block._replace(private_keys=np.arange(start, start + length) * 7919 % (self.rows // 4))
+            start += length
 
 
 def query(step: int) -> ClippedGradient:
@@ -141,6 +160,48 @@ def measure_round(rows: int, rounds: int) -> None:
         remote.close()
 
 
+def measure_users(rows: int) -> None:
+    """Records that are sent to whoever holds their users, beside records that are read where they stay."""
+    about = dataclasses.replace(DESCRIPTION, n=rows // 4 + 1)
+    placement = Placement(engine="ray", workers=2)
+
+    def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float]:
+        """An engine that has answered, the seconds until then, and by how much this process grew, in MB."""
+        held, start = reset_peak_memory(), time.perf_counter()
+        engine = open_on_ray(source, described, placement)
+        engine.clipped_sum(query(0))
+        return engine, time.perf_counter() - start, peak_memory_mb() - held
+
+    cluster = Cluster.joined(None)  # started before anything is timed
+    tiny_about = dataclasses.replace(about, n=MOST_USERS)  # two parts, too
+    for made, described in ((MadeRecords, DESCRIPTION), (MadeUsers, tiny_about)):  # libraries are read
+        engine, _, tiny = loaded(made(rows // 100, WIDTH, 3), described)
+        engine.close()
+    engine, alone, _ = loaded(MadeRecords(rows, WIDTH, 3), DESCRIPTION)
+    engine.close()
+    engine, together, grown = loaded(MadeUsers(rows, WIDTH, 3), about)
+    expected = engine.clipped_sum(query(1)).tobytes()
+    pid = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
+    start = time.perf_counter()
+    os.kill(pid, signal.SIGKILL)
+    same = engine.clipped_sum(query(1)).tobytes() == expected
+    lost = time.perf_counter() - start
+    engine.close()
+    cluster.close()
+    show(
+        "users",
+        workers=2,
+        rows=rows,
+        seconds=round(together, 1),
+        records_seconds=round(alone, 1),
+        ratio=round(together / alone, 2),
+        driver_mb=round(grown, 1),
+        driver_tiny_mb=round(tiny, 1),
+        lost_seconds=round(lost, 1),
+        same=same,
+    )
+
+
 def measure_tiny(rounds: int) -> None:
     """Eight workers with next to nothing to do."""
     source = MadeRecords(80, WIDTH, 2)
@@ -157,8 +218,13 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
-    quick = parser.parse_args().quick
+    parser.add_argument("--users", action="store_true", help="users alone")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     with double_precision():
+        measure_users(ROUND_ROWS)
+        if arguments.users:
+            return
         measure_tiny(50 if quick else 200)
         measure_round(QUICK_ROWS if quick else ROUND_ROWS, 7 if quick else 15)
 

@@ -1,5 +1,6 @@
 """The engine on Ray: the bits of one process, whoever holds the parts, dies or is late; and nobody else gets in."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -62,7 +63,7 @@ N = 150
 SMALL = 32  # units of a part
 SUMS = {name: query for name, query in EVERY_QUERY.items() if isinstance(query, MeanQuery)}
 QUERY = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.3)
-LAYOUTS = ("dense", "sparse", "users", "sparse users", "int8")
+LAYOUTS = ("dense", "sparse", "int8")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,16 +86,13 @@ def records(layout: str, relation: str = "replace-one") -> tuple[ArrayRecords, D
     features: Any = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.7)
     features[3], features[40], features[70] = np.nan, 1e200, 0.0
     targets = rng.integers(0, 2, N)
-    keys = rng.integers(0, N // 2, N).astype(str) if "users" in layout else None
-    if keys is not None:
-        keys[5] = ""
     rows = sparse.csr_array(features) if "sparse" in layout else features
     n = None if relation == "replace-one" else N + 7
     storage = layout if layout == "int8" else "float32"
     about = Description(
         row_bound=1.5, classes=(0, 1), max_records_per_user=2, relation=relation, n=n, storage=storage
     )
-    return ArrayRecords(rows, targets, keys), about
+    return ArrayRecords(rows, targets), about
 
 
 def in_memory(source: ArrayRecords, about: Description) -> InProcessEngine:
@@ -172,7 +170,7 @@ def _asked(name: str, layout: str) -> bool:
 
 @pytest.mark.audit
 @pytest.mark.parametrize(
-    ("layout", "name"), [(lay, name) for lay in LAYOUTS[:3] for name in SUMS if _asked(name, lay)]
+    ("layout", "name"), [(lay, name) for lay in LAYOUTS[:2] for name in SUMS if _asked(name, lay)]
 )
 def test_every_query_has_the_bits_of_one_process(layout: str, name: str) -> None:
     memory, query = in_memory(*records(layout)), SUMS[name]
@@ -193,22 +191,13 @@ def test_each_part_holds_the_rows_that_memory_holds() -> None:
         for plan, part in zip(layout_of.plans, memory._parts, strict=True):
             found, expected = read_part(source, about, layout_of.public, plan), part.units
             assert (found.public, found.first) == (expected.public, expected.first)
-            for name in ("targets", "norms", "present", "offsets", "weights"):
+            for name in ("targets", "norms", "present"):
                 np.testing.assert_array_equal(
                     getattr(found, f"private_{name}"), getattr(expected, f"private_{name}")
                 )
             every = np.arange(len(found.private_targets))
             dense = [take_rows(units.private_features, every) for units in (found, expected)]
             np.testing.assert_array_equal(*dense)
-
-
-def test_a_user_lies_whole_in_one_part_wherever_its_records_stand() -> None:
-    source, about = records("users")
-    plans = lay_out(source, about, NoiseSource(1)).plans
-    keys = source._private.private_keys
-    owners = [set(keys[plan.private_rows]) for plan in plans]
-    assert len(plans) > 1
-    assert all(one.isdisjoint(other) for one, other in itertools.combinations(owners, 2))
 
 
 def test_an_error_of_a_worker_names_its_kind_and_the_part_alone() -> None:
@@ -589,6 +578,83 @@ def test_records_that_have_changed_are_not_read_again(cluster: Cluster, tmp_path
     with pytest.raises(DataUnavailable, match="the records have changed"):
         engine.clipped_sum(QUERY)
     engine.close()
+
+
+def with_users(n: int | None = TOY_N // 2) -> tuple[ArrayRecords, Description]:
+    rng = np.random.default_rng(9)
+    keys = rng.integers(0, TOY_N // 2, TOY_N)
+    keys[: TOY_N // 2] = np.arange(TOY_N // 2)
+    about = Description(row_bound=1.0, n=n, max_records_per_user=3)
+    return ArrayRecords(rng.normal(size=(TOY_N, D)), rng.choice([-1.0, 1.0], TOY_N), keys), about
+
+
+@pytest.fixture
+def sum_of_users(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """What users sum to in memory, where there are few in a part."""
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", 5)
+    monkeypatch.setattr("privopt.engine.on_ray.user_fleet._SPAN_RECORDS", 7)
+    return in_memory(*with_users()).clipped_sum(QUERY).tobytes()
+
+
+def test_users_are_exchanged_between_workers_and_again_where_one_is_lost(
+    cluster: Cluster, sum_of_users: bytes
+) -> None:
+    del cluster
+    engine = opened(*with_users(), 2)
+    view = engine.view(np.eye(D)[:, :3], 1.0)
+    mapped = ClippedGradient(loss=losses.logistic, at=np.ones(3), clip=0.5)
+    expected = view.clipped_sum(mapped).tobytes()
+    assert engine.private_count == TOY_N // 2
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    os.kill(pids_of(engine)[0], signal.SIGKILL)
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    assert view.clipped_sum(mapped).tobytes() == expected
+    assert engine._fleet.retries_left == 2
+    engine.close()
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_users_that_are_not_counted_yet_are(cluster: Cluster, sum_of_users: bytes, workers: int) -> None:
+    del cluster
+    engine = opened(*with_users(n=None), workers)
+    assert engine.public.n == TOY_N // 2
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    engine.close()
+
+
+@pytest.mark.audit
+def test_more_users_than_n_are_refused_without_their_number(cluster: Cluster, sum_of_users: bytes) -> None:
+    del cluster, sum_of_users
+    source, about = with_users(n=TOY_N // 2 - 1)
+    about = dataclasses.replace(about, relation="add-or-remove-one")
+    with pytest.raises(ArgumentError, match=f"^there are more users than n = {TOY_N // 2 - 1}: [^0-9]*$"):
+        opened(source, about, 2)
+
+
+@pytest.mark.audit
+def test_workers_that_die_during_the_exchange_are_replaced(cluster: Cluster, sum_of_users: bytes) -> None:
+    del cluster
+    rng = np.random.default_rng(6)
+    for _ in range(5):
+        done = threading.Event()
+        killer = threading.Thread(target=_kill_workers, args=(rng, done))
+        killer.start()
+        engine = opened(*with_users(), 3, retries=100)
+        done.set()
+        killer.join()
+        assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+        engine.close()
+
+
+def _kill_workers(rng: np.random.Generator, done: threading.Event) -> None:
+    """Kill three of the workers of users that are there, at random moments."""
+    deaths = 0
+    while deaths < 3 and not done.wait(float(rng.exponential(0.3))):
+        found = [p for p in psutil.Process().children(recursive=True) if "UserActor" in p.name()]
+        if found:
+            os.kill(found[int(rng.integers(len(found)))].pid, signal.SIGKILL)
+            deaths += 1
 
 
 @pytest.mark.audit

@@ -96,6 +96,36 @@ class EncodedRecords(RecordSource):
 
 
 @final
+class KeyRecords(RecordSource):
+    """Whose the records of a table are, and nothing else of them.
+
+    Args:
+        place: the files.
+        blocks: of the columns that say it.
+        columns: these.
+    """
+
+    width, by_user = 1, True
+
+    def __init__(self, place: Place, blocks: RowBlocks, columns: Sequence[str]) -> None:
+        self._place, self._blocks, self._columns = place, blocks, columns
+        self.rows = blocks.rows
+
+    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
+        """See `RecordSource.blocks`."""
+        for private_table in self._blocks.read(start, stop):
+            nothing = np.zeros((private_table.num_rows, 1), np.float32)
+            yield RecordBlock(nothing, None, block_keys(private_table, self._columns))
+
+    def fingerprint(self) -> str:
+        """See `RecordSource.fingerprint`."""
+        return self._place.fingerprint()
+
+    def __repr__(self) -> str:
+        return "KeyRecords(<private>)"
+
+
+@final
 class Table:
     """A table in files, opened with `Table.open`. It stands for X and y: `LogisticRegression(...).fit(table)`.
 
@@ -348,9 +378,19 @@ class Table:
         """How many users its keys name: public under replace-one only, private under add-or-remove-one."""
         names = columns_of(groups)
         if names not in self._users:
-            blocks = self.columns(names)
-            self._users[names] = count_users(block_keys(each, names) for each in blocks.read(0, blocks.rows))
+            self._users[names] = self._counted_users(names)
         return self._users[names]
+
+    def _counted_users(self, names: tuple[str, ...]) -> int:
+        """Counted by the workers of a cluster where they shall hold the records, else here."""
+        blocks = self.columns(names)
+        if self.placement.engine != "ray":
+            return count_users(block_keys(each, names) for each in blocks.read(0, blocks.rows))
+        from privopt.engine.on_ray.user_fleet import count_users as count_on_ray  # late: an extra
+
+        return count_on_ray(
+            KeyRecords(self._place, blocks, names), Description(row_bound=1.0), self.placement
+        )
 
     def __repr__(self) -> str:
         files = len(self._place.files)

@@ -1,5 +1,6 @@
 """An engine whose units are held by the workers of a Ray cluster."""
 
+import dataclasses
 import math
 import weakref
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import UnitsNoise
+from privopt.data.user_keys import user_count
 from privopt.engine.drawn_rows import DrawnRows, absent_rows
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.cluster import Cluster
@@ -22,13 +24,14 @@ from privopt.engine.on_ray.loss_sums import RemoteLossSum
 from privopt.engine.on_ray.shard import SOURCE, Question, question_of
 from privopt.engine.on_ray.steps import Chosen, Mapped, Step
 from privopt.engine.on_ray.stored_rows import StoredRows, joined_units
+from privopt.engine.on_ray.user_fleet import UserFleet, count_users
 from privopt.engine.parts import Range, ranges_of_shares, shares_of_parts
 from privopt.engine.placement import Placement
 from privopt.engine.reference import checked
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.proofs.huberised_objective import HuberisedObjective
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.queries.of_records import PassQuery, RecordsQuery
 from privopt.queries.safeguards import stated_sensitivity
@@ -63,8 +66,13 @@ def open_on_ray(
     """
     cluster = Cluster.joined(placement.address, trust_network=placement.trust_network)
     try:
+        is_public = Relation.parse(description.relation) is Relation.REPLACE_ONE
+        if source.by_user and description.n is None and is_public:
+            users = count_users(source, description, placement, patience=patience)
+            description = dataclasses.replace(description, n=user_count(users))
         layout = lay_out(source, description, noise)
-        fleet = Fleet(
+        kind = Fleet if layout.secret is None else UserFleet
+        fleet = kind(
             cluster,
             source,
             description,
@@ -76,7 +84,13 @@ def open_on_ray(
     except BaseException:
         cluster.close()
         raise
-    ranges = [(plan.first, plan.first + plan.units) for plan in layout.plans]
+    try:
+        if isinstance(fleet, UserFleet):
+            fleet.gather()
+    except BaseException:
+        fleet.close()
+        raise
+    ranges = [(plan.first, plan.first + plan.units) for plan in fleet.plans]
     return RayEngine(fleet, layout.public, SOURCE, ranges, layout.seeded, None)
 
 

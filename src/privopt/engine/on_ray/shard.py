@@ -24,6 +24,7 @@ from privopt.public import Public
 from privopt.queries.base import MeanQuery
 
 SOURCE = 0  # what the units as they were read are known by
+NO_PART = -1  # of a failure that is about records, and no part of the units
 
 
 class Failure(NamedTuple):
@@ -121,7 +122,7 @@ class Shard:
 
     Privacy:
         Whatever goes wrong leaves as a `Failure`: an error's text may quote a cell. It sees rows and public points, and
-        has neither keys, nor noise, nor the ledger.
+        has neither noise, nor its keys, nor the ledger.
     """
 
     def __init__(
