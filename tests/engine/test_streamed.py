@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import sparse
+from tests.contracts.cases import BUDGET, EVERY_CASE, N, toy_arrays
 from tests.contracts.queries import EVERY_QUERY, D
 from tests.support.spooled import spooled
 
+from privopt.curator.local import LocalCurator
 from privopt.data.grid import GridRows
 from privopt.data.read_units import read_units
 from privopt.data.record_source import ArrayRecords, Description, RecordSource
@@ -20,11 +22,14 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
 from privopt.engine.streamed import StreamedEngine, open_streamed
 from privopt.errors import ArgumentError, DataUnavailable
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
+from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.mixed_gradient import MixedGradient
+from privopt.solve import rehearse
 from privopt.testing import check_engine
 
 ROWS, SMALL = 150, 32
@@ -59,6 +64,8 @@ QUERIES = (
         loss=losses.logistic, at=POINTS[0], previous=POINTS[1], clip=0.5, change_clip=0.1, gain=0.9
     ),
 )
+
+REPRESENTATIVE = {"stochastic gradient descent", "continuous spider", "whitening"}
 
 
 @pytest.fixture(autouse=True)
@@ -151,6 +158,33 @@ def test_the_streamed_engine_keeps_the_promises_in_every_layout(tmp_path):
     layouts = ["dense", "sparse", "users"]
     check_engine(partial(spooled, folder=tmp_path), layouts=layouts, storages=["float32", "float64"], pairs=8)
     check_engine(partial(spooled, folder=tmp_path), layouts=["dense", "users"], storages=["int8"], pairs=8)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.name, marks=() if case.name in REPRESENTATIVE else (pytest.mark.audit,))
+        for case in EVERY_CASE
+        if "replace-one" in case.relations
+    ],
+)
+def test_a_run_takes_no_more_room_than_was_reserved(case, tmp_path, monkeypatch):
+    monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 16)
+    features, targets = toy_arrays(case)
+    keys = np.arange(N) // 2 if case.by_user else None
+    users = {"max_records_per_user": 3} if case.by_user else {}
+    n = N // 2 if case.by_user else N
+    engine = open_streamed(
+        ArrayRecords(features, targets, keys),
+        Description(row_bound=1.0, n=n, **users),
+        Placement(spool=tmp_path, memory=1),
+        noise=NoiseSource(7),
+    )
+    solver = case.solver.configure(Instance(case.problem, engine.public, BUDGET))
+    engine.reserve(rehearse(solver, case.problem, engine, engine.public, BUDGET).extra())
+    monkeypatch.setattr("privopt.engine.streamed.spool._take_room", None)
+    curator = LocalCurator(engine, Unlimited("replace-one"), noise=NoiseSource(1))
+    assert len(solver.solve(curator, case.problem).transcript) > 0
 
 
 class Breaks(ArrayRecords):

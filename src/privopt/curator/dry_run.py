@@ -1,6 +1,6 @@
 """Answers zeros: which releases a solver asks for, from public quantities only."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from privopt.curator.dataless import Dataless
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Transcript
+from privopt.data.derived import Derived
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
 from privopt.ledger.unlimited import Unlimited
@@ -28,17 +29,42 @@ class DryRun(Dataless):
     Args:
         public: what is public about the units.
         require: refuses the classes of queries that could not be answered, as `Engine.require`; default: none.
+        derived: is told what the solver makes of the units.
     """
 
-    def __init__(self, public: Public, *, require: Callable[[type[Query]], None] | None = None) -> None:
+    def __init__(
+        self,
+        public: Public,
+        *,
+        require: Callable[[type[Query]], None] | None = None,
+        derived: Derived | None = None,
+    ) -> None:
         super().__init__(public, Unlimited(public.relation), Transcript(public.relation))
         self._rehearsal = NoiseSource(seed=0)
         self._require = require
+        self.derived = Derived(public) if derived is None else derived
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
         del ledger
-        child = DryRun(public, require=self._require)
+        child = DryRun(public, require=self._require, derived=self.derived)
         child.transcript = self.transcript
+        return child
+
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
+        children = super()._disjoint_units(sizes, ledgers, in_order)
+        for child, derived in zip(
+            children, self.derived.cut([child.public for child in children]), strict=True
+        ):
+            assert isinstance(child, DryRun)
+            child.derived = derived
+        return children
+
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
+        child = super()._mapped_units(row_map, row_bound)
+        assert isinstance(child, DryRun)
+        child.derived = self.derived.view(child.public)
         return child
 
     def _require_answer(self, kind: type[Query]) -> None:

@@ -68,6 +68,11 @@ def row_count(private_rows: Rows) -> int:
     return int(shape[0])
 
 
+def is_computed(private_rows: Rows) -> bool:
+    """Whether rows are CSR, or computed from CSR as they are asked for."""
+    return isinstance(private_rows, sparse.csr_array | MappedRows)
+
+
 def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
     """Some rows, dense. Never ask for all of a sparse matrix at once."""
     if isinstance(private_rows, MappedRows | GridRows):

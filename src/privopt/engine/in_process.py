@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.rows import dense_product, row_peaks, take_rows
 from privopt.data.units import Units
@@ -247,6 +248,10 @@ class InProcessEngine:
             threads=self._threads,
             private_ranges=ranges_of_shares(private_shares),
         )
+
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: all is in memory."""
+        del extra
 
     def close(self) -> None:
         """See `Engine.close`: there is nothing to give back."""

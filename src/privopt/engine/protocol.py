@@ -5,6 +5,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.engine.drawn_rows import DrawnRows
 from privopt.ledger.sampling import Sampling
@@ -141,6 +142,16 @@ class Engine(Protocol):
 
     def subset(self, private_positions: NDArray[np.int64], size: int) -> "Engine":
         """An engine of the same kind on the units at some positions, `size` of them as far as anybody may know."""
+        ...
+
+    def reserve(self, extra: Extra) -> None:
+        """Take the room, outside of this process' memory, for what a run makes of the units, in place of earlier such.
+
+        Asked before anything is charged, and with `Extra()` at the end of the run, which gives it back.
+
+        Raises:
+            ArgumentError: there is no such room.
+        """
         ...
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.engine.drawn_rows import DrawnRows
@@ -181,6 +182,10 @@ class ReceivingEngine:
             private_positions=self._private_positions,
             maps=(*self._maps, RowMap(matrix, float(row_bound))),
         )
+
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: the respondents have their own."""
+        del extra
 
     def close(self) -> None:
         """See `Engine.close`: the respondents are not its own."""

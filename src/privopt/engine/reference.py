@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw, GroupedUnits
 from privopt.data.participants import drawn_positions
 from privopt.data.rows import take_rows
@@ -169,6 +170,10 @@ class ReferenceEngine:
     def subset(self, private_positions: NDArray[np.int64], size: int) -> "ReferenceEngine":
         """See `Engine.subset`."""
         return ReferenceEngine(self.units.subset(private_positions, size))
+
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: all is in memory."""
+        del extra
 
     def close(self) -> None:
         """See `Engine.close`: there is nothing to give back."""

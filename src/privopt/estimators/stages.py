@@ -32,7 +32,7 @@ from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
-from privopt.solve import parts_of, rehearse
+from privopt.solve import parts_of, rehearse, reserved
 from privopt.solve import plan as plans_for
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import choose
@@ -298,12 +298,15 @@ def fit_in_stages(
     with double_precision():
         # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
         with given_back(staged.setup.loose_units(records)) as loose:
-            rehearse(staged.solver, staged.setup.problem, loose, staged.setup.public, staged.plan.budget)
+            derived = rehearse(
+                staged.solver, staged.setup.problem, loose, staged.setup.public, staged.plan.budget
+            )
             asked = {**parts_of(staged.setup.problem), "scales": staged.scales, "solver": staged.solver}
-            run = started(staged.plan, records.noise, account=account, observer=observer, of=asked)
-            setup = staged.setup.within(released_bounds(run, staged.scales, loose))
+            with reserved(loose, derived.beyond(loose.public)):  # of what comes after it
+                run = started(staged.plan, records.noise, account=account, observer=observer, of=asked)
+                setup = staged.setup.within(released_bounds(run, staged.scales, loose))
         del loose
-        with given_back(setup.units(records)) as units:
+        with given_back(setup.units(records)) as units, reserved(units, derived.extra()):
             part = run.part("fit", staged.solver.event(units.public))
             result = staged.solver.solve(run.curator(units, part), setup.problem)
             run.end()

@@ -58,6 +58,7 @@ class EncodedRecords(RecordSource):
         counted: dict[str, list[TextBlock]],
     ) -> None:
         self.width, self.is_sparse, self.by_user = encoder.n_features_out_, encoder.is_sparse, bool(groups)
+        self.row_entries = encoder.row_entries
         self._place, self._encoder, self._target, self._groups = place, encoder, target, tuple(groups)
         self._schema = Schema.from_json(encoder.schema)
         columns = [block.column for block in encoder.blocks_]

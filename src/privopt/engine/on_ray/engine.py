@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.data.record_source import Description, RecordSource
@@ -243,6 +244,10 @@ class RayEngine:
             },
         )
         return self._child(step, self.public.block(size), private_ranges)
+
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: workers keep all in their memory."""
+        del extra
 
     def close(self) -> None:
         """See `Engine.close`: the workers end with the engine that `open_on_ray` made."""

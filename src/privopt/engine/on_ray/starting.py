@@ -1,4 +1,4 @@
-"""How Ray's processes are started: on the loopback interface, with files of their owner's, and no more than it takes."""
+"""How Ray's processes are started: on the loopback interface, with files of their owner's, and no more than needed."""
 
 import contextlib
 import importlib
