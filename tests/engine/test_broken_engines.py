@@ -31,7 +31,7 @@ from privopt.engine.on_ray.shard import Shard
 pytestmark = pytest.mark.evidence
 D = 4
 QUERY = ClippedGradient(loss=losses.logistic, at=np.array([3.0, -2.0, 5.0, 1.0]), clip=0.3)
-RANGES = ("privopt.engine.in_process", "privopt.engine.on_ray.layout", "tests.support.sharded")
+RANGES = ("privopt.engine.in_process", "tests.support.sharded")
 
 
 @pytest.fixture(autouse=True)
@@ -93,7 +93,7 @@ def unclipped(patch: pytest.MonkeyPatch) -> None:
 
 def cut_otherwise(ends: Callable[[int], list[Any]], patch: pytest.MonkeyPatch) -> None:
     for module in RANGES:
-        patch.setattr(f"{module}.part_ranges", ends)
+        patch.setattr(f"{module}.ranges_of", lambda units: ends(units.private_count))
 
 
 def in_two_parts(patch: pytest.MonkeyPatch) -> None:

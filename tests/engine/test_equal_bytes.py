@@ -55,6 +55,7 @@ AT_ONCE = {
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", SMALL)
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", SMALL)
     monkeypatch.setattr("privopt.data.record_source.BLOCK_RECORDS", 7)
     with double_precision():
         yield

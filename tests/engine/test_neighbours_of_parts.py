@@ -36,6 +36,7 @@ QUERIES = {
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", SMALL)
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", SMALL)
     with double_precision():
         yield
 
@@ -134,6 +135,5 @@ def test_no_neighbour_of_many_moves_a_sum_over_parts_beyond_its_clip(
     seeds = range(40 if place == "in memory" else 8)
     found = [worst(layout, place, range(N), seed, tmp_path) for seed in seeds]
     largest, tried = max(ratio for ratio, _ in found), sum(count for _, count in found)
-    what = f"a unit leaves, or another is in its place, and others change parts: {layout}, {place}"
-    evidence("neighbours", what, tried=tried, of="neighbours", largest=largest, bound=1.0)
+    evidence("parts", f"{layout}, {place}", tried=tried, of="neighbours", largest=largest, bound=1.0)
     assert 0.9 < largest <= 1.0 + 1e-12

@@ -156,6 +156,7 @@ OF_NO_UNITS = {"certify", "clip_from", "double_precision", "losses", "plan", "re
 @pytest.fixture(autouse=True)
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", SMALL)
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", SMALL)
 
 
 def fitted(fit: Callable[[], bytes], make: Callable[[Units], Engine]) -> tuple[bytes, list[str], int]:
