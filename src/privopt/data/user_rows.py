@@ -105,12 +105,13 @@ def user_rows(
         RuntimeError: see `user_parts.require_few`.
     """
     secret = UserSecret.drawn(noise, source.rows)
+    # Room is taken before the first record is read.
     private_runs = UserRuns(source.rows, description.max_records_per_user, room)
+    private_filled = _Filled(source.rows, description, room)
     for private_batch in _batches(source, description, secret):
         private_runs.append(private_batch)
     n = private_runs.count() if description.n is None else int(description.n)
     parts = part_count(n)
-    private_filled = _Filled(source.rows, description, room)
     private_stops = [0]
     for part in range(parts):
         private_filled.put(private_runs, part, parts)
