@@ -3,9 +3,10 @@
     python benchmarks/pass_speed.py [--rows 200000] [--columns 54] [--repeats 41]
 
 Prints JSON lines: compile time, then the ratio on one and on two threads. Then what it costs to sum 1.5 million rows in
-parts, `cpu_ratio` of processor time to the same pass over them as one part, of which `again` is another. Then the step of a recursive estimator (a
-gradient mixed with its change since the point before) against a plain gradient's, on the same rows and on 20 000 of 20
-columns: `ratio` with the slopes kept from the step before, `ratio_without` if they had to be computed again.
+parts, `cpu_ratio` of processor time to the same pass over them as one part, of which `again` is another. Then the step
+of a recursive estimator (a gradient mixed with its change since the point before) against a plain gradient's, on the
+same rows and on 20 000 of 20 columns: `ratio` with the slopes kept from the step before, `ratio_without` if they had to
+be computed again.
 
 Runs that are compared are interleaved and medians taken. `cpu_ratio` compares processor time on one thread, for
 machines on which other processes run, and `ratio_of_fastest` the fastest runs: the pass computes, NumPy's sum waits for
