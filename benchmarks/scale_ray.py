@@ -115,7 +115,7 @@ def require_same(remote: RayEngine, local: InProcessEngine, step: int) -> None:
 
 def compared(remote: RayEngine, local: InProcessEngine, repeats: int) -> dict[str, float]:
     """The medians of a round's seconds there and here, the two in turns, each time at another point."""
-    steps = dict.fromkeys(("there", "here"), 1)
+    steps: dict[str, int] = {"there": 1, "here": 1}
 
     def ask(name: str, engine: RayEngine | InProcessEngine) -> None:
         steps[name] += 1
