@@ -36,17 +36,24 @@ class MadeRecords(ArrayRecords):
 
     def __init__(self, rows: int, width: int, seed: int) -> None:
         self.rows, self.width, self._seed = rows, width, seed
+        self._latest: tuple[int, Any, Any] | None = None  # block: read in order, none is made twice
 
     def blocks(self, start: int, stop: int) -> Any:
         """See `RecordSource.blocks`; a block begins at a multiple of 2^16, or at `start`."""
         while start < stop:
             block, first = divmod(start, 2**16)
             length = min(stop - start, 2**16 - first)
-            rng = np.random.default_rng([self._seed, block])
-            features = rng.standard_normal((2**16, self.width), np.float32)[first : first + length]
-            targets = rng.integers(0, 2, 2**16)[first : first + length]
+            features, targets = (column[first : first + length] for column in self._made(block))
             yield from ArrayRecords(features, targets).blocks(0, length)
             start += length
+
+    def _made(self, block: int) -> tuple[Any, Any]:
+        """The features and targets of a block."""
+        if self._latest is None or self._latest[0] != block:
+            rng = np.random.default_rng([self._seed, block])
+            features = rng.standard_normal((2**16, self.width), np.float32)
+            self._latest = block, features, rng.integers(0, 2, 2**16)
+        return self._latest[1:]
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
@@ -166,22 +173,25 @@ def users(size: Size) -> Iterator[Line]:
     about = dataclasses.replace(DESCRIPTION, n=size.rows // 4 + 1)
     placement = Placement(engine="ray", workers=FEW)
 
-    def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float]:
-        """An engine that has answered, the seconds until then, and by how much this process grew, in MB."""
+    def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float, float]:
+        """An engine that has answered, the seconds until then, those of its workers' cores, and this process' MB."""
         held, start = reset_peak_memory(), time.perf_counter()
         engine = open_on_ray(source, described, placement)
         engine.clipped_sum(query(size.columns, 0))
-        return engine, time.perf_counter() - start, peak_memory_mb() - held
+        after, grown = time.perf_counter() - start, peak_memory_mb() - held
+        actors = [worker.actor for worker in engine._fleet.workers]
+        of_cores = ray.get([actor.__ray_call__.remote(lambda _: sum(os.times()[:2])) for actor in actors])
+        return engine, after, sum(of_cores), grown
 
     cluster = Cluster.joined(None)  # started before anything is timed
     tiny_about = dataclasses.replace(about, n=MOST_USERS)  # two parts, too
     with double_precision():
         for made, described in ((MadeRecords, DESCRIPTION), (MadeUsers, tiny_about)):  # libraries are read
-            engine, _, tiny_mb = loaded(made(size.rows // 100, size.columns, 3), described)
+            engine, _, _, tiny_mb = loaded(made(size.rows // 100, size.columns, 3), described)
             engine.close()
-        engine, alone, _ = loaded(MadeRecords(size.rows, size.columns, 3), DESCRIPTION)
+        engine, alone, alone_cores, _ = loaded(MadeRecords(size.rows, size.columns, 3), DESCRIPTION)
         engine.close()
-        engine, together, grown = loaded(MadeUsers(size.rows, size.columns, 3), about)
+        engine, together, cores, grown = loaded(MadeUsers(size.rows, size.columns, 3), about)
         expected = engine.clipped_sum(query(size.columns, 1)).tobytes()
         process = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
         start = time.perf_counter()
@@ -197,6 +207,8 @@ def users(size: Size) -> Iterator[Line]:
         together / alone,
         seconds=together,
         records_seconds=alone,
+        core_seconds=cores,
+        records_core_seconds=alone_cores,
         driver_mb=grown,
         driver_tiny_mb=tiny_mb,
         lost_seconds=gone,

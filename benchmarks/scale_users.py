@@ -45,7 +45,8 @@ class UserRecordsOfParquet(RecordSource):
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`; all of them."""
         assert (start, stop) == (0, self.rows)
-        for batch in pq.ParquetFile(self._path).iter_batches(BLOCK_RECORDS, use_threads=False):
+        file = pq.ParquetFile(self._path, pre_buffer=False)  # which would hold the whole file
+        for batch in file.iter_batches(BLOCK_RECORDS, use_threads=False):
             private_columns = [column.to_numpy() for column in batch.columns[:-1]]
             private_keys = block_keys(pa.Table.from_batches([batch]), ["user"])
             yield RecordBlock(np.stack(private_columns, axis=1), None, private_keys)

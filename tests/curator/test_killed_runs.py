@@ -57,6 +57,13 @@ def lines_of(path: Path) -> list[Any]:
         return [(dict(line.header), line.values.tobytes()) for line in opened.lines]
 
 
+def await_growth(child: "subprocess.Popen[bytes]", path: Path, more: int) -> None:
+    """Wait until a journal has grown by so many bytes, or the process has ended."""
+    before = path.stat().st_size if path.exists() else 0
+    while more and child.poll() is None and (path.stat().st_size if path.exists() else 0) < before + more:
+        time.sleep(0.001)
+
+
 @pytest.fixture
 def arguments(tmp_path: Path) -> list[str]:
     """Of the script: a folder to be, an account and a table."""
@@ -83,7 +90,11 @@ def test_thirty_kills_at_random_moments_are_paid_once(
             assert child.stdout is not None
             child.stdout.readline()
             if killed is command:
-                time.sleep(moments.exponential(1.5))
+                more = (
+                    0 if number % 3 == 2 else int(moments.exponential(1500.0))
+                )  # bytes, from where it goes on
+                await_growth(child, path, more)
+                time.sleep(moments.exponential(0.02 if more else 1.5))
                 child.kill()
             assert child.wait() in (-signal.SIGKILL, 0)
         lines = lines_of(path) if path.exists() else []

@@ -176,7 +176,10 @@ def test_units_that_another_process_might_not_find_again_are_not_cut(tmp_path, t
         model(alpha="private", relation="add-or-remove-one", n=ROWS, account=account).fit(table)
     assert not account.entries
     users = np.arange(ROWS) // 2
-    with pytest.raises(ArgumentError, match="places of users follow"), resumable(tmp_path / "kept"):
+    with (
+        pytest.raises(ArgumentError, match="a user who is replaced moves the places"),
+        resumable(tmp_path / "kept"),
+    ):
         model(alpha="private").fit(RECORDS, RECORDS[:, 0] > 0, groups=users)
 
 
@@ -286,7 +289,7 @@ def test_a_folder_and_files_that_others_may_open_are_refused(tmp_path, table):
 
 def test_a_journal_of_another_version_is_refused(tmp_path, monkeypatch, table):
     with monkeypatch.context() as patch, resumable(tmp_path / "kept"):
-        patch.setattr("privopt.curator.resumption.metadata.version", lambda name: "0.0.1")
+        patch.setattr("privopt.curator.journals.metadata.version", lambda name: "0.0.1")
         played(table)
     with (
         pytest.raises(ArgumentError, match="differs in its version of privopt"),
@@ -305,3 +308,14 @@ def test_an_adaptive_program_with_a_stream_is_refused_before_it_is_paid(tmp_path
     with pytest.raises(ArgumentError, match="holds points"), resumable(tmp_path / "kept"):
         privopt.user_mean(RECORDS, np.arange(ROWS) // 2, bound=2.0, epsilon=1.0, delta=1e-6, account=account)
     assert not account.entries
+
+
+def test_another_engine_goes_on_with_the_same_blocks(tmp_path, monkeypatch, table):
+    folder = tmp_path / "kept"
+    with stopping(monkeypatch, 6), pytest.raises(Stopped, match="kill"), resumable(folder):
+        searched(table)
+    streamed = Table.open(tmp_path / "rows.parquet", SCHEMA, engine="stream")
+    with resumable(folder):
+        found = searched(streamed)
+    with resumable(folder):
+        np.testing.assert_array_equal(searched(table), found)

@@ -386,7 +386,7 @@ def test_what_needs_all_rows_is_refused_before_a_charge_where_they_do_not_fit(
     monkeypatch.setattr(engine_module, "GATHERED_BYTES", 100)
     with pytest.raises(ValueError, match="needs all rows in this process"):
         engines[2].require(one_pass)
-    with pytest.raises(ValueError, match="needs all rows in this process"):
+    with pytest.raises(ValueError, match="is to be held for each unit in this process"):
         engines[2].gather(QUERY)
     minimiser = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, ArgminQuery))
     engines[2].require(minimiser)  # it asks for sums

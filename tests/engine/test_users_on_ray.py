@@ -8,9 +8,11 @@ import functools
 import itertools
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -24,6 +26,7 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
+from privopt.tables.table import Table
 
 ray = pytest.importorskip("ray")
 
@@ -182,6 +185,29 @@ def test_every_user_lies_whole_in_one_part_wherever_its_records_stand() -> None:
     assert len(counts) == len(set(keys) - {""})
     _, of_user = np.unique(keys[usable], return_counts=True)
     assert sorted(counts[counts > 0]) == sorted(of_user)
+
+
+def test_users_of_a_table_are_counted_by_whoever_their_hash_is(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    who, where = rng.integers(0, 60, N), [None if k % 9 == 0 else f"place {k % 4}" for k in range(N)]
+    pd.DataFrame({"who": who, "where": where, "more": 0.5}).to_parquet(
+        tmp_path / "t.parquet", row_group_size=40
+    )
+    table = Table.open(tmp_path / "t.parquet", {"columns": {"who": {"kind": "id"}, "where": {"kind": "id"}}})
+    for names in (("who",), ("who", "where")):
+        source = pickle.loads(pickle.dumps(table.key_records(names)))
+        layout = lay_out(source, Description(row_bound=1.0, n=40), None)
+        owners = Owners(layout.secret, np.arange(len(layout.plans)), only_counted=True)
+        shards = [
+            UserShard(source, Description(row_bound=1.0), layout.public, [plan], 1, owners)
+            for plan in layout.plans
+        ]
+        for span in spans(17):
+            for receiver, piece in shards[0].cut(*span, range(len(shards))).items():
+                assert shards[receiver].take(*span, *piece) is None
+        assert len(shards) == 4
+        assert sum(sum(shard.units()) for shard in shards) == table.user_count(names)
+        assert source.fingerprint() == table.key_records(names).fingerprint()
 
 
 # What must not arrive.

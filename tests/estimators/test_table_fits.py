@@ -157,17 +157,18 @@ def test_an_engine_is_given_back_however_a_fit_ends(folder: Path, monkeypatch: p
 
 
 def test_auto_goes_by_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "memory_share", lambda: 1000)
+    monkeypatch.setattr(choose, "memory_share", lambda: 2000)
     for rows, asked, engine, memory in (
-        (10, Placement(), "memory", 1000),
-        (12, Placement(), "stream", 1000),
-        (12, Placement(memory=2000), "memory", 2000),
+        (10, Placement(), "memory", 2000),
+        (12, Placement(), "stream", 2000),
+        (12, Placement(memory=4000), "memory", 4000),
         (12, Placement(engine="memory"), "memory", None),
         (1, Placement(engine="ray"), "ray", None),
     ):
         found = choose.settled(asked, rows, 10)
         assert (found.engine, found.memory, found.chosen) == (engine, memory, asked.engine == "auto")
         assert choose.settled(found, 10**9, 10) == found  # what was settled stays
+    assert choose.needed_bytes(10**6, 100) == 1_160_000_000
     assert choose.most_rows(5, None) == 5
     assert choose.most_rows(5, 100) == 500
 

@@ -134,7 +134,7 @@ def require_lasting(public: Public, origin: str) -> None:
     if public.relation is not Relation.REPLACE_ONE:
         why = "under add-or-remove-one whoever joins moves the places of others, which a key that is kept would show"
     elif public.by_user:
-        why = "the places of users follow from a secret that is lost with the process"
+        why = "a user who is replaced moves the places of others, and users are laid out from a secret of their process"
     elif not origin:
         why = "nothing says that arrays hold the same records in the same order as before: read them from files (Table)"
     else:

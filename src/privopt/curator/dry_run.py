@@ -1,5 +1,6 @@
 """Answers zeros: which releases a solver asks for, from public quantities only."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from privopt.curator import loops
 from privopt.curator.base import Curator
 from privopt.curator.dataless import Dataless
 from privopt.curator.feeds import Feed
-from privopt.curator.handles import StreamRequest
+from privopt.curator.handles import Held, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
 from privopt.data.derived import Derived
 from privopt.ledger.payer import Payer
@@ -20,7 +21,7 @@ from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
-from privopt.queries.base import Query, Scalar
+from privopt.queries.base import MeanQuery, Query, Scalar
 
 
 class DryRun(Dataless):
@@ -28,7 +29,8 @@ class DryRun(Dataless):
 
     Args:
         public: what is public about the units.
-        require: refuses the classes of queries that could not be answered, as `Engine.require`; default: none.
+        require: refuses the classes of queries that could not be answered, and numbers that could not be held, as
+            `Engine.require`; default: none.
         derived: is told what the solver makes of the units.
     """
 
@@ -36,7 +38,7 @@ class DryRun(Dataless):
         self,
         public: Public,
         *,
-        require: Callable[[type[Query]], None] | None = None,
+        require: Callable[[type[Query], int], None] | None = None,
         derived: Derived | None = None,
     ) -> None:
         super().__init__(public, Unlimited(public.relation), Transcript(public.relation))
@@ -69,7 +71,15 @@ class DryRun(Dataless):
 
     def _require_answer(self, kind: type[Query]) -> None:
         if self._require is not None:
-            self._require(kind)
+            self._require(kind, 0)
+
+    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
+        """See `Curator.hold`."""
+        handle = super().hold(query, groups=groups, sample=sample)
+        if self._require is not None:
+            vectors = self.public.n if groups is None else groups
+            self._require(type(query), vectors * math.prod(query.shape(self.public)))
+        return handle
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         del sensitivity, sampling

@@ -7,13 +7,15 @@ import stat
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from privopt.curator.digests import digest
-from privopt.curator.journal import Journal, require_own
+from privopt.curator.journal import FORMAT, Journal, require_own
 from privopt.errors import ArgumentError
 from privopt.ledger.account import Account
+from privopt.ledger.default_account import paying_account
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Journals:
     def paid(self, account: Account) -> bool:
         """Whether this account has paid for the next run already, before it was stopped."""
         before = self.begun()
-        return before is not None and account.has_paid(before["id"])
+        return before is not None and account.has_paid(before.get("id", ""))
 
     @property
     def path(self) -> Path:
@@ -66,11 +68,12 @@ def asked() -> Mapping[str, str]:
 
 
 @contextlib.contextmanager
-def asking(arguments: Mapping[str, Any]) -> Generator[None]:
+def asking(arguments: Mapping[str, Any], account: Account | None) -> Generator[None]:
     """Around a call that makes one run: what it was asked for, compared before it reads anything.
 
     Args:
         arguments: public ones, by the names that a user knows them by.
+        account: that was given to it.
     Raises:
         ArgumentError: the run that was stopped was asked for something else.
     """
@@ -81,12 +84,28 @@ def asking(arguments: Mapping[str, Any]) -> Generator[None]:
     told = {name: digest(value) for name, value in arguments.items()}
     before = kept.begun()
     if before is not None:
-        require_same(kept.path, told, before.get("arguments") or {})
+        require_same(kept.path, {**versions(), "account": account_named(account)}, before)
+        require_same(kept.path, told, before["arguments"])
     token = _ASKED.set(told)
     try:
         yield
     finally:
         _ASKED.reset(token)
+
+
+def versions() -> dict[str, Any]:
+    """Of the journal's form, and of what writes it."""
+    return {"format": FORMAT, "version of privopt": metadata.version("privopt")}
+
+
+def account_named(account: Account | None) -> str | None:
+    """The owner's name of the data whose account in a file pays; None for any other.
+
+    Raises:
+        AccountError: one is required, or the project's cannot be opened.
+    """
+    paying = paying_account(account)
+    return None if paying is None else paying.name
 
 
 def require_same(path: Path, asked_for: Mapping[str, Any], stated: Mapping[str, Any]) -> None:

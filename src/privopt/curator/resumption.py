@@ -4,15 +4,14 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 
 from privopt.curator.cuts import Assigned, Cuts
 from privopt.curator.digests import digest
-from privopt.curator.journal import FORMAT, Journal
-from privopt.curator.journals import asked, journals, require_same
+from privopt.curator.journal import Journal
+from privopt.curator.journals import account_named, asked, journals, require_same, versions
 from privopt.curator.local import LocalCurator
 from privopt.curator.resumed import ResumedCurator, refusal
 from privopt.data.units import Units
@@ -81,9 +80,8 @@ class Resumption:
             )
         solved = {what: digest(value) for what, value in of.items()}
         terms = {
-            "format": FORMAT,
-            "version of privopt": metadata.version("privopt"),
-            "account": None if account is None or account.file is None else account.name,
+            **versions(),
+            "account": account_named(account),
             "epsilon": float(budget.epsilon),
             "delta": float(budget.delta),
             "kind of noise": "exact" if exact else "float",

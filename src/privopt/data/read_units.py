@@ -9,7 +9,7 @@ from scipy import sparse
 
 from privopt.data.grid import GridRows
 from privopt.data.record_source import Description, RecordBlock, RecordSource
-from privopt.data.room import MEMORY, Growing, Room
+from privopt.data.room import MEMORY, Growing, Room, scatter
 from privopt.data.rows import csr_of
 from privopt.data.storage import KEPT_BYTES, PARTED_BYTES, gather_rows
 from privopt.data.units import Units, UnitsNoise, check_units
@@ -122,22 +122,27 @@ class _Stored:
             self._public = private_units.public
         if isinstance(private_rows, GridRows):
             private_rows = private_rows.private_steps
-        here: Any = slice(first, first + private_rows.shape[0])
-        private_kept: Any = slice(None)
+        if self._private_sparse is not None:
+            self._private_sparse.append(private_rows)
+        here = slice(first, first + private_rows.shape[0])
+        columns = [
+            (self._private_targets, private_units.private_targets),
+            (self._private_norms, private_units.private_norms),
+            (self._private_present, private_units.private_present),
+        ]
         if self._users is not None:
             private_place = self._users.private_where[here] - 1
             self._users.require_own(private_keys, private_place)
             private_kept = private_place >= 0
-            here = private_place[private_kept]
-        self._private_targets[here] = private_units.private_targets[private_kept]
-        self._private_norms[here] = private_units.private_norms[private_kept]
-        self._private_present[here] = private_units.private_present[private_kept]
-        if self._private_sparse is not None:
-            self._private_sparse.append(private_rows)
-        elif self._users is None:
+            if self._private_dense is not None:
+                columns.append((self._private_dense, private_rows))
+            for private_column, private_values in columns:
+                scatter(private_column, private_place[private_kept], private_values[private_kept])
+            return
+        for private_column, private_values in columns:
+            private_column[here] = private_values
+        if self._private_dense is not None:
             self._room.write(self._private_dense, first, private_rows)
-        else:
-            self._private_dense[here] = private_rows[private_kept]
 
     def units(self, n: int, relation: Relation) -> Units:
         """All of them."""

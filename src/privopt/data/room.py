@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _TAKEN_ENTRIES = 2**18  # that are gathered at a time: other threads go on in between
+_SCATTERED = 2**10  # entries or rows that are scattered at a time, each on a page of its own
 
 
 class Growing(Protocol):
@@ -105,3 +106,10 @@ def taken(room: Room, private_array: NDArray[Any], positions: NDArray[np.int64])
         # "clip" as NumPy copies once more to refuse a position that there is not.
         np.take(private_array, positions[here], axis=0, out=private_taken[here], mode="clip")
     return private_taken
+
+
+def scatter(private_array: NDArray[Any], positions: NDArray[np.int64], private_values: NDArray[Any]) -> None:
+    """`private_array[positions] = private_values`, a few at a time, so that a room can let go of pages in between."""
+    for start in range(0, len(positions), _SCATTERED):
+        here = slice(start, start + _SCATTERED)
+        private_array[positions[here]] = private_values[here]

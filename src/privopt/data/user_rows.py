@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.record_source import Description, RecordSource
-from privopt.data.room import Room
+from privopt.data.room import Room, scatter
 from privopt.data.storage import finite_rows
 from privopt.data.targets import check_targets, map_targets
 from privopt.data.user_digests import NOBODY, user_digests
@@ -64,7 +64,7 @@ class UserRows:
         for start in range(0, len(self.private_where), AT_ONCE):
             private_some = self.private_where[start : start + AT_ONCE]
             private_kept = np.flatnonzero(private_some)
-            private_order[private_some[private_kept] - 1] = start + private_kept
+            scatter(private_order, private_some[private_kept] - 1, start + private_kept)
         return private_order
 
     def require_own(self, private_keys: Any, private_places: NDArray[np.int64]) -> None:
@@ -199,6 +199,6 @@ class _Filled:
             private_some = private_counts[start : start + step]
             private_places = self._private_chosen[chosen : chosen + int(private_some.sum())]
             private_starts = np.repeat(private_begins[start : start + step], private_some)
-            self.private_where[private_places] = private_starts + within(private_some) + 1
+            scatter(self.private_where, private_places, private_starts + within(private_some) + 1)
             chosen += len(private_places)
         self.private_users = last

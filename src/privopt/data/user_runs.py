@@ -10,7 +10,7 @@ from privopt.data.room import Room
 from privopt.data.user_digests import Digests
 from privopt.data.user_parts import UserRecords, count_users, joined_records, needed, part_starts
 
-AT_ONCE = 2**19  # records that are sorted or laid out together
+AT_ONCE = 2**18  # records that are sorted or laid out together
 _RECORD_BYTES = 8 + 8 + 8 + 1
 
 

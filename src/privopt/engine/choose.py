@@ -14,10 +14,10 @@ from privopt.engine.reference import ReferenceEngine
 from privopt.public import Relation
 
 # Bytes that rows take in this process for each byte of stored rows: the rows, a linear map of them, and an eighth for
-# norms and targets. What is decoded at a time comes on top. Peaks of `privopt fit` beyond that of a fit to a thousand
-# rows, as `benchmarks.fit_memory` takes them, one run each on 50 columns: with whitening 2.8 times the rows of 10^6
-# records and 2.5 times those of 2 10^6, which is 2.1 for each further byte and 0.14 GB; without a map 1.7 times.
+# norms and targets. What is read and decoded at a time comes on top. Peaks of `privopt fit` beyond that of a fit to a
+# thousand rows, by `benchmarks.fit_memory`, with whitening: 0.46 GB for 250,000 x 100, 1.08 GB for 1,000,000 x 100.
 MEMORY_FACTOR = 2.25
+READING_FACTOR, READING_MOST = 2.5, 260 * 10**6
 STORED = 4  # bytes of an entry
 
 
@@ -56,7 +56,13 @@ def settled(placement: Placement, public_rows: int, width: int) -> Placement:
 
 def needed_bytes(public_rows: int, width: int) -> int:
     """What a fit takes in this process, beyond the program, if its rows are kept there."""
-    return math.ceil(public_rows * width * STORED * MEMORY_FACTOR)
+    stored = public_rows * width * STORED
+    return math.ceil(stored * MEMORY_FACTOR) + reading_bytes(stored)
+
+
+def reading_bytes(stored: int) -> int:
+    """What is taken besides while rows of so many bytes are read."""
+    return min(math.ceil(READING_FACTOR * stored), READING_MOST)
 
 
 def described(engine: Engine) -> tuple[str, ...]:

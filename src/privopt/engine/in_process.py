@@ -31,7 +31,13 @@ from privopt.engine.parts import (
     sum_over_parts,
 )
 from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
-from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
+from privopt.engine.reference import (
+    ReferenceEngine,
+    checked,
+    group_parts,
+    with_absent,
+    with_typed_leaves,
+)
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
 from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
@@ -108,9 +114,9 @@ class InProcessEngine:
         """See `Engine.private_count`."""
         return self.units.private_count
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """See `Engine.require`: it computes every query."""
-        del kind
+        del kind, held
 
     def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
         """See `Engine.sensitivity`."""
@@ -194,11 +200,15 @@ class InProcessEngine:
         return self._plain.clipped_sum(query, private_draw)
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
-        """See `Engine.gather`."""
+        """See `Engine.gather`: part by part, so that each is computed as it is wherever it is kept."""
+        return with_absent([part.part_vectors(query) for part in self._parts], self.units.public.n)
+
+    def part_vectors(self, query: MeanQuery) -> NDArray[np.float64]:
+        """The rows of `gather` of the units of one part."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
             if isinstance(query, LocalPass) and local_passes.supports(self.units, query):
                 return local_passes.pass_moves(self.units, query, self._threads)
-        return self._plain.gather(query)
+        return self._plain.vectors(query)
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`."""
@@ -206,9 +216,7 @@ class InProcessEngine:
             if isinstance(query, LocalPass) and local_passes.supports_groups(self.units, query):
                 return np.concatenate(
                     [
-                        local_passes.pass_moves(private_part, query, self._threads)[
-                            : private_part.private_count
-                        ]
+                        local_passes.pass_moves(private_part, query, self._threads)
                         for private_part in group_parts(self.units, private_draw)
                     ]
                 )

@@ -52,9 +52,13 @@ class Engine(Protocol):
         """How many units are there: at positions 0, 1, ...; a unit at a later position is absent."""
         ...
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """Refuse queries of a class that it cannot compute. Needs no data, and is asked before anything is charged.
 
+        Args:
+            kind: the class.
+            held: how many numbers are to be held: those of `gather` or `gather_groups`, by public sizes. 0 for a query
+                of which nothing is.
         Raises:
             ValueError: it cannot.
         """

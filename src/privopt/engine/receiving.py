@@ -106,8 +106,9 @@ class ReceivingEngine:
         """See `Engine.private_count`."""
         return len(self._private_positions)
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """See `Engine.require`."""
+        del held
         require_receivable(kind)
 
     def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:

@@ -184,7 +184,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
     ) -> Self:
         """Fit to records, which were checked by shape and type only."""
         schema = None if self.encoder_ is None else self.encoder_.get_params()
-        with asking({"schema": schema, **asked_of(self)}):
+        with asking({"files": records.origin, "schema": schema, **asked_of(self)}, self.account):
             return self._fit_asked(given, records, budget, observer)
 
     def _fit_asked(

@@ -29,6 +29,7 @@ class Records(Protocol):
             held.
         names: of the features, where the records themselves know them.
         kept: where they are kept, in words; None for arrays.
+        origin: what they are read from, see `Units.origin`.
         noise: the fit's secret randomness.
     """
 
@@ -38,6 +39,8 @@ class Records(Protocol):
     def names(self) -> Sequence[str] | None: ...
     @property
     def kept(self) -> str | None: ...
+    @property
+    def origin(self) -> str: ...
     @property
     def noise(self) -> NoiseSource: ...
     @property
@@ -84,7 +87,7 @@ class HeldRecords:
     choice: UnitsNoise
     names: Sequence[str] | None = None
 
-    kept = None
+    kept, origin = None, ""
 
     @property
     def width(self) -> int:
@@ -142,6 +145,11 @@ class StoredRecords:
     told: dict[str, None] = field(default_factory=dict[str, None])
 
     private_targets = None
+
+    @property
+    def origin(self) -> str:
+        """A digest of the files' names, sizes and times."""
+        return self.source.fingerprint()
 
     @property
     def kept(self) -> str:

@@ -133,8 +133,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         models = self._models()
         base: Any = clone(self.estimator)
         noise = NoiseSource(self.random_state)
-        schema = X.schema.to_json() if isinstance(X, Table) else None
-        with asking({"schema": schema, **asked_of(self)}):
+        told = {"files": X.fingerprint(), "schema": X.schema.to_json()} if isinstance(X, Table) else {}
+        with asking({**told, **asked_of(self)}, self.account):
             return self._fit(models, base, noise, X, y, groups)
 
     def _fit(

@@ -190,7 +190,8 @@ class SyntheticData(BaseEstimator):
         """
         check_observer(observer)
         schema = self._checked()
-        with asking({**asked_of(self), "schema": schema.to_json()}):
+        files = table.fingerprint() if isinstance(table, Table) else ""
+        with asking({"files": files, **asked_of(self), "schema": schema.to_json()}, self.account):
             return self._fit(schema, table, groups, observer)
 
     def _fit(self, schema: Schema, table: Any, groups: Any, observer: Observer | None) -> Self:
@@ -209,7 +210,7 @@ class SyntheticData(BaseEstimator):
             asked = self._asked(schema, table_source.user_count(private_keys), True)
         noise = NoiseSource(self.random_state)
         units = Units.from_codes(
-            asked.coding.encode(private_table),
+            table_source.codes_of(private_table, asked.coding, rows),
             levels=asked.coding.levels,
             relation=self.relation,
             n=self.n,

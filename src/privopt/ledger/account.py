@@ -100,7 +100,7 @@ class Account:
         )
         self._lock = threading.Lock()
         self._unit: str | None = None
-        self._keys = set[str]()
+        self._keys: dict[str, tuple[Event, float, float]] = {}
 
     @classmethod
     def create(
@@ -218,8 +218,8 @@ class Account:
             relation: the fit's neighbouring relation, to be compared with the account's.
             unit: the fit's privacy unit, "record" or "user"; an account keeps the privacy of one kind.
             seeded: the fit's noise or its choice of records comes from a seed, so the account is marked as not private.
-            key: secret random letters that are this fit's alone: a payment that was made with them is found again, and
-                nothing is paid, so that a fit that was stopped while it paid pays once. Default: none.
+            key: random letters that are this fit's alone: a payment that was made with them is found again, and nothing
+                is paid, so that a fit that was stopped while it paid pays once. Two fits must not share one.
 
         Returns:
             The number of the payment in the account's file; None for an account that lives in this process.
@@ -233,8 +233,12 @@ class Account:
         if self._file is not None:
             return self._file.pay(name, event, epsilon, delta, unit=unit, seeded=seeded, key=key)
         with self._lock:
-            if key in self._keys:
+            if self._keys.get(key) == (event, epsilon, delta):
                 return None
+            if key in self._keys:
+                raise AccountError(
+                    "the account has paid for another fit with the key of this one: nothing was paid."
+                )
             check_unit(self._unit, unit)
             if self.composition == "basic":
                 self._ledger.spend(name, event, epsilon, delta)
@@ -243,7 +247,8 @@ class Account:
             self._unit = self._unit if unit is None else unit
             if seeded:
                 self._ledger.mark_seeded()
-            self._keys |= {key} - {""}
+            if key:
+                self._keys[key] = (event, epsilon, delta)
         return None
 
     def has_paid(self, key: str) -> bool:

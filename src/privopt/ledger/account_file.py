@@ -181,7 +181,7 @@ class AccountFile:
         with self._connected() as connection:
             with _transaction(connection):
                 payments = self._checked(connection)
-                paid = payment_of(key, payments)
+                paid = payment_of(key, payments, (event, epsilon, delta))
                 if paid is None:
                     check_unit(self.unit_of(payments), unit)
                     charge(payments)

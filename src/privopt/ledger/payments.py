@@ -20,6 +20,7 @@ from privopt.ledger.events import Event
 from privopt.ledger.filters import Composition, Cost, filter_cost, rounded_up
 from privopt.public import Relation
 
+_NONCE = 32  # letters of a random number
 _SLACK = 1 + 2.0**-48  # far above the rounding of the few products and sums in a price
 
 
@@ -166,9 +167,28 @@ class Payment:
         )
 
 
-def payment_of(key: str, payments: Sequence[Payment]) -> Payment | None:
-    """The payment that was given this key; None where none was, or for no key."""
-    return next((paid for paid in payments if key and paid.nonce.startswith(key)), None)
+def payment_of(
+    key: str, payments: Sequence[Payment], wanted: tuple[Event, float, float] | None = None
+) -> Payment | None:
+    """The payment that was given this key; None where none was, or for no key.
+
+    Args:
+        key: what `new_row` was given.
+        payments: where it may stand.
+        wanted: the event, epsilon and delta that it must be for; None for any.
+    Raises:
+        AccountError: it is for something else.
+    """
+    length = len(key) + _NONCE
+    of_key = (paid for paid in payments if key and len(paid.nonce) == length and paid.nonce.startswith(key))
+    found = next(of_key, None)
+    if found is not None and wanted is not None:
+        event, epsilon, delta = wanted
+        if (found.event.to_dict(), found.epsilon, found.delta) != (event.to_dict(), epsilon, delta):
+            raise AccountError(
+                f"payment {found.number} of the account has the key of this fit, and is for another: nothing was paid."
+            )
+    return found
 
 
 def new_row(

@@ -3,7 +3,7 @@
 import bisect
 import itertools
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,15 +124,29 @@ class RowBlocks:
             )
         return self._stored_types(self._place.files[0]).empty_table()
 
-    def empties(self) -> Iterator[Any]:
-        """`empty` of every file whose types differ from those of the first."""
-        yield self.empty()
+    def _empties(self) -> Iterator[tuple[str, Any]]:
+        """`empty` of every file whose types differ from those of the first, each with the name of its file."""
+        yield self._place.files[0].shown, self.empty()
         if self._place.delimiter is None:
             first = self._stored_types(self._place.files[0])
             for file in self._place.files[1:]:
                 types = self._stored_types(file)
                 if not types.equals(first):
-                    yield types.empty_table()
+                    yield file.shown, types.empty_table()
+
+    def require(self, read: Callable[[Any], Any]) -> None:
+        """Refuse files that store a column as something that cannot be read, before any row is.
+
+        Args:
+            read: what is done with a table; it refuses what it cannot read.
+        Raises:
+            TableError: it refused, in the words of `read`, with the name of the file.
+        """
+        for shown, nothing in self._empties():
+            try:
+                read(nothing)
+            except TableError as error:
+                raise TableError(f"{shown!r}: {error}") from None
 
     def _from(self, row: int) -> Generator[Any]:
         """Tables from the one that holds a row on, without what stands before it."""
@@ -232,7 +246,7 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
         _require_no_lists(schema, columns)
     headers = [_header(place, file) for file in place.files]
     for file, header in zip(place.files, headers, strict=True):
-        _require_columns(file, header, columns)
+        _require_columns(place, file, header, columns)
         if set(header) != set(headers[0]):
             raise TableError(
                 f"The table {file.shown!r} has other columns than {place.files[0].shown!r}: all must have the same, in "
@@ -270,8 +284,13 @@ def _shortened(private_chunk: Any) -> Any:
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
-def _require_columns(file: StoredFile, present: Sequence[str], wanted: Sequence[str]) -> None:
+def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wanted: Sequence[str]) -> None:
     for name in wanted:
+        if name in place.partitions:
+            raise TableError(
+                f"The Delta table keeps {name!r} in the names of its folders, not in its files: leave it out of the "
+                "schema, or write a copy that is not partitioned by it."
+            )
         if name not in present:
             raise TableError(f"The table {file.shown!r} has no column {name!r}, which the schema names.")
     if len(set(present)) < len(present):

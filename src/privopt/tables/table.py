@@ -68,10 +68,7 @@ class EncodedRecords(RecordSource):
         most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
         self._blocks = RowBlocks(place, self._schema, self._columns, most=most, counted=counted)
         self.rows = self._blocks.rows
-        for (
-            nothing
-        ) in self._blocks.empties():  # a column of the wrong type is refused before anything is paid
-            self._encoded(nothing)
+        self._blocks.require(self._encoded)  # a column of the wrong type is refused before anything is paid
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""
@@ -375,6 +372,11 @@ class Table:
         private_tables = [blocks.empty(), *blocks.read(0, blocks.rows)]
         return np.concatenate([read_target(each, self.schema, self.target) for each in private_tables])
 
+    def key_records(self, groups: str | Sequence[str]) -> KeyRecords:
+        """Whose its records are, by the columns that say it."""
+        names = columns_of(groups)
+        return KeyRecords(self._place, self.columns(names), names)
+
     def user_count(self, groups: str | Sequence[str]) -> int:
         """How many users its keys name: public under replace-one only, private under add-or-remove-one."""
         names = columns_of(groups)
@@ -384,14 +386,12 @@ class Table:
 
     def _counted_users(self, names: tuple[str, ...]) -> int:
         """Counted by the workers of a cluster where they shall hold the records, else here."""
-        blocks = self.columns(names)
+        records = self.key_records(names)
         if self.placement.engine != "ray":
-            return count_users(block_keys(each, names) for each in blocks.read(0, blocks.rows))
+            return count_users(block.private_keys for block in records.blocks(0, records.rows))
         from privopt.engine.on_ray.user_fleet import count_users as count_on_ray  # late: an extra
 
-        return count_on_ray(
-            KeyRecords(self._place, blocks, names), Description(row_bound=1.0), self.placement
-        )
+        return count_on_ray(records, Description(row_bound=1.0), self.placement)
 
     def __repr__(self) -> str:
         files = len(self._place.files)

@@ -48,7 +48,7 @@ class Piece:
 class Arrivals:
     """Holds what has arrived for a part: of every user the first record, and those that may yet be kept.
 
-    So memory is for M records of each user, and for as many again on the way.
+    So memory is for M records of each user, and for as many again on the way and at the end.
 
     Args:
         cap: M, the most records that a user keeps.
@@ -67,11 +67,7 @@ class Arrivals:
         self._pieces.append(piece)
         self._loose += piece.private_count
         if self._loose > max(_LOOSE, self._settled):
-            everything = Piece.joined(self._pieces)
-            private = everything.private
-            private_places = needed(private, self._cap).private_places
-            self._pieces = [everything.at(np.flatnonzero(np.isin(private.private_places, private_places)))]
-            self._loose, self._settled = 0, len(private_places)
+            self._let_go()
 
     def count(self) -> int:
         """How many users there are."""
@@ -85,8 +81,22 @@ class Arrivals:
             RuntimeError: there are too many users, see `user_parts.require_few`.
         """
         everything = Piece.joined(self._pieces)
-        self._pieces.clear()
+        self._pieces.clear()  # the rows are there twice at most
         layout = lay_out_part(everything.private, self._cap, self._part, self._parts)
         rows = everything.at(layout.private_chosen).rows
         assert rows is not None
         return layout, rows
+
+    def _let_go(self) -> None:
+        """Let go of the records that are not needed, piece by piece."""
+        private_needed = needed(
+            joined_records([piece.private for piece in self._pieces]), self._cap
+        ).private_places
+        private_before = sum(piece.private_count for piece in self._pieces)
+        for k, piece in enumerate(self._pieces):
+            private_stays = np.flatnonzero(np.isin(piece.private.private_places, private_needed))
+            if len(private_stays) < piece.private_count:
+                self._pieces[k] = piece.at(private_stays)
+        if 2 * len(private_needed) < private_before:  # few are left in each
+            self._pieces = [Piece.joined(self._pieces)]
+        self._loose, self._settled = 0, len(private_needed)

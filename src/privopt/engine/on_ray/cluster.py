@@ -22,6 +22,7 @@ from privopt.engine.on_ray.starting import (
     nothing_besides,
     on_loopback,
     private_files,
+    undisturbed,
 )
 from privopt.errors import ArgumentError, PrivoptError
 
@@ -144,7 +145,7 @@ class Cluster:
                     "RAY_USE_TLS": None,  # of another cluster: what stays on this machine needs no certificates
                 }
             )
-            with on_loopback(), nothing_besides(), private_files(), as_it_was():
+            with undisturbed(), on_loopback(), nothing_besides(), private_files(), as_it_was():
                 ray.init(
                     address="local",
                     num_cpus=cores(),
@@ -171,7 +172,7 @@ class Cluster:
         self.has_tokens = admitted(address, trust_network=trust_network)
         self._set_environment({**_QUIET, "RAY_AUTH_MODE": "token" if self.has_tokens else "disabled"})
         try:
-            with private_files(), as_it_was():
+            with undisturbed(), private_files(), as_it_was():
                 ray.init(address=address, log_to_driver=False, configure_logging=False, namespace="privopt")
         except Exception as error:
             self._end()

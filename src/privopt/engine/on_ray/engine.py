@@ -1,6 +1,7 @@
 """An engine whose units are held by the workers of a Ray cluster."""
 
 import dataclasses
+import itertools
 import math
 import weakref
 from collections.abc import Sequence
@@ -24,11 +25,11 @@ from privopt.engine.on_ray.layout import lay_out
 from privopt.engine.on_ray.loss_sums import RemoteLossSum
 from privopt.engine.on_ray.shard import SOURCE, Question, question_of
 from privopt.engine.on_ray.steps import Chosen, Mapped, Step
-from privopt.engine.on_ray.stored_rows import StoredRows, joined_units
+from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.on_ray.user_fleet import UserFleet, count_users
 from privopt.engine.parts import Range, ranges_of_shares, shares_of_parts
 from privopt.engine.placement import Placement
-from privopt.engine.reference import checked
+from privopt.engine.reference import checked, with_absent
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.proofs.huberised_objective import HuberisedObjective
@@ -99,8 +100,8 @@ class RayEngine:
     """Computes on units that workers hold, see `open_on_ray`.
 
     Sums are those of `InProcessEngine`, to the last bit: a part is computed as it is there, by whoever holds it, and
-    what workers send up are sums of integers, which no order changes. What needs all rows at once (held vectors,
-    groups, minimisers over records) fetches them, where they take at most `GATHERED_BYTES`.
+    what workers send up are sums of integers, which no order changes. What needs all rows at once (groups, minimisers
+    over records) fetches them, and held vectors are fetched, where they take at most `GATHERED_BYTES`.
 
     Args:
         fleet: the workers.
@@ -153,10 +154,16 @@ class RayEngine:
         """See `Engine.private_count`."""
         return self._private_ranges[-1][1]
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """See `Engine.require`."""
         if issubclass(kind, PassQuery | RecordsQuery):
             self._require_fit(kind.__name__)
+        if 8 * held > GATHERED_BYTES:
+            raise ValueError(
+                f"{kind.__name__} is to be held for each unit in this process, which fetches at most "
+                f"{GATHERED_BYTES:,} bytes from the workers of a cluster; {held:,} numbers take {8 * held:,}: keep the "
+                "records in memory (engine='memory'), or ask for means."
+            )
 
     def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
         """See `Engine.sensitivity`."""
@@ -180,8 +187,25 @@ class RayEngine:
             return np.array(private_total.plain if one else private_total.value(question.radius), np.float64)
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
-        """See `Engine.gather`."""
-        return self._gathered("held vectors").gather(query)
+        """See `Engine.gather`: the workers compute those of their parts, and send them piece by piece."""
+        width, n = math.prod(query.shape(self.public)), self.public.n
+        self.require(type(query), n * width)
+        with double_precision(), np.errstate(all="ignore"):
+            question = question_of(checked(query, self.public))
+            private_all = np.zeros((max(n, self.private_count), width))
+            at_once = max(1, _PIECE_BYTES // (8 * max(width, 1)))
+            pieces: dict[int, list[tuple[int, Call]]] = {}  # of each worker, with where they go
+            for part, (first, stop) in enumerate(self._private_ranges):
+                for start in range(0, stop - first, at_once):
+                    piece = (start, min(start + at_once, stop - first))
+                    call: Call = ("vectors", (question, part, piece))
+                    pieces.setdefault(self._fleet.owner(part), []).append((first + start, call))
+            for turn in itertools.zip_longest(*pieces.values()):
+                asked = {k: piece for k, piece in zip(pieces, turn, strict=True) if piece is not None}
+                private_found = self._fleet.ask(self._known_as, {k: call for k, (_, call) in asked.items()})
+                for (place, _), private_vectors in zip(asked.values(), private_found, strict=True):
+                    private_all[place : place + len(private_vectors)] = private_vectors
+            return private_all
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`."""
@@ -189,7 +213,11 @@ class RayEngine:
 
     def presence(self) -> NDArray[np.bool_]:
         """See `Engine.presence`."""
-        return self._gathered("held vectors").presence()
+        if self.public.relation is Relation.REPLACE_ONE:
+            return np.ones(self.public.n, np.bool_)
+        calls: dict[int, Call] = {k: ("there", (list(parts),)) for k, parts in self._shares(None).items()}
+        private_found = self._fleet.ask(self._known_as, calls)
+        return with_absent([part for private_parts in private_found for part in private_parts], self.public.n)
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
         """See `drawn_positions`."""
@@ -286,7 +314,9 @@ class RayEngine:
     def _fetched(self) -> InProcessEngine:
         """The same units in this process."""
         private_pieces = self._pieces(np.arange(self.private_count))
-        private_units = joined_units(private_pieces, self.public, seeded=self.seeded, origin=self.origin)
+        private_units = StoredRows.joined(private_pieces).units(
+            self.public, seeded=self.seeded, origin=self.origin
+        )
         return InProcessEngine(private_units, private_ranges=self._private_ranges)
 
     def _pieces(self, private_positions: NDArray[np.int64]) -> list[StoredRows]:
@@ -332,12 +362,13 @@ class RayEngine:
 
     def _mapped_public(self, matrix: NDArray[np.float64], row_bound: float) -> Public:
         """What is public about mapped rows, from no rows at all; refused as `Units.mapped` does."""
-        nobody = joined_units(self._none_of(), self.public, seeded=False, origin="")
+        nobody = self._nobody.units(self.public)
         return nobody.mapped(matrix, row_bound).public
 
-    def _none_of(self) -> list[StoredRows]:
+    @property
+    def _nobody(self) -> StoredRows:
         features = np.zeros((0, self.public.d))
-        return [StoredRows(features, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None)]
+        return StoredRows(features, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None)
 
     def _child(self, step: Step, public: Public, private_ranges: Sequence[Range]) -> "RayEngine":
         known_as = self._fleet.known_as(self._known_as, step)

@@ -13,22 +13,28 @@ from pathlib import Path
 _GRACE = 1.0  # seconds in which processes may end by themselves where it is told to end them
 _SECONDS = 10.0  # in which whoever is killed is gone
 
-# Whose output goes to a file in the folder is of the cluster: nobody else is sent there. A child that the starting
-# process has forked has its files, but not its output.
+# Of the cluster is who was started with the folder's name, sends its output there, or has given itself a name of Ray's
+# and a file there open. A child that the starting process has forked has its open files too, and none of these.
 _PROGRAM = f"""
 import os, select, shutil, signal, sys, time
 folder, parent = sys.argv[1], os.getppid()
 
+def belongs(process):
+    with open(f"{{process}}/cmdline", "rb") as file:
+        words = file.read()
+    if os.fsencode(folder) in words:
+        return True
+    numbers = os.listdir(f"{{process}}/fd") if words.startswith(b"ray::") else "12"
+    return any(os.readlink(f"{{process}}/fd/{{number}}").startswith(folder + "/") for number in numbers)
+
 def members():
     for name in os.listdir("/proc") if os.path.isdir("/proc/self") else ():
         if name.isdecimal() and int(name) not in (parent, os.getpid()):
-            for output in "12":
-                try:
-                    if os.readlink(f"/proc/{{name}}/fd/{{output}}").startswith(folder + "/"):
-                        yield int(name)
-                        break
-                except OSError:
-                    pass
+            try:
+                if belongs(f"/proc/{{name}}"):
+                    yield int(name)
+            except OSError:  # it is gone by now, or somebody else's
+                pass
 
 def gone():
     for member in set(members()):

@@ -17,6 +17,8 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.layout import PartPlan, read_part
 from privopt.engine.on_ray.steps import Step
 from privopt.engine.on_ray.stored_rows import StoredRows
+from privopt.engine.parts import Range
+from privopt.engine.reference import ReferenceEngine
 from privopt.precision import double_precision
 from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
@@ -140,6 +142,7 @@ class Shard:
         self._private_engines: dict[int, dict[int, InProcessEngine]] = {SOURCE: {}}
         self._structures: dict[bytes, Any] = {}
         self._private_losses: dict[int, dict[tuple[bytes, int], LossSum]] = {}
+        self._private_vectors: tuple[Any, NDArray[np.float64]] | None = None  # of the last part asked for
 
     def load(self, part: int) -> Failure | None:
         """Read a part."""
@@ -217,6 +220,44 @@ class Shard:
                 units = self._private_engines[known_as][part].units
                 found.append(drawn_rows(units, private_draw, len(private_draw)))
             return found
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+
+    def vectors(
+        self, preparation: Preparation, known_as: int, question: Question, part: int, piece: Range
+    ) -> NDArray[np.float64] | Failure:
+        """What some units of a part contribute, see `Engine.gather`, from the first of a piece to the last.
+
+        The part's are computed once, whoever asks for its first piece, and kept until its last has been sent.
+        """
+        try:
+            with double_precision(), np.errstate(all="ignore"):
+                self._prepare(preparation)
+                asked = (
+                    known_as,
+                    part,
+                    question.form,
+                    [np.asarray(leaf).tobytes() for leaf in question.leaves],
+                )
+                if self._private_vectors is None or self._private_vectors[0] != asked:
+                    self._private_vectors = None
+                    private_engine = self._private_engines[known_as][part]
+                    self._private_vectors = (asked, private_engine.part_vectors(self._query(question)))
+                private_all = self._private_vectors[1]
+                if piece[1] >= len(private_all):
+                    self._private_vectors = None
+                return private_all[slice(*piece)]
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+
+    def there(
+        self, preparation: Preparation, known_as: int, parts: Sequence[int]
+    ) -> list[NDArray[np.bool_]] | Failure:
+        """Which units of some parts have a record that counts."""
+        part = parts[0]
+        try:
+            self._prepare(preparation)
+            return [ReferenceEngine(self._private_engines[known_as][part].units).there() for part in parts]
         except Exception as error:
             return Failure(type(error).__name__, part)
 

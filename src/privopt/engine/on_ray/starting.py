@@ -1,4 +1,4 @@
-"""How Ray's processes are started: on the loopback interface, with files of their owner's, and no more than needed."""
+"""How Ray's processes are started: on the loopback interface, with files of their owner's, and only who is needed."""
 
 import contextlib
 import importlib
@@ -72,6 +72,22 @@ def as_it_was() -> Generator[None]:
     finally:
         if in_main:
             signal.signal(signal.SIGTERM, kept)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Generator[None]:
+    """Ctrl-C waits until Ray has started: halfway it leaves processes behind, and the end of this one fails in Ray."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    kept = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+        if came and callable(kept):
+            kept(*came[-1])
 
 
 @contextlib.contextmanager

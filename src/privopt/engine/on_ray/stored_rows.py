@@ -59,21 +59,19 @@ class StoredRows(NamedTuple):
             None,
         )
 
-
-def joined_units(pieces: Sequence[StoredRows], public: Public, *, seeded: bool, origin: str) -> Units:
-    """The units of all pieces, at least one, in order."""
-    private = StoredRows.joined(pieces)
-    return Units(
-        public=public,
-        private_features=private.private_features,
-        private_targets=private.private_targets,
-        private_norms=private.private_norms,
-        private_present=private.private_present,
-        private_offsets=None if private.private_counts is None else offsets(private.private_counts),
-        private_weights=private.private_weights,
-        seeded=seeded,
-        origin=origin,
-    )
+    def units(self, public: Public, *, seeded: bool = False, origin: str = "") -> Units:
+        """As units, not copied."""
+        return Units(
+            public=public,
+            private_features=self.private_features,
+            private_targets=self.private_targets,
+            private_norms=self.private_norms,
+            private_present=self.private_present,
+            private_offsets=None if self.private_counts is None else offsets(self.private_counts),
+            private_weights=self.private_weights,
+            seeded=seeded,
+            origin=origin,
+        )
 
 
 def _joined_rows(private_pieces: Sequence[Any]) -> Rows:

@@ -22,7 +22,7 @@ from privopt.engine.parts import Range
 from privopt.engine.placement import Placement
 
 _BUCKETS = 64  # of users that are counted; a worker more has nothing to count
-_SPAN_BYTES, _SPAN_RECORDS = 2**22, 2**16  # of stored records that are read and sent at a time, at most
+_SPAN_BYTES, _SPAN_RECORDS = 2**24, 2**16  # of stored records that are read and sent at a time, at most
 _ENTRY_BYTES, _ENTRIES = 12, 128  # of a sparse row; and so many of them, as a guess
 _MARK_BYTES = 25  # of a record: digest, place, lottery number, and whether it is usable
 
@@ -164,7 +164,7 @@ def count_users(
 
 def _spans(source: RecordSource, description: Description, per_machine: int) -> list[Range]:
     """The ranges of records that are read at a time: so small that all that are on their way fit the object store."""
-    room = min(_SPAN_BYTES, STORE_BYTES // 2 // ((AT_ONCE + 1) * per_machine))
+    room = min(_SPAN_BYTES, STORE_BYTES // 2 // (AT_ONCE * per_machine))
     record = stored_bytes(source, description) // max(source.rows, 1) + _MARK_BYTES
     if source.is_sparse:
         record += _ENTRY_BYTES * min(source.width, _ENTRIES)

@@ -18,7 +18,7 @@ from privopt.engine.on_ray.arrivals import Arrivals, Piece
 from privopt.engine.on_ray.exchange import LOST
 from privopt.engine.on_ray.layout import PartPlan, no_records, of_records
 from privopt.engine.on_ray.shard import NO_PART, SOURCE, Failure, Shard
-from privopt.engine.on_ray.stored_rows import StoredRows, joined_units
+from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.parts import Range
 from privopt.errors import DataUnavailable
 from privopt.public import Public
@@ -140,17 +140,12 @@ class UserShard(Shard):
         """Make the units of a part of what has arrived; its first one is at position `first` among all."""
         try:
             layout, rows = self._private_arrivals.pop(part).finish()
-            units = joined_units([rows], self._public, seeded=False, origin="")
             about = self._description
             private_counts = np.diff(layout.private_offsets)
             private_weights = user_weights(private_counts, about.max_records_per_user, about.user_weighting)
+            rows = rows._replace(private_counts=private_counts, private_weights=private_weights)
             self._private_engines[SOURCE][part] = self._engine(
-                dataclasses.replace(
-                    units,
-                    private_offsets=layout.private_offsets,
-                    private_weights=private_weights,
-                    first=first,
-                )
+                dataclasses.replace(rows.units(self._public), first=first)
             )
         except Exception as error:
             return Failure(type(error).__name__, part)
