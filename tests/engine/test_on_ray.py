@@ -220,7 +220,9 @@ def test_an_error_of_a_worker_names_its_kind_and_the_part_alone() -> None:
     assert shard.combine(ExactSum.of_part(np.ones(2), 1.0), Failure("KeyError", 7)) == Failure("KeyError", 7)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout", ["dense", *(pytest.param(later, marks=pytest.mark.audit) for later in LAYOUTS[1:])]
+)
 def test_a_worker_sums_over_records_of_its_format_while_it_reads(
     layout: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,10 +27,10 @@ def warm(width: int, is_sparse: bool, by_user: bool, description: Description) -
         by_user: whether a unit is a user.
         description: what is public about the units.
     """
-    rows = np.zeros((2, width))
     keys = np.arange(2) if by_user else None
     made_up = dataclasses.replace(description, relation=Relation.REPLACE_ONE, n=2)
     with contextlib.suppress(Exception), double_precision(), np.errstate(all="ignore"):
+        rows = np.zeros((2, width))
         units = Units.from_arrays(
             sparse.csr_array(rows) if is_sparse else rows, np.zeros(2), groups=keys, **made_up.arguments()
         )
