@@ -53,18 +53,11 @@ class Room(Protocol):
         """A room of the same kind for about `size` bytes, which has its own end."""
         ...
 
-    def trim(self) -> None:
-        """Keep to the limit on what of it is in memory, where there is one."""
-        ...
-
 
 class InMemory:
     """The memory of this process."""
 
     limited = False
-
-    def trim(self) -> None:
-        """See `Room.trim`."""
 
     def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """See `Room.zeros`."""

@@ -102,10 +102,6 @@ class Spool:
             with _explained(self._folder):
                 self._reserve.file = _Lent(_Descriptor(nameless_file(self._folder)), _whole(size))
 
-    def trim(self) -> None:
-        """See `Room.trim`."""
-        self._residency.trim()
-
     def let_go(self) -> None:
         """Let go of all pages in memory; they stay in the file."""
         self._residency.let_go()
