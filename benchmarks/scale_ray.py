@@ -3,11 +3,11 @@
     python -m benchmarks.scale_ray [--quick | --users]
 
 Prints one JSON line each: `users` (4,000,000 x 54 records of 1,000,000 users on 2 workers, from the start to a first
-sum: `seconds`, and `core_seconds` of the workers, both also where a record is a unit; `driver_mb` by which this process' memory grows at most,
-and `driver_tiny_mb` with a hundredth of the records; `lost_seconds` of a sum in which a worker is killed), `round`
-(4,000,000 x 54, 2 workers; `ratio` of a round to a pass in this process, the two in turns), `tiny` (8 workers with 10
-rows each; `overhead_ms` over the same sum here) and `lost` (`seconds` of a round in which a worker is killed, and
-`reload`, those that reading its parts takes by itself).
+sum: `seconds`, and `core_seconds` of the workers, both also where a record is a unit; `driver_mb`, by which this
+process grows at most, and `driver_tiny_mb` with a hundredth of the records; `lost_seconds` of a sum in which a worker is
+killed), `round` (4,000,000 x 54, 2 workers; `ratio` of a round to a pass in this process, the two in turns), `tiny` (8
+workers with 10 rows each; `overhead_ms` over the same sum here) and `lost` (`seconds` of a round in which a worker is
+killed, and `reload`, those that reading its parts takes by itself).
 """
 
 import argparse
@@ -38,6 +38,7 @@ from privopt.queries.gradient import ClippedGradient
 
 WIDTH = 54
 ROUND_ROWS, QUICK_ROWS = 4_000_000, 2_000_000
+QUICK_USERS = 2_400_000  # records of so many users that there are two parts
 DESCRIPTION = Description(row_bound=1.0, classes=(0, 1))
 
 
@@ -234,7 +235,7 @@ def main() -> None:
     arguments = parser.parse_args()
     quick = arguments.quick
     with double_precision():
-        measure_users(ROUND_ROWS)
+        measure_users(QUICK_USERS if quick else ROUND_ROWS)
         if arguments.users:
             return
         measure_tiny(50 if quick else 200)
