@@ -5,9 +5,9 @@
 Prints one JSON line each: `users` (4,000,000 x 54 records of 1,000,000 users on 2 workers, from the start to a first
 sum: `seconds`, and `core_seconds` of the workers, both also where a record is a unit; `driver_mb`, by which this
 process grows at most, and `driver_tiny_mb` with a hundredth of the records; `lost_seconds` of a sum in which a worker
-is killed), `round` (4,000,000 x 54, 2 workers; `ratio` of a round to a pass in this process, the two in turns), `tiny` (8
-workers with 10 rows each; `overhead_ms` over the same sum here) and `lost` (`seconds` of a round in which a worker is
-killed, and `reload`, those that reading its parts takes by itself).
+is killed), `round` (4,000,000 x 54, 2 workers; `ratio` of a round to a pass in this process, the two in turns), `tiny`
+(8 workers with 10 rows each; `overhead_ms` over the same sum here) and `lost` (`seconds` of a round in which a worker
+is killed, and `reload`, those that reading its parts takes by itself).
 """
 
 import argparse
