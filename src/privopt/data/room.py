@@ -44,6 +44,10 @@ class Room(Protocol):
         """A room of the same kind for about `size` bytes, which has its own end."""
         ...
 
+    def trim(self) -> None:
+        """Keep to the limit on what of it is in memory, where there is one."""
+        ...
+
 
 class InMemory:
     """The memory of this process."""
@@ -71,6 +75,9 @@ class InMemory:
         """See `Room.another`."""
         del size
         return self
+
+    def trim(self) -> None:
+        """See `Room.trim`: there is no limit."""
 
     def __repr__(self) -> str:
         return "InMemory()"
@@ -107,8 +114,11 @@ def taken(room: Room, private_array: NDArray[Any], positions: NDArray[np.int64])
     return private_taken
 
 
-def scatter(private_array: NDArray[Any], positions: NDArray[np.int64], private_values: NDArray[Any]) -> None:
-    """`private_array[positions] = private_values`, a few at a time, so that a room can let go of pages in between."""
+def scatter(
+    room: Room, private_array: NDArray[Any], positions: NDArray[np.int64], private_values: NDArray[Any]
+) -> None:
+    """`private_array[positions] = private_values` in a room, within its limit on memory."""
     for start in range(0, len(positions), _SCATTERED):
         here = slice(start, start + _SCATTERED)
         private_array[positions[here]] = private_values[here]
+        room.trim()

@@ -15,9 +15,10 @@ Ranges = tuple[tuple[int, int], ...]  # positions of the first unit of each part
 
 
 def ranges_among(private_ranges: Ranges, positions: NDArray[np.int64]) -> Ranges:
-    """Where each part begins and ends among units at some positions, ascending, which stay in their parts."""
-    private_starts = [start for start, _ in private_ranges] + [private_ranges[-1][1]]
-    return tuple(itertools.pairwise(np.searchsorted(positions, private_starts).tolist()))
+    """Where each part begins and ends among units at some positions, part after part, which stay in their parts."""
+    private_owners = np.searchsorted([stop for _, stop in private_ranges], positions, side="right")
+    private_ends = np.cumsum(np.bincount(private_owners, minlength=len(private_ranges))).tolist()
+    return tuple(itertools.pairwise([0, *private_ends]))
 
 
 class UsersInMemory(NamedTuple):

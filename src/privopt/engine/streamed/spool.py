@@ -75,6 +75,10 @@ class Spool:
         """See `Room.another`: another file in the same folder."""
         return Spool(self._folder, size, self._residency)
 
+    def trim(self) -> None:
+        """See `Room.trim`."""
+        self._residency.trim()
+
     def let_go(self) -> None:
         """Let go of all pages in memory; they stay in the file."""
         self._residency.let_go()
