@@ -552,6 +552,7 @@ def test_every_solver_has_the_transcript_of_one_process(
 ) -> None:
     del cluster
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 5)
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", 5)
     units, engine = on_toy_data(case, relation, 8)
     try:
         assert solved(case, engine) == solved(case, units)

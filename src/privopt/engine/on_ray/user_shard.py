@@ -170,7 +170,10 @@ class UserShard(Shard):
         private = UserRecords(
             private_digests, private_rest, private_places, private_lottery, units.private_present
         )
-        return Piece(private, StoredRows.of(units).at(np.flatnonzero(units.private_present)))
+        stored = StoredRows.of(units)
+        if not np.all(units.private_present):
+            stored = stored.at(np.flatnonzero(units.private_present))
+        return Piece(private, stored)
 
     def _deal(self) -> None:
         """Give what has arrived to the parts."""
