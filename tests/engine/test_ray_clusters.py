@@ -315,15 +315,17 @@ def test_a_guardian_ends_who_writes_into_the_folder_and_nobody_else(place: Path)
         named = subprocess.Popen([sys.executable, "-c", code, f"--log-dir={folder}/r"])
         outside = subprocess.Popen([sys.executable, "-c", code])
         holding = subprocess.Popen([sys.executable, "-c", code], pass_fds=[log.fileno()])  # as a fork would
+    looking = subprocess.Popen(["tail", "-f", folder / "log"], stdout=subprocess.DEVNULL)
+    speaking = subprocess.Popen([sys.executable, "-c", code, f"what is in {folder}/log"])
     try:
         guardian = Guardian(folder)
         guardian.wait()
         assert [each.wait(10) for each in (inside, named)] == [-signal.SIGKILL] * 2
         assert not folder.exists()
         assert outside.poll() is None
-        assert holding.poll() is None
+        assert [each.poll() for each in (holding, looking, speaking)] == [None] * 3
     finally:
-        for each in (inside, named, outside, holding):
+        for each in (inside, named, outside, holding, looking, speaking):
             each.kill()
             each.wait()
 
