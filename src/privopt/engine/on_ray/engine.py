@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.data.record_source import Description, RecordSource
-from privopt.data.units import UnitsNoise
+from privopt.data.units import Units, UnitsNoise
 from privopt.data.user_keys import user_count
 from privopt.engine.drawn_rows import DrawnRows, absent_rows
 from privopt.engine.in_process import InProcessEngine
@@ -27,7 +27,7 @@ from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.on_ray.user_fleet import UserFleet, count_users
 from privopt.engine.parts import Range, ranges_of_shares, shares_of_parts
 from privopt.engine.placement import Placement
-from privopt.engine.reference import checked, with_absent
+from privopt.engine.reference import checked, group_ranges, with_absent
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.public import Public, Relation
@@ -96,8 +96,8 @@ class RayEngine:
     """Computes on units that workers hold, see `open_on_ray`.
 
     Sums are those of `InProcessEngine`, to the last bit: a part is computed as it is there, by whoever holds it, and
-    what workers send up are sums of integers, which no order changes. What needs all rows at once (groups, minimisers
-    over records) fetches them, and held vectors are fetched, where they take at most `GATHERED_BYTES`.
+    what workers send up are sums of integers, which no order changes. What needs all rows at once (minimisers over
+    records) fetches them, and held vectors are fetched, where they take at most `GATHERED_BYTES`.
 
     Args:
         fleet: the workers.
@@ -205,8 +205,21 @@ class RayEngine:
             return private_all
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
-        """See `Engine.gather_groups`."""
-        return self._gathered("groups of units").gather_groups(query, private_draw)
+        """See `Engine.gather_groups`: some groups at a time, whose units may lie with any worker, are fetched."""
+        self.require(type(query), private_draw.count * math.prod(query.shape(self.public)))
+        private_groups = private_draw.private_groups[: self.private_count]
+        private_vectors = list[NDArray[np.float64]]()
+        for start, stop in group_ranges(self.public, private_draw.count):
+            private_positions = np.flatnonzero((start <= private_groups) & (private_groups < stop))
+            private_units = self._units_at(private_positions)
+            private_some = GroupDraw(
+                count=private_draw.count,
+                private_groups=private_groups[private_positions],
+                private_seeds=private_draw.private_seeds[private_positions],
+            )
+            private_engine = InProcessEngine(private_units)
+            private_vectors.append(private_engine.group_vectors(query, private_some, [(start, stop)]))
+        return np.concatenate(private_vectors)
 
     def presence(self) -> NDArray[np.bool_]:
         """See `Engine.presence`."""
@@ -301,11 +314,14 @@ class RayEngine:
     @cached_property
     def _fetched(self) -> InProcessEngine:
         """The same units in this process."""
-        private_pieces = self._pieces(np.arange(self.private_count))
-        private_units = StoredRows.joined(private_pieces).units(
-            self.public, seeded=self.seeded, origin=self.origin
-        )
+        private_units = self._units_at(np.arange(self.private_count))
         return InProcessEngine(private_units, private_ranges=self._private_ranges)
+
+    def _units_at(self, private_positions: NDArray[np.int64]) -> Units:
+        """The units at some positions, in this process."""
+        private_pieces = self._pieces(private_positions)
+        private_rows = StoredRows.joined(private_pieces)
+        return private_rows.units(self.public, seeded=self.seeded, origin=self.origin)
 
     def _pieces(self, private_positions: NDArray[np.int64]) -> list[StoredRows]:
         """The stored rows at some positions, fetched some at a time, in the order of the parts."""
