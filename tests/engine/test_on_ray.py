@@ -775,6 +775,9 @@ with double_precision():
         assert ran.returncode == 0, ran.stderr
         pid, seconds, has_token = ran.stdout.split()
         assert not psutil.pid_exists(int(pid))
-        assert float(seconds) < 20.0  # 5 on a machine that does nothing else
+        busy = max(
+            1.0, os.getloadavg()[0] / (os.cpu_count() or 1)
+        )  # times as long as where nothing else runs
+        assert float(seconds) < 5.0 * busy
         assert has_token == "False"
         assert not [path for path in Path(place).iterdir() if path.name.startswith("privopt-")]

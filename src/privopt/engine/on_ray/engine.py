@@ -189,7 +189,7 @@ class RayEngine:
         self.require(type(query), n * width)
         with double_precision(), np.errstate(all="ignore"):
             question = question_of(checked(query, self.public))
-            private_all = np.zeros((max(n, self.private_count), width))
+            private_all: NDArray[np.float64] | None = None
             at_once = max(1, _PIECE_BYTES // (8 * max(width, 1)))
             pieces: dict[int, list[tuple[int, Call]]] = {}  # of each worker, with where they go
             for part, (first, stop) in enumerate(self._private_ranges):
@@ -201,8 +201,10 @@ class RayEngine:
                 asked = {k: piece for k, piece in zip(pieces, turn, strict=True) if piece is not None}
                 private_found = self._fleet.ask(self._known_as, {k: call for k, (_, call) in asked.items()})
                 for (place, _), private_vectors in zip(asked.values(), private_found, strict=True):
+                    if private_all is None:  # a contribution may be wider than the value that is made of it
+                        private_all = np.zeros((max(n, self.private_count), private_vectors.shape[1]))
                     private_all[place : place + len(private_vectors)] = private_vectors
-            return private_all
+            return np.zeros((n, width)) if private_all is None else private_all
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`: some groups at a time, whose units may lie with any worker, are fetched."""
