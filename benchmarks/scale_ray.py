@@ -1,36 +1,33 @@
-"""Times of the engine on Ray beside those of one process: a round, tiny parts, and a lost worker.
+"""The engine on Ray beside one process: a round, tiny shares, a lost worker, and users."""
 
-    python -m benchmarks.scale_ray [--quick]
-
-Prints one JSON line each: `round` (4,000,000 x 54, 2 workers; `ratio` of a round to a pass in this process, the two in
-turns), `tiny` (8 workers with 10 rows each; `overhead_ms` over the same sum here) and `lost` (`seconds` of a round in
-which a worker is killed, and `reload`, those that reading its parts takes by itself).
-"""
-
-import argparse
-import json
+import dataclasses
 import os
 import signal
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import ray
 
+from benchmarks.cells import peak_memory_mb, reset_peak_memory
+from benchmarks.scale_frame import Line, Size, in_turns, line, seconds
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.units import Units
+from privopt.data.user_parts import MOST_USERS
 from privopt.engine.in_process import InProcessEngine
+from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.engine import RayEngine, open_on_ray
 from privopt.engine.placement import Placement
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
 
-WIDTH = 54
-ROUND_ROWS, QUICK_ROWS = 4_000_000, 2_000_000
+ROUND_LIMIT, TINY_LIMIT_MS, LOST_LIMIT = 1.2, 20, 5  # at 2 workers, at 8, seconds beyond loading
+FEW, MANY = 2, 8  # workers
+TINY_ROWS, TINY_REPEATS = 10, 10  # of a worker; rounds for each of a pass over many rows
 DESCRIPTION = Description(row_bound=1.0, classes=(0, 1))
 
 
@@ -39,17 +36,24 @@ class MadeRecords(ArrayRecords):
 
     def __init__(self, rows: int, width: int, seed: int) -> None:
         self.rows, self.width, self._seed = rows, width, seed
+        self._latest: tuple[int, Any, Any] | None = None  # block: read in order, none is made twice
 
     def blocks(self, start: int, stop: int) -> Any:
         """See `RecordSource.blocks`; a block begins at a multiple of 2^16, or at `start`."""
         while start < stop:
             block, first = divmod(start, 2**16)
             length = min(stop - start, 2**16 - first)
-            rng = np.random.default_rng([self._seed, block])
-            features = rng.standard_normal((2**16, self.width), np.float32)[first : first + length]
-            targets = rng.integers(0, 2, 2**16)[first : first + length]
+            features, targets = (column[first : first + length] for column in self._made(block))
             yield from ArrayRecords(features, targets).blocks(0, length)
             start += length
+
+    def _made(self, block: int) -> tuple[Any, Any]:
+        """The features and targets of a block."""
+        if self._latest is None or self._latest[0] != block:
+            rng = np.random.default_rng([self._seed, block])
+            features = rng.standard_normal((2**16, self.width), np.float32)
+            self._latest = block, features, rng.integers(0, 2, 2**16)
+        return self._latest[1:]
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
@@ -63,105 +67,150 @@ class MadeRecords(ArrayRecords):
         return Units.from_arrays(features, targets, **DESCRIPTION.arguments())
 
 
-def seconds(run: Callable[[], Any]) -> float:
-    """How long a call takes."""
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+class MadeUsers(MadeRecords):
+    """The same records, four of each user, far from each other."""
+
+    by_user = True
+
+    def blocks(self, start: int, stop: int) -> Any:
+        """See `RecordSource.blocks`."""
+        for block in super().blocks(start, stop):
+            length = len(block.private_features)
+            yield block._replace(private_keys=np.arange(start, start + length) * 7919 % (self.rows // 4))
+            start += length
 
 
-def opened(source: MadeRecords, workers: int) -> RayEngine:
-    """An engine on a cluster of this machine."""
-    return open_on_ray(source, DESCRIPTION, Placement(engine="ray", workers=workers))
-
-
-def query(step: int) -> ClippedGradient:
-    """A gradient, at another point each step."""
-    return ClippedGradient(loss=losses.logistic, at=np.full(WIDTH, 0.01 * step), clip=0.3)
-
-
-def show(what: str, **numbers: Any) -> None:
-    """A line of results."""
-    print(json.dumps({"what": what, "engine": "ray", **numbers}), flush=True)
-
-
-def in_turns(remote: RayEngine, local: InProcessEngine, rounds: int) -> tuple[float, float]:
-    """The medians of a round's seconds there and here, the two in turns."""
-    for step in range(2):
-        same = remote.clipped_sum(query(step)).tobytes() == local.clipped_sum(query(step)).tobytes()
-        assert same, "the sums differ"
-    times = [
-        (
-            seconds(lambda s=step: remote.clipped_sum(query(s))),
-            seconds(lambda s=step: local.clipped_sum(query(s))),
-        )
-        for step in range(rounds)
-    ]
-    there, here = zip(*times, strict=True)
-    return statistics.median(there), statistics.median(here)
-
-
-def measure_round(rows: int, rounds: int) -> None:
-    """A gradient over many rows; and what it costs to lose a worker."""
-    source = MadeRecords(rows, WIDTH, 1)
+@contextmanager
+def both(rows: int, width: int, workers: int) -> Generator[tuple[RayEngine, InProcessEngine, float]]:
+    """The same records on a cluster of this machine and in this process; and the seconds until the cluster answers."""
+    source = MadeRecords(rows, width, 1)
     local = InProcessEngine(source.units())
-    loading = time.perf_counter()
-    remote = opened(source, 2)
+    start = time.perf_counter()
+    remote = open_on_ray(source, DESCRIPTION, Placement(engine="ray", workers=workers))
     try:
-        remote.clipped_sum(query(0))
-        loaded = time.perf_counter() - loading
-        there, here = in_turns(remote, local, rounds)
-        show(
-            "round",
-            workers=2,
-            rows=rows,
-            ratio=round(there / here, 3),
-            ray_ms=1e3 * there,
-            here_ms=1e3 * here,
-        )
-        fleet = remote._fleet  # whose worker is killed
-        victim = fleet.workers[0]
-        pid = ray.get(victim.actor.__ray_call__.remote(lambda _: os.getpid()))
-        expected = local.clipped_sum(query(3)).tobytes()
-        start = time.perf_counter()
-        os.kill(pid, signal.SIGKILL)
-        same = remote.clipped_sum(query(3)).tobytes() == expected
-        lost = time.perf_counter() - start
-        share = sum(plan.units for plan in victim.plans)
-        reload = seconds(lambda: MadeRecords(share, WIDTH, 1).units())
-        show(
-            "lost",
-            workers=2,
-            seconds=round(lost, 2),
-            reload=round(reload, 2),
-            first_load=round(loaded, 2),
-            same=same,
-        )
+        with double_precision():
+            require_same(remote, local, 0)
+            loaded = time.perf_counter() - start
+            require_same(remote, local, 1)
+            yield remote, local, loaded
     finally:
         remote.close()
 
 
-def measure_tiny(rounds: int) -> None:
-    """Eight workers with next to nothing to do."""
-    source = MadeRecords(80, WIDTH, 2)
-    with mock.patch("privopt.engine.parts.PART_UNITS", 10):
-        remote, local = opened(source, 8), InProcessEngine(source.units())
-        try:
-            there, here = in_turns(remote, local, rounds)
-            show("tiny", workers=8, overhead_ms=round(1e3 * (there - here), 2))
-        finally:
-            remote.close()
+def query(width: int, step: int) -> ClippedGradient:
+    """A gradient, at another point each step."""
+    return ClippedGradient(loss=losses.logistic, at=np.full(width, 0.01 * step), clip=0.3)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds")
-    quick = parser.parse_args().quick
+def require_same(remote: RayEngine, local: InProcessEngine, step: int) -> None:
+    """Ask both once.
+
+    Raises:
+        RuntimeError: the sums differ.
+    """
+    asked = query(local.public.d, step)
+    if remote.clipped_sum(asked).tobytes() != local.clipped_sum(asked).tobytes():
+        raise RuntimeError("the sums of the cluster and of this process differ")
+
+
+def compared(remote: RayEngine, local: InProcessEngine, repeats: int) -> dict[str, float]:
+    """The medians of a round's seconds there and here, the two in turns, each time at another point."""
+    steps = dict.fromkeys(("there", "here"), 1)
+
+    def ask(name: str, engine: RayEngine | InProcessEngine) -> None:
+        steps[name] += 1
+        engine.clipped_sum(query(local.public.d, steps[name]))
+
+    return in_turns({"there": lambda: ask("there", remote), "here": lambda: ask("here", local)}, repeats)
+
+
+def rounds(size: Size) -> Iterator[Line]:
+    """`round`: a gradient over many rows by workers, over the same in this process."""
+    for workers in (FEW, MANY):
+        with both(size.rows, size.columns, workers) as (remote, local, _):
+            times = compared(remote, local, size.repeats)
+            ratio, more = times["there"] / times["here"], times["there"] - times["here"]
+            limit = ROUND_LIMIT if workers == FEW else None
+            yield line("round", workers, ratio, more, limit=limit, rows=size.rows)
+
+
+def tiny(size: Size) -> Iterator[Line]:
+    """`tiny`: what a round takes beyond the same sum in this process, where workers have next to nothing to do."""
+    with (
+        mock.patch("privopt.engine.parts.PART_UNITS", TINY_ROWS),
+        both(MANY * TINY_ROWS, size.columns, MANY) as (remote, local, _),
+    ):
+        times = compared(remote, local, TINY_REPEATS * size.repeats)
+        yield line("tiny", MANY, None, times["there"] - times["here"], limit_ms=TINY_LIMIT_MS)
+
+
+def lost(size: Size) -> Iterator[Line]:
+    """`lost`: a round in which a worker is killed, beside the seconds that loading its rows takes by itself."""
+    with both(size.rows, size.columns, FEW) as (remote, local, loaded):
+        victim = remote._fleet.workers[0]
+        process = ray.get(victim.actor.__ray_call__.remote(lambda _: os.getpid()))
+        start = time.perf_counter()
+        os.kill(process, signal.SIGKILL)
+        require_same(remote, local, 3)
+        here = seconds(lambda: local.clipped_sum(query(size.columns, 4)))
+        gone = time.perf_counter() - start - 2 * here
+        share = sum(plan.units for plan in victim.plans)
+        reload = seconds(lambda: MadeRecords(share, size.columns, 1).units())
+        yield line(
+            "lost",
+            FEW,
+            None,
+            seconds=gone,
+            reload=reload,
+            first_load=loaded,
+            limit=reload + LOST_LIMIT,
+            rows=size.rows,
+        )
+
+
+def users(size: Size) -> Iterator[Line]:
+    """`users`: loading records that go to whoever holds their users, over records that are read where they stay."""
+    about = dataclasses.replace(DESCRIPTION, n=size.rows // 4 + 1)
+    placement = Placement(engine="ray", workers=FEW)
+
+    def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float, float]:
+        """An engine that has answered, the seconds until then, those of its workers' cores, and this process' MB."""
+        held, start = reset_peak_memory(), time.perf_counter()
+        engine = open_on_ray(source, described, placement)
+        engine.clipped_sum(query(size.columns, 0))
+        after, grown = time.perf_counter() - start, peak_memory_mb() - held
+        actors = [worker.actor for worker in engine._fleet.workers]
+        of_cores = ray.get([actor.__ray_call__.remote(lambda _: sum(os.times()[:2])) for actor in actors])
+        return engine, after, sum(of_cores), grown
+
+    cluster = Cluster.joined(None)  # started before anything is timed
+    tiny_about = dataclasses.replace(about, n=MOST_USERS)  # two parts, too
     with double_precision():
-        measure_tiny(50 if quick else 200)
-        measure_round(QUICK_ROWS if quick else ROUND_ROWS, 7 if quick else 15)
-
-
-if __name__ == "__main__":
-    main()
+        for made, described in ((MadeRecords, DESCRIPTION), (MadeUsers, tiny_about)):  # libraries are read
+            engine, _, _, tiny_mb = loaded(made(size.rows // 100, size.columns, 3), described)
+            engine.close()
+        engine, alone, alone_cores, _ = loaded(MadeRecords(size.rows, size.columns, 3), DESCRIPTION)
+        engine.close()
+        engine, together, cores, grown = loaded(MadeUsers(size.rows, size.columns, 3), about)
+        expected = engine.clipped_sum(query(size.columns, 1)).tobytes()
+        process = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
+        start = time.perf_counter()
+        os.kill(process, signal.SIGKILL)
+        if engine.clipped_sum(query(size.columns, 1)).tobytes() != expected:
+            raise RuntimeError("the sums before and after a loss differ")
+        gone = time.perf_counter() - start
+        engine.close()
+    cluster.close()
+    yield line(
+        "users",
+        FEW,
+        together / alone,
+        seconds=together,
+        records_seconds=alone,
+        core_seconds=cores,
+        records_core_seconds=alone_cores,
+        driver_mb=grown,
+        driver_tiny_mb=tiny_mb,
+        lost_seconds=gone,
+        rows=size.rows,
+    )

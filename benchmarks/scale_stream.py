@@ -13,13 +13,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import csv
 
 from benchmarks.processes import lines_of
 from benchmarks.scale_frame import Line, Size, in_turns, line
+from privopt import Table
 from privopt.data.read_units import read_units
 from privopt.data.record_source import BLOCK_RECORDS, Description, RecordBlock, RecordSource
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
+from privopt.engine.protocol import Engine
 from privopt.engine.streamed import StreamedEngine, open_streamed
 from privopt.ledger.amounts import Budget
 from privopt.problems import losses
@@ -31,6 +34,7 @@ PEAK_LIMIT_MB = 150
 SHARE = 4  # of the spool, one part in so many may be in memory
 _MB = 2**20
 _TINY_ROWS = 2000
+LEVELS = 40  # of a column whose levels are encoded as CSR
 
 
 class ParquetRecords(RecordSource):
@@ -114,20 +118,21 @@ def reading(size: Size) -> Iterator[Line]:
 
 
 def peaks(size: Size) -> Iterator[Line]:
-    """`peak`: how far a fit of a large table from Parquet takes more memory than one of a tiny table and `--memory`."""
+    """`peak`: how far a fit of a large table takes more memory than one of a tiny table and `--memory`."""
+    half = Size(rows=size.rows // 2, columns=size.columns, repeats=1)
+    wanted = [("parquet", size, 50 * _MB), ("parquet", size, 4 * size.rows * size.columns // SHARE)]
     with tempfile.TemporaryDirectory() as folder:
-        tiny = Size(rows=_TINY_ROWS, columns=size.columns, repeats=1)
-        for memory in (50 * _MB, 4 * size.rows * size.columns // SHARE):
-            found = [
-                next(
-                    lines_of(["-m", "benchmarks.scale_stream", str(written(Path(folder), one)), str(memory)])
-                )
-                for one in (tiny, size)
-            ]
-            over = (found[1]["peak"] - found[0]["peak"] - memory) / _MB
-            yield line(
-                "peak", 1, None, memory_mb=memory / _MB, over_mb=over, limit_mb=PEAK_LIMIT_MB, rows=size.rows
-            )
+        for kind, large, memory in (*wanted, ("csv", half, 50 * _MB), ("csr", half, 50 * _MB)):
+            tiny = Size(rows=_TINY_ROWS, columns=size.columns, repeats=1)
+            found = [_peak(kind, FORMS[kind](Path(folder), one), memory) for one in (tiny, large)]
+            over = (found[1] - found[0] - memory) / _MB
+            more = {"memory_mb": memory / _MB, "over_mb": over, "limit_mb": PEAK_LIMIT_MB, "rows": large.rows}
+            yield line("peak", 1, None, of=kind, **more)
+
+
+def _peak(kind: str, path: Path, memory: int) -> float:
+    """The most memory that a process has which fits a table of some kind."""
+    return next(lines_of(["-m", "benchmarks.scale_stream", kind, str(path), str(memory)]))["peak"]
 
 
 def both(size: Size) -> tuple[StreamedEngine, InProcessEngine]:
@@ -156,6 +161,38 @@ def written(folder: Path, size: Size) -> Path:
     return path
 
 
+def written_text(folder: Path, size: Size) -> Path:
+    """The same as text."""
+    path = folder / f"{size.rows}.csv"
+    with (
+        pq.ParquetFile(written(folder, size)) as parquet,
+        csv.CSVWriter(path, parquet.schema_arrow) as writer,
+    ):
+        for batch in parquet.iter_batches(2**16):
+            writer.write_batch(batch)
+    return path
+
+
+def written_levels(folder: Path, size: Size) -> Path:
+    """A Parquet file of as many columns, each of a level in so many that they are encoded as CSR."""
+    path, generator = folder / f"{size.rows}-levels.parquet", np.random.default_rng(0)
+    names = [*map(str, range(size.columns)), "label"]
+    schema = pa.schema([(name, pa.int64()) for name in names])
+    with pq.ParquetWriter(path, schema) as writer:
+        for start in range(0, size.rows, 2**17):
+            count = min(2**17, size.rows - start)
+            columns = list(generator.integers(0, LEVELS, (size.columns, count)))
+            writer.write_table(pa.table([*columns, generator.integers(0, 2, count)], schema=schema))
+    return path
+
+
+FORMS: dict[str, Callable[[Path, Size], Path]] = {
+    "parquet": written,
+    "csv": written_text,
+    "csr": written_levels,
+}
+
+
 def described(row_bound: float) -> Description:
     """What is public of the records of a file."""
     return Description(row_bound=row_bound, classes=[0, 1])
@@ -167,13 +204,28 @@ def _spools() -> list[int]:
     return [int(path.name) for path in links if str(path.readlink()).endswith("(deleted)")]
 
 
+def _opened(kind: str, path: Path, memory: int) -> Engine:
+    """An engine on a table in a spool."""
+    if kind == "parquet":
+        return open_streamed(ParquetRecords(path), described(10.0), Placement(memory=memory))
+    with path.open("rb") as file:
+        names = pq.read_schema(file).names if kind == "csr" else csv.open_csv(file).schema.names
+    number = {"kind": "num", "low": -6.0, "high": 6.0}
+    level = {"kind": "cat", "levels": [*map(str, range(LEVELS))]}
+    columns: dict[str, Any] = dict.fromkeys(names[:-1], level if kind == "csr" else number)
+    columns["label"] = {"kind": "cat", "levels": ["0", "1"]}
+    schema = {"target": "label", "columns": columns}
+    return Table.open(path, schema, engine="stream", memory=memory).engine()
+
+
 def _fit() -> None:
     """A streamed fit in a process of its own: prints the most memory that the process had."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=FORMS)
     parser.add_argument("path", type=Path)
     parser.add_argument("memory", type=int)
     given = parser.parse_args()
-    engine = open_streamed(ParquetRecords(given.path), described(10.0), Placement(memory=given.memory))
+    engine = _opened(given.kind, given.path, given.memory)
     budget, solver = Budget(1.0, 1e-6), ContinuousSpider(steps=10, clip=1.0, curvature=0.25)
     minimize_on(engine, losses.logistic, budget=budget, solver=solver)
     engine.close()

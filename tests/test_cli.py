@@ -935,6 +935,37 @@ def test_a_stopped_fit_goes_on_from_its_folder_on_one_payment(
     assert other.exit_code == 2
 
 
+def test_a_stopped_synthesis_goes_on_from_its_folder_on_one_payment(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account = Account.create(tmp_path / "budget.sqlite", 2.2, 1e-4, data_set="ill")  # for one such run
+    arguments = [
+        "synthesize",
+        folder / "table.parquet",
+        "--schema",
+        folder / "ill.json",
+        "--column",
+        "sex",
+        *BUDGET,
+    ]
+    arguments += ["--output", tmp_path / "made.parquet", "--account", tmp_path / "budget.sqlite"]
+    arguments += ["--resume", tmp_path / "kept"]
+
+    def stopped(*given: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalCurator, "_answer", stopped)
+        assert run(*arguments).exit_code == 130
+    again = run(*arguments)
+    assert again.exit_code == 0, again.output
+    assert "paid for this run before it was stopped" in flat(again.output)
+    assert account.file is not None
+    assert len(account.file.payments()) == 1
+    seeded = run(*arguments, "--seed", 1, "--overwrite")
+    assert "--resume cannot be given with --seed" in flat(seeded.output)
+
+
 def test_mistakes_with_a_folder_for_resumption_are_sentences(folder: Path, tmp_path: Path, run: Run) -> None:
     arguments = fit_arguments(folder, "ill", tmp_path / "model")
     (tmp_path / "file").write_text("no folder")
@@ -1082,7 +1113,7 @@ def test_what_is_said_of_places_must_fit(case: str, folder: Path, tmp_path: Path
 
 
 def test_a_plan_says_where_rows_are_kept_and_what_a_tenth_would_reach(folder: Path, run: Run) -> None:
-    words = ("plan", "--schema", folder / "ill.json", *BUDGET, "--n", 10**9)
+    words = ("plan", "--schema", folder / "ill.json", *BUDGET, "--n", 10**9, "--solver", "whitening")
     text = flat(run(*words, "--engine", "stream", "--memory", "1GB").output)
     assert "stream: a spool on a local disk of" in text
     assert "1.1 GB of memory in this process" in text or "1.2 GB of memory in this process" in text

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from tests.audit.test_neighbours import EVERYTHING, NAMES, REPLACED_ONLY, searches
+from tests.audit.test_neighbours import EVERYTHING, NAMES, REPLACED_ONLY, STORAGES, searches
 from tests.support.evidence import MARKED, Record, attach, narrowing, with_marks
 from tests.support.evidence_page import AREAS, page
 
@@ -59,16 +59,15 @@ def test_a_full_audit_tries_a_million_neighbours_in_every_storage_and_relation()
     met = Counter()
     for name in NAMES[::3]:
         planned = searches(name, share)
-        assert sum(some for some, _ in planned) == share
-        for _, ways in planned:
-            for way in ways["ways"]:
+        assert sum(some for some, *_ in planned) == share
+        for _, ways, parted in planned:
+            for way in (f"{way}{', several parts' * parted}" for way in ways["ways"]):
                 met.update((way, layout) for layout in ways["layouts"])
                 met.update((way, relation) for relation in ways.get("relations", ()))
                 met.update((way, storage) for storage in ways.get("storages", ()))
-    for way in ("reference", "loop", "sampled loop"):
-        assert (
-            min(met[way, value] for value in ("float32", "float64", "replace-one", "add-or-remove-one")) > 10
-        )
+    for way in ("reference", "loop", "sampled loop", "fast", "sample, several parts"):
+        assert min(met[way, relation] for relation in ("replace-one", "add-or-remove-one")) > 10
+        assert min(met[way, storage] for storage in STORAGES) > 5
     assert set(NAMES) >= REPLACED_ONLY
 
 

@@ -212,8 +212,9 @@ def test_perturbed_minimisers_are_those_of_the_library() -> None:
     tilt = np.random.default_rng(3).normal(size=cell.d) * cell.n * 0.02
     theirs = query.minimise(
         cell.instance.public,
-        np.asarray(cell.units.private_features),
-        np.asarray(cell.units.private_targets),
+        query.objective(cell.instance.public).over(
+            np.asarray(cell.units.private_features), np.asarray(cell.units.private_targets)
+        ),
         tilt,
         1e-6 * cell.n,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from privopt import certify
-    from privopt.curator.journal import resumable
+    from privopt.curator.journals import resumable
     from privopt.data.units import Units
     from privopt.estimators.classifiers import LinearSVC, LogisticRegression
     from privopt.estimators.fair import FairClassifier
@@ -257,7 +257,7 @@ _HOME = {
     "losses": "privopt.problems",
     "minimize": "privopt.solve",
     "plan": "privopt.solve",
-    "resumable": "privopt.curator.journal",
+    "resumable": "privopt.curator.journals",
     "regularisers": "privopt.problems",
     "user_mean": "privopt.mean_of_users",
 }

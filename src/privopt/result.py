@@ -49,6 +49,7 @@ class Result(NamedTuple):
         findings: by name, what the releases show about the result; see `Outcome`.
         pictures: likewise.
         recipe: what the solver was given, for a replay; None where it was run by hand.
+        kept: where rows were kept that were read from the files of a table, in a sentence.
     """
 
     params: Any
@@ -58,6 +59,7 @@ class Result(NamedTuple):
     findings: Mapping[str, Finding] = NOTHING
     pictures: tuple[Picture, ...] = ()
     recipe: Recipe | None = None
+    kept: str | None = None
 
     @classmethod
     def of(cls, outcome: Outcome, transcript: Transcript) -> "Result":

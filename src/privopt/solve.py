@@ -1,16 +1,17 @@
 """`minimize` and `plan`: the two functions of the solver interface."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 from privopt.curator.base import Observer
 from privopt.curator.dry_run import DryRun
-from privopt.curator.journal import journals
 from privopt.curator.outlays import tells_what_was_spent
-from privopt.curator.resumed import Rehearsal
-from privopt.curator.run import Run
+from privopt.curator.run import Run, rehearsed
+from privopt.data.derived import Derived, Extra
 from privopt.data.units import Units
+from privopt.engine.choose import described
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
@@ -151,23 +152,25 @@ def minimize(
     if not isinstance(units, Engine | Table):
         check_arguments(units, budget, account, observer)
     check_payment(budget, account, observer)
-    opened = units.engine() if isinstance(units, Table) else None
+    options: dict[str, Any] = {
+        "budget": budget,
+        "solver": solver,
+        "start": start,
+        "account": account,
+        "random_state": random_state,
+        "observer": observer,
+        "engine": engine,
+        "noise": noise,
+    }
+    if not isinstance(units, Table):
+        return minimize_on(units, problem, **options)
+    placement = units.settled()
+    opened = units.engine(placement=placement)
     try:
-        return minimize_on(
-            units if opened is None else opened,  # pyright: ignore[reportArgumentType]  # a table was opened
-            problem,
-            budget=budget,
-            solver=solver,
-            start=start,
-            account=account,
-            random_state=random_state,
-            observer=observer,
-            engine=engine,
-            noise=noise,
-        )
+        kept = placement.told(described(opened))
+        return minimize_on(opened, problem, **options)._replace(kept=kept)
     finally:
-        if opened is not None:
-            opened.close()
+        opened.close()
 
 
 @tells_what_was_spent
@@ -209,20 +212,22 @@ def minimize_on(
         check_loss(problem, public, first)
         configured, announced = announce(problem, public, budget, solver)
         require_pure_loss(problem.loss, problem.parameter_shape(public), public)
-        rehearse(configured, problem, data, public, first)
-        run = Run(
-            configured.title,
-            announced.event,
-            budget,
-            public,
-            noise=source,
-            account=account,
-            observer=observer,
-            seeded=data.seeded,
-            engine=engine,
-            resumes=True,
-        )
-        result = configured.solve(run.curator(data), problem, first)
+        derived = rehearse(configured, problem, data, public, budget, first)
+        with reserved(data, derived.extra()):
+            run = Run(
+                configured.title,
+                announced.event,
+                budget,
+                public,
+                noise=source,
+                account=account,
+                observer=observer,
+                seeded=data.seeded,
+                engine=engine,
+                of={**parts_of(problem), "start": first, "solver": configured},
+            )
+            result = configured.solve(run.curator(data), problem, first)
+            run.end()
         recipe = recipe_of(problem, public, budget, solver, first)
         return result._replace(params=problem.unravel(result.params), plan=announced, recipe=recipe)
 
@@ -232,23 +237,78 @@ def rehearse(
     problem: Problem,
     data: Units | Engine,
     public: Public,
+    budget: Budget,
     start: Any = None,
-) -> None:
+) -> Derived:
     """Refuse what the engine, or a resumption, cannot do, before anything is paid for.
 
     Args:
-        solver: as it will run; of one that is adaptive it is not known what it will ask.
+        solver: as it will run; of one that is adaptive it is not known which queries it will ask.
         problem: see `minimize`.
         data: the units, or an engine.
         public: what is public about the units that the solver will see.
+        budget: what the run may cost.
+        start: the starting point.
+    Returns:
+        What it makes of the units.
+    """
+    derived = Derived(public)
+    foresee(solver, problem, data, derived, start)
+    rehearsed(
+        lambda curator: solver.solve(curator, problem, start),
+        public,
+        data.origin,
+        budget,
+        solver.event(public),
+    )
+    return derived
+
+
+def parts_of(problem: Problem) -> dict[str, Any]:
+    """What is minimised, by the names that a user knows its parts by; for a run that is to be resumed."""
+    return {
+        "loss": problem.loss,
+        "penalty": problem.regulariser,
+        "constraint": problem.constraint,
+        "layout of parameters": problem.layout,
+    }
+
+
+def foresee(
+    solver: Solver, problem: Problem, data: Units | Engine, derived: Derived, start: Any = None
+) -> None:
+    """Note what a solver makes of some units, and refuse what the engine cannot do.
+
+    Args:
+        solver: as it will run; of one that is adaptive the most is noted that any makes.
+        problem: see `minimize`.
+        data: the units, or an engine; units need no room of their own.
+        derived: the units that it will see, and where it is noted.
         start: the starting point.
     """
-    if solver.adaptive:
+    if isinstance(data, Units):
         return
-    if not isinstance(data, Units):
-        solver.solve(DryRun(public, require=data.require), problem, start)
-    if journals() is not None:
-        solver.solve(Rehearsal(public), problem, start)
+    if solver.adaptive:
+        derived.anything()
+        return
+    solver.solve(DryRun(derived.public, require=data.require, derived=derived), problem, start)
+
+
+@contextmanager
+def reserved(data: Units | Engine, extra: Extra) -> Generator[None]:
+    """Around a run: the room that it needs is taken before it is paid for, and given back at its end.
+
+    Raises:
+        ArgumentError: there is no such room; nothing was paid.
+    """
+    if isinstance(data, Units):
+        yield
+        return
+    data.reserve(extra)
+    try:
+        yield
+    finally:
+        data.reserve(Extra())
 
 
 def announce(problem: Problem, public: Public, budget: Budget, solver: Solver | str) -> tuple[Solver, Plan]:

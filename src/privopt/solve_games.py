@@ -5,7 +5,7 @@ from typing import Any
 
 from privopt.curator.base import Observer
 from privopt.curator.outlays import tells_what_was_spent
-from privopt.curator.run import Run
+from privopt.curator.run import Run, rehearsed
 from privopt.data.units import Units
 from privopt.engine.protocol import EngineName
 from privopt.games.base import GameSolver
@@ -64,6 +64,9 @@ def minimax(
         configured = chosen.configure(task)
         announced = replace(configured.plan(task), reason=reason)
         require_pure_payoff(game, public)
+        rehearsed(
+            lambda curator: configured.solve(curator, game), public, units.origin, budget, announced.event
+        )
         run = Run(
             configured.title,
             announced.event,
@@ -74,8 +77,10 @@ def minimax(
             observer=observer,
             seeded=units.seeded,
             engine=engine,
+            of={"game": game, "solver": configured},
         )
         result = configured.solve(run.curator(units), game)
+        run.end()
         return result._replace(plan=announced)
 
 

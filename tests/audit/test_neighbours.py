@@ -13,13 +13,14 @@ from tests.contracts.queries import (
 
 from privopt.ledger.sampling import Poisson
 from privopt.public import Public
-from privopt.queries.base import MeanQuery, PassQuery
+from privopt.queries.base import MeanQuery
 from privopt.queries.held_count import HeldCount
 from privopt.queries.held_friends import FriendlyWeight
 from privopt.queries.held_huber import HuberScore
 from privopt.queries.held_mean import HeldMean
 from privopt.queries.held_outliers import ConcentrationScore
 from privopt.queries.lots import LotSum
+from privopt.queries.of_records import PassQuery
 from privopt.queries.received import RECEIVABLE
 from privopt.queries.values import called_on_host
 from privopt.testing import search_neighbours
@@ -57,7 +58,9 @@ EVERYTHING = {
 }
 NAMES = list(EVERYTHING)
 RELATIONS = ("replace-one", "add-or-remove-one")
-STORAGES = ("float32", "float64")
+STORAGES = ("float32", "int8", "float64", "int16")
+FLOATS = STORAGES[::2]  # sparse rows have no grid
+PARTS = 3  # units of a part where a table has several
 LAYOUTS = ("dense", "csr", "dense users", "csr users")
 
 
@@ -80,8 +83,9 @@ def loops(query):
 def searches(name, share):
     """Which ways a query is searched by, and how many neighbours by each: the arguments of one search after another.
 
-    The fast engine meets everything. The plain one and compiled loops compile a program for every relation, format and
-    layout: these take turns, so that queries meet each value and each pair of values.
+    A third member says whether a table has several parts: then a unit that comes or goes makes or ends one, and those
+    who stay keep theirs. The fast engine meets everything. The plain one and compiled loops compile a program for every
+    relation, format and layout: these take turns, so that queries meet each value and each pair of values.
     """
     turn, query = NAMES.index(name), EVERYTHING[name]
     relations = RELATIONS[: 1 if isinstance(query, PassQuery) or name in REPLACED_ONLY else 2]
@@ -89,26 +93,34 @@ def searches(name, share):
     some = []
     if isinstance(query, MeanQuery):
         for place, relation in enumerate(relations):
-            ways = {"relations": [relation], "storages": [STORAGES[(turn + place) % 2]]}
             plain = layouts[(turn + place) % 2 :: 2]
-            some.append((share // 16, {**ways, "layouts": plain, "ways": ["reference"]}))
+            formats = FLOATS if "csr" in plain else STORAGES
+            ways = {"relations": [relation], "storages": [formats[(turn + place) // 2 % len(formats)]]}
+            some.append((share // 16, {**ways, "layouts": plain, "ways": ["reference"]}, False))
             nobody = (
                 is_of_codes(query) and relation == "add-or-remove-one"
             )  # no code says that nobody is there
             if not (nobody or called_on_host(query) or isinstance(query, LotSum)):
                 ways["layouts"] = ["dense"]
-                some += [(share // 32, {**ways, "ways": [way]}) for way in loops(query)]
+                some += [(share // 32, {**ways, "ways": [way]}, False) for way in loops(query)]
         if type(query).__name__ in RECEIVABLE:
-            some.append((share // 100, {"layouts": ["dense"], "ways": ["told"]}))
-    rest = share - sum(count for count, _ in some)
-    return [*some, (rest, {"relations": relations, "layouts": layouts, "ways": ["fast", "sample"]})]
+            some.append((share // 100, {"layouts": ["dense"], "ways": ["told"]}, False))
+    everything = {
+        "relations": relations,
+        "layouts": layouts,
+        "storages": STORAGES,
+        "ways": ["fast", "sample"],
+    }
+    if isinstance(query, MeanQuery):
+        some.append((share // 8, everything, True))
+    return [*some, (share - sum(count for count, *_ in some), everything, False)]
 
 
 def test_every_search_has_data_and_a_way_to_be_tried_on():
     for name, query in EVERYTHING.items():
         levels = levels_of(name)
-        for _, kinds in searches(name, 1000):
-            stored = {"layouts": LAYOUTS, "storages": STORAGES, "relations": RELATIONS, **kinds}
+        for _, kinds, _ in searches(name, 1000):
+            stored = {"layouts": LAYOUTS, "storages": FLOATS, "relations": RELATIONS, **kinds}
             ways = stored.pop("ways")
             found = settings(len(levels) or D, ROW_BOUND, levels, **stored)
             assert any(applies(way, query, setting) for setting in found for way in ways), (name, kinds)
@@ -116,13 +128,16 @@ def test_every_search_has_data_and_a_way_to_be_tried_on():
 
 @pytest.mark.audit
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_no_neighbour_moves_a_value_further_than_its_query_states(name, evidence, neighbours):
+def test_no_neighbour_moves_a_value_further_than_its_query_states(name, evidence, neighbours, monkeypatch):
     query, codes, seed = EVERYTHING[name], levels_of(name), 1_000_000 * NAMES.index(name)
     data = {"columns": len(codes) or D, "row_bound": ROW_BOUND, "levels": codes}
     found = []
-    for some, ways in searches(name, -(-neighbours // len(NAMES))):
+    for some, ways, parted in searches(name, -(-neighbours // len(NAMES))):
         vary = None if callable(query) else varied
-        found.append(search_neighbours(query, **data, **ways, neighbours=some, seed=seed, vary=vary))
+        with monkeypatch.context() as patch:
+            if parted:
+                patch.setattr("privopt.engine.parts.PART_UNITS", PARTS)
+            found.append(search_neighbours(query, **data, **ways, neighbours=some, seed=seed, vary=vary))
     worst = max(found, key=lambda one: one.largest)
     refused = sum(one.refused for one in found)
     evidence(

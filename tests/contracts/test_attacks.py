@@ -28,9 +28,10 @@ from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.public import Public
-from privopt.queries.base import ArgminQuery, clip_to_ball, query, shrunk_radius
+from privopt.queries.base import clip_to_ball, query, shrunk_radius
 from privopt.queries.gradient import ClippedGradient, GradientNorm
 from privopt.queries.gradient_difference import ClippedGradientDifference
+from privopt.queries.of_records import ArgminQuery
 from privopt.solve import minimize
 
 N, D = 40, 3
@@ -121,10 +122,13 @@ def test_a_minimiser_over_records_does_not_serve_users():
         def shape(self, public):
             return (D,)
 
-        def minimise(self, private_features, private_targets, noise):
+        def objective(self, public):
+            raise AssertionError("nothing is computed")
+
+        def minimise(self, public, private_sum, noise, tolerance):
             return noise
 
-        def implied_noise(self, private_features, private_targets, solution):
+        def implied_noise(self, public, private_sum, solution):
             return solution
 
     curator = open_curator(units(groups=np.arange(N) // 4))

@@ -20,7 +20,8 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import EveryUnit
 from privopt.ledger.unlimited import Unlimited
 from privopt.precision import double_precision
-from privopt.queries.base import FunctionOfMean, MeanQuery, PassQuery, StatisticOfHeld
+from privopt.queries.base import FunctionOfMean, MeanQuery, StatisticOfHeld
+from privopt.queries.of_records import PassQuery
 from privopt.testing import check_query
 from privopt.testing.hostile_rows import UNITS, hostile_pair, settings
 from privopt.testing.queries import SLACK, quietly

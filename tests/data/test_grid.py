@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.grid import GridRows, grid_steps, to_grid
+from privopt.data.grid import GridRows, grid_steps, near_grid, to_grid
 from privopt.data.rows import LEAST_PEAK, row_peaks
 from privopt.data.units import Units
 from privopt.testing.hostile_rows import hostile_numbers
@@ -83,12 +83,13 @@ def test_every_point_of_the_grid_is_exact_and_stays_where_it_is(storage: str) ->
         points = integers[:, None] * steps
         for integer, point in zip(integers[::37], points[::37, 0], strict=True):
             assert int(integer) * exactly(steps[0]) == exactly(point)
-        for shift in (0.0, 0.3, 0.5):
-            assert np.array_equal(to_grid(points, steps, dtype, shift)[:, 0], integers)
+        far = np.full(len(points), np.inf)
+        for found in (to_grid(points, steps, dtype), near_grid(points, steps, dtype, far)):
+            assert np.array_equal(found[:, 0], integers)
         nearer, further = np.nextafter(points, 0.0), np.nextafter(points, np.copysign(np.inf, points))
         toward = integers - np.sign(integers)
-        assert np.array_equal(to_grid(nearer, steps, dtype, 0.0)[:, 1], toward)
-        assert np.array_equal(to_grid(further, steps, dtype, 0.0)[:, 1], integers)
+        assert np.array_equal(to_grid(nearer, steps, dtype)[:, 1], toward)
+        assert np.array_equal(to_grid(further, steps, dtype)[:, 1], integers)
         assert extent * (1 - 2.0**-30) <= points[-1, 0] <= extent * (1 + 2.0**-50)
 
 
@@ -99,7 +100,7 @@ def test_towards_zero_no_entry_grows(storage: str) -> None:
         steps = grid_steps(D, extent, None, np.dtype(storage))
         rows = np.nan_to_num(hostile_numbers(rng, (500, D)), posinf=0.0, neginf=0.0)
         rows[::2] = rng.uniform(-extent, extent, (250, D))
-        found = to_grid(rows, steps, np.dtype(storage), 0.0) * steps
+        found = to_grid(rows, steps, np.dtype(storage)) * steps
         assert np.all(np.abs(found) <= np.abs(rows))
 
 

@@ -1,5 +1,6 @@
 """The engine on Ray: the bits of one process, whoever holds the parts, dies or is late; and nobody else gets in."""
 
+import dataclasses
 import functools
 import itertools
 import os
@@ -33,17 +34,24 @@ from privopt.engine.placement import Placement
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
+from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
 from privopt.problems import losses
-from privopt.queries.base import ArgminQuery, MeanQuery
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.queries.base import MeanQuery
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.of_records import ArgminQuery, PassQuery
+from privopt.queries.perturbed_minimiser import PerturbedMinimiser
 
 ray = pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
+from privopt.engine.on_ray import admission  # noqa: E402
 from privopt.engine.on_ray import cluster as cluster_module  # noqa: E402
 from privopt.engine.on_ray import engine as engine_module  # noqa: E402
 from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
@@ -55,7 +63,7 @@ N = 150
 SMALL = 32  # units of a part
 SUMS = {name: query for name, query in EVERY_QUERY.items() if isinstance(query, MeanQuery)}
 QUERY = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.3)
-LAYOUTS = ("dense", "sparse", "users", "sparse users", "int8")
+LAYOUTS = ("dense", "sparse", "int8")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,16 +86,13 @@ def records(layout: str, relation: str = "replace-one") -> tuple[ArrayRecords, D
     features: Any = rng.normal(size=(N, D)) * (rng.random((N, D)) < 0.7)
     features[3], features[40], features[70] = np.nan, 1e200, 0.0
     targets = rng.integers(0, 2, N)
-    keys = rng.integers(0, N // 2, N).astype(str) if "users" in layout else None
-    if keys is not None:
-        keys[5] = ""
     rows = sparse.csr_array(features) if "sparse" in layout else features
     n = None if relation == "replace-one" else N + 7
     storage = layout if layout == "int8" else "float32"
     about = Description(
         row_bound=1.5, classes=(0, 1), max_records_per_user=2, relation=relation, n=n, storage=storage
     )
-    return ArrayRecords(rows, targets, keys), about
+    return ArrayRecords(rows, targets), about
 
 
 def in_memory(source: ArrayRecords, about: Description) -> InProcessEngine:
@@ -165,7 +170,7 @@ def _asked(name: str, layout: str) -> bool:
 
 @pytest.mark.audit
 @pytest.mark.parametrize(
-    ("layout", "name"), [(lay, name) for lay in LAYOUTS[:3] for name in SUMS if _asked(name, lay)]
+    ("layout", "name"), [(lay, name) for lay in LAYOUTS[:2] for name in SUMS if _asked(name, lay)]
 )
 def test_every_query_has_the_bits_of_one_process(layout: str, name: str) -> None:
     memory, query = in_memory(*records(layout)), SUMS[name]
@@ -186,22 +191,13 @@ def test_each_part_holds_the_rows_that_memory_holds() -> None:
         for plan, part in zip(layout_of.plans, memory._parts, strict=True):
             found, expected = read_part(source, about, layout_of.public, plan), part.units
             assert (found.public, found.first) == (expected.public, expected.first)
-            for name in ("targets", "norms", "present", "offsets", "weights"):
+            for name in ("targets", "norms", "present"):
                 np.testing.assert_array_equal(
                     getattr(found, f"private_{name}"), getattr(expected, f"private_{name}")
                 )
             every = np.arange(len(found.private_targets))
             dense = [take_rows(units.private_features, every) for units in (found, expected)]
             np.testing.assert_array_equal(*dense)
-
-
-def test_a_user_lies_whole_in_one_part_wherever_its_records_stand() -> None:
-    source, about = records("users")
-    plans = lay_out(source, about, NoiseSource(1)).plans
-    keys = source._private.private_keys
-    owners = [set(keys[plan.private_rows]) for plan in plans]
-    assert len(plans) > 1
-    assert all(one.isdisjoint(other) for one, other in itertools.combinations(owners, 2))
 
 
 def test_an_error_of_a_worker_names_its_kind_and_the_part_alone() -> None:
@@ -234,7 +230,7 @@ def test_where_ray_is_not_installed_every_module_can_be_read() -> None:
 def test_a_cluster_that_does_not_start_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_fresh_folder", lambda: tmp_path)
+    monkeypatch.setattr(cluster_module, "fresh_folder", lambda: tmp_path)
     monkeypatch.setattr(ray, "init", _no_start)
     if ray.is_initialized():
         pytest.skip("this process' cluster is in use: another order of the tests")
@@ -254,8 +250,8 @@ def _no_start(**_: Any) -> None:
 
 
 def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
-    folder = cluster._folder
-    assert folder is not None
+    assert cluster._guardian is not None
+    folder = cluster._guardian.folder
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     token = os.environ["RAY_AUTH_TOKEN"]
     assert len(token) == 64
@@ -281,7 +277,7 @@ def test_the_cluster_is_ours_alone(cluster: Cluster) -> None:
 
 def test_who_has_no_token_or_a_wrong_one_gets_no_answer(cluster: Cluster) -> None:
     address = ray.get_runtime_context().gcs_address
-    assert cluster_module._asks_for_tokens(address)
+    assert admission.asks_for_tokens(address)
     wrong = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
     code = "import sys; from privopt.engine.on_ray.cluster import Cluster; Cluster.joined(sys.argv[1])"
     tried = subprocess.run(
@@ -300,7 +296,7 @@ def test_an_address_is_that_of_a_head(address: str) -> None:
 def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_module, "_asks_for_tokens", lambda _: False)
+    monkeypatch.setattr(admission, "asks_for_tokens", lambda _: False)
     with pytest.raises(ArgumentError, match="asks for no tokens"):
         Cluster("head:6379", trust_network=False)
     trusted = object.__new__(Cluster)
@@ -385,13 +381,46 @@ def test_no_backend_of_jax_is_started_where_a_kernel_serves(engines: dict[int, R
 def test_what_needs_all_rows_is_refused_before_a_charge_where_they_do_not_fit(
     engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    minimiser = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, ArgminQuery))
-    engines[2].require(minimiser)
+    one_pass = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, PassQuery))
+    engines[2].require(one_pass)
     monkeypatch.setattr(engine_module, "GATHERED_BYTES", 100)
     with pytest.raises(ValueError, match="needs all rows in this process"):
-        engines[2].require(minimiser)
-    with pytest.raises(ValueError, match="needs all rows in this process"):
+        engines[2].require(one_pass)
+    with pytest.raises(ValueError, match="is to be held for each unit in this process"):
         engines[2].gather(QUERY)
+    minimiser = next(type(query) for query in EVERY_QUERY.values() if isinstance(query, ArgminQuery))
+    engines[2].require(minimiser)  # it asks for sums
+
+
+def test_sums_of_losses_have_the_bits_of_one_process(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory, at, vector = in_memory(*records("dense")), np.linspace(-1, 1, D), np.linspace(2, -1, D)
+    for clip, matrix in ((0.4, None), (np.inf, None), (0.2, np.diag(np.linspace(0.5, 2.0, D)))):
+        objective = HuberisedObjective(
+            problem=Problem(losses.squared),
+            ridge=0.1,
+            clip=clip,
+            units=N,
+            width=D,
+            row_bound=1.5,
+            matrix=matrix,
+        )
+        expected = memory.objective(objective)
+        for engine in engines.values():
+            found = engine.objective(objective)
+            assert found.private_rows == expected.private_rows == N
+            assert found.gradient(at).tobytes() == expected.gradient(at).tobytes()
+            assert found.hessian(at).tobytes() == expected.hessian(at).tobytes()
+            product = found.hessian_product(at)
+            assert product(vector).tobytes() == expected.hessian_product(at)(vector).tobytes()
+    monkeypatch.setattr(engine_module, "GATHERED_BYTES", 0)
+    query = PerturbedMinimiser(problem=Problem(losses.logistic, Ridge(0.1)), clip=0.5, ridge=0.1)
+    solutions = [
+        query.minimise(memory.public, private.objective(query.objective(memory.public)), at, 1e-9)
+        for private in (engines[2], memory)
+    ]
+    assert solutions[0].tobytes() == solutions[1].tobytes()
 
 
 def test_many_answers_are_added_up_by_workers(
@@ -407,9 +436,7 @@ def solved(case: Any, data: Any) -> tuple[bytes, str]:
     """The parameters and the transcript of a run."""
     public = data.public
     solver = case.solver.configure(Instance(case.problem, public, BUDGET))
-    curator = LocalCurator(
-        data, Ledger(BUDGET, public.relation, plan=solver.event(public)), noise=NoiseSource(3)
-    )
+    curator = LocalCurator(data, Unlimited(public.relation), noise=NoiseSource(3))
     result = solver.solve(curator, case.problem)
     return np.asarray(result.params).tobytes(), curator.transcript.to_json(values=True)
 
@@ -553,6 +580,83 @@ def test_records_that_have_changed_are_not_read_again(cluster: Cluster, tmp_path
     engine.close()
 
 
+def with_users(n: int | None = TOY_N // 2) -> tuple[ArrayRecords, Description]:
+    rng = np.random.default_rng(9)
+    keys = rng.integers(0, TOY_N // 2, TOY_N)
+    keys[: TOY_N // 2] = np.arange(TOY_N // 2)
+    about = Description(row_bound=1.0, n=n, max_records_per_user=3)
+    return ArrayRecords(rng.normal(size=(TOY_N, D)), rng.choice([-1.0, 1.0], TOY_N), keys), about
+
+
+@pytest.fixture
+def sum_of_users(monkeypatch: pytest.MonkeyPatch) -> bytes:
+    """What users sum to in memory, where there are few in a part."""
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", 5)
+    monkeypatch.setattr("privopt.engine.on_ray.user_fleet._SPAN_RECORDS", 7)
+    return in_memory(*with_users()).clipped_sum(QUERY).tobytes()
+
+
+def test_users_are_exchanged_between_workers_and_again_where_one_is_lost(
+    cluster: Cluster, sum_of_users: bytes
+) -> None:
+    del cluster
+    engine = opened(*with_users(), 2)
+    view = engine.view(np.eye(D)[:, :3], 1.0)
+    mapped = ClippedGradient(loss=losses.logistic, at=np.ones(3), clip=0.5)
+    expected = view.clipped_sum(mapped).tobytes()
+    assert engine.private_count == TOY_N // 2
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    os.kill(pids_of(engine)[0], signal.SIGKILL)
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    assert view.clipped_sum(mapped).tobytes() == expected
+    assert engine._fleet.retries_left == 2
+    engine.close()
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("workers", [1, 3, 8])
+def test_users_that_are_not_counted_yet_are(cluster: Cluster, sum_of_users: bytes, workers: int) -> None:
+    del cluster
+    engine = opened(*with_users(n=None), workers)
+    assert engine.public.n == TOY_N // 2
+    assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+    engine.close()
+
+
+@pytest.mark.audit
+def test_more_users_than_n_are_refused_without_their_number(cluster: Cluster, sum_of_users: bytes) -> None:
+    del cluster, sum_of_users
+    source, about = with_users(n=TOY_N // 2 - 1)
+    about = dataclasses.replace(about, relation="add-or-remove-one")
+    with pytest.raises(ArgumentError, match=f"^there are more users than n = {TOY_N // 2 - 1}: [^0-9]*$"):
+        opened(source, about, 2)
+
+
+@pytest.mark.audit
+def test_workers_that_die_during_the_exchange_are_replaced(cluster: Cluster, sum_of_users: bytes) -> None:
+    del cluster
+    rng = np.random.default_rng(6)
+    for _ in range(5):
+        done = threading.Event()
+        killer = threading.Thread(target=_kill_workers, args=(rng, done))
+        killer.start()
+        engine = opened(*with_users(), 3, retries=100)
+        done.set()
+        killer.join()
+        assert engine.clipped_sum(QUERY).tobytes() == sum_of_users
+        engine.close()
+
+
+def _kill_workers(rng: np.random.Generator, done: threading.Event) -> None:
+    """Kill three of the workers of users that are there, at random moments."""
+    deaths = 0
+    while deaths < 3 and not done.wait(float(rng.exponential(0.3))):
+        found = [p for p in psutil.Process().children(recursive=True) if "UserActor" in p.name()]
+        if found:
+            os.kill(found[int(rng.integers(len(found)))].pid, signal.SIGKILL)
+            deaths += 1
+
+
 @pytest.mark.audit
 def test_a_hundred_deaths_at_random_change_nothing(cluster: Cluster) -> None:
     del cluster
@@ -586,7 +690,7 @@ def test_a_real_cluster_without_tokens_is_seen_to_have_none() -> None:
     ) as other:
         assert other.stdout is not None
         address = next(line.split()[1] for line in other.stdout if line.startswith("ADDRESS"))
-        assert not cluster_module._asks_for_tokens(address)
+        assert not admission.asks_for_tokens(address)
         other.communicate("\n")
 
 

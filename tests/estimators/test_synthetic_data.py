@@ -20,6 +20,7 @@ from privopt.problems.workload import Workload
 from privopt.synthesis.adaptive_marginals import AdaptiveMarginals
 from privopt.tables import Schema
 from privopt.tables.coding import TableCoding
+from privopt.tables.table import Table
 
 N = 3000
 SCHEMA = {
@@ -192,6 +193,24 @@ def test_of_a_file_only_the_described_columns_are_read(tmp_path):
     assert data.sample(10)["age"].notna().any()
     by_name = SyntheticData(SCHEMA, **OPTIONS).fit({name: list(rows[name]) for name in rows})
     np.testing.assert_allclose(by_name.marginal("sex")["share"], data.marginal("sex")["share"], atol=0.05)
+
+
+@pytest.mark.parametrize("groups", [None, "who"])
+def test_a_table_in_files_is_coded_block_by_block_as_in_one_piece(groups, tmp_path, monkeypatch):
+    rows = table(300).assign(who=np.arange(300) % 97)
+    schema = {**SCHEMA, "columns": {**SCHEMA["columns"], "who": {"kind": "id"}}}
+    for part in range(3):
+        rows[100 * part : 100 * (part + 1)].to_parquet(tmp_path / f"{part}.parquet")
+    monkeypatch.setattr("privopt.tables.table.MOST_BLOCK", 64)
+    in_files = Table.open(tmp_path / "*.parquet", schema)
+    coding = TableCoding.of(Schema.from_json(schema), 300)
+    codes = table_source.codes_of(in_files, coding, 300)
+    assert np.array_equal(codes, coding.encode(rows))
+    options = OPTIONS | {"random_state": 1}
+    one = SyntheticData(schema, **options).fit(in_files, groups=groups)
+    other = SyntheticData(schema, **options).fit(rows, groups=groups)
+    assert one.plan_.public == other.plan_.public
+    pd.testing.assert_frame_equal(one.sample(50, random_state=2), other.sample(50, random_state=2))
 
 
 def test_no_value_raises_or_warns_and_a_neighbour_gives_the_same_shapes():

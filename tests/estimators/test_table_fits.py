@@ -108,7 +108,14 @@ def test_minimize_takes_a_table_or_its_engine(folder: Path, arrays: Any) -> None
     bound = TabularEncoder(SCHEMA).row_norm_bound_
     units = Units.from_arrays(features, targets, classes=[0, 1], row_bound=bound)
     plain = np.asarray(minimize(losses.logistic, units, **options).params)
-    assert np.asarray(minimize(losses.logistic, table, **options).params).tobytes() == plain.tobytes()
+    result = minimize(losses.logistic, table, **options)
+    assert np.asarray(result.params).tobytes() == plain.tobytes()
+    assert "Rows were read from files and kept in the memory of this process." in result.report.declared
+    streamed = Table.open(folder / "four", SCHEMA, engine="stream")
+    spooled = minimize(losses.logistic, streamed, **options)
+    assert np.asarray(spooled.params).tobytes() == plain.tobytes()
+    assert any("kept in a spool on a local disk" in said for said in spooled.report.declared)
+    assert minimize(losses.logistic, units, **options).kept is None
     engine = table.engine(groups="who")
     assert (engine.public.n, engine.public.unit) == (89, "user")
     assert minimize(losses.logistic, engine, **options).plan.public == engine.public
@@ -150,12 +157,18 @@ def test_an_engine_is_given_back_however_a_fit_ends(folder: Path, monkeypatch: p
 
 
 def test_auto_goes_by_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choose, "memory_share", lambda: 1000)
-    assert choose.place_of(10, 10, Placement()) == "memory"
-    assert choose.place_of(12, 10, Placement()) == "stream"
-    assert choose.place_of(12, 10, Placement(memory=2000)) == "memory"
-    assert choose.place_of(12, 10, Placement(engine="memory")) == "memory"
-    assert choose.place_of(1, 1, Placement(engine="ray")) == "ray"
+    monkeypatch.setattr(choose, "memory_share", lambda: 2000)
+    for rows, asked, engine, memory in (
+        (10, Placement(), "memory", 2000),
+        (12, Placement(), "stream", 2000),
+        (12, Placement(memory=4000), "memory", 4000),
+        (12, Placement(engine="memory"), "memory", None),
+        (1, Placement(engine="ray"), "ray", None),
+    ):
+        found = choose.settled(asked, rows, 10)
+        assert (found.engine, found.memory, found.chosen) == (engine, memory, asked.engine == "auto")
+        assert choose.settled(found, 10**9, 10) == found  # what was settled stays
+    assert choose.needed_bytes(10**6, 100) == 1_160_000_000
     assert choose.most_rows(5, None) == 5
     assert choose.most_rows(5, 100) == 500
 

@@ -482,6 +482,8 @@ def test_what_needs_all_records_is_refused_before_anybody_is_asked():
     engine = engine_of(grid, "replace-one")
     with pytest.raises(ValueError, match="a query that sees all of them at once cannot be answered"):
         engine.records()
+    with pytest.raises(ValueError, match="an objective over all of them cannot be minimised"):
+        engine.objective(None)
     with pytest.raises(ValueError, match="with `release`"):
         engine.rows(np.arange(1), 1)
     assert grid._sent == 0

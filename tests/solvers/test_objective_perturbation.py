@@ -263,10 +263,10 @@ PENALTIES = {
 
 def certified(query, units, mechanism, noise):
     """The computed minimiser and the distance of 0 from the subdifferential, by one exact proximal step from it."""
-    records = (units.private_features, units.private_targets)
-    found = query.minimise(units.public, *records, noise, mechanism.tolerance)
     objective = query.objective(units.public)
-    slope = objective.over(*records).gradient(found) + objective.ridge_gradient(found) + noise
+    total = objective.over(units.private_features, units.private_targets)
+    found = query.minimise(units.public, total, noise, mechanism.tolerance)
+    slope = total.gradient(found) + objective.ridge_gradient(found) + noise
     step = 1.0 / objective.smoothness
     moved = query.problem.prox(jnp.asarray(found - step * slope), step * units.public.n)
     return found, np.linalg.norm(found - np.asarray(moved)) / step
@@ -317,8 +317,8 @@ def test_sparse_rows_and_wide_problems_give_the_dense_answer(loss):
         for features in (dense, sparse.csr_array(dense)):
             units = stored(features, targets)
             tolerance = query.mechanism(0.25, units.public).tolerance
-            records = (units.private_features, units.private_targets)
-            found.append(query.minimise(units.public, *records, noise, tolerance))
+            total = query.objective(units.public).over(units.private_features, units.private_targets)
+            found.append(query.minimise(units.public, total, noise, tolerance))
         np.testing.assert_allclose(found[0], found[1], atol=1e-9)
         _, residual = certified(query, stored(dense, targets), query.mechanism(0.25, units.public), noise)
         assert residual <= 2.0 * tolerance
@@ -378,9 +378,8 @@ def test_whitened_coordinates_change_the_noise_and_not_the_event():
     whitened = run_in(units, solver, coordinates(matrix, 0.9))
     assert whitened.transcript.event() == plain.transcript.event() == solver.event(units.public)
     query = PerturbedMinimiser(problem=LOGISTIC, clip=0.9, ridge=0.1, matrix=jnp.asarray(matrix))
-    implied = query.implied_noise(
-        units.public, units.private_features, units.private_targets, whitened.params
-    )
+    total = query.objective(units.public).over(units.private_features, units.private_targets)
+    implied = query.implied_noise(units.public, total, whitened.params)
     np.testing.assert_allclose(implied, 0.4 * 2 * 0.9 * np.cos(1 + 0.7 * np.arange(3)), atol=1e-8)
 
 

@@ -151,7 +151,12 @@ def test_a_step_size_without_the_ridge_in_the_smoothness_is_refused_because_it_e
     left, right = (stored(np.ones((2, 1)), np.array([0.0, target])) for target in (0.0, 9.0))
     wrong = 2.0 / losses.squared.curvature
     query = DescentEnd(problem=problem, clip=1.0, start=jnp.zeros(1), step_size=wrong, steps=steps)
-    ends = [query.value(side.public, side.private_features, side.private_targets) for side in (left, right)]
+    ends = [
+        query.value(
+            side.public, query.objective(side.public).over(side.private_features, side.private_targets)
+        )
+        for side in (left, right)
+    ]
     assert np.linalg.norm(ends[0] - ends[1]) > 100.0 * 2.0 * wrong / 2 * steps
     with pytest.raises(ValueError, match=r"at most 2 / \(L \+ mu\)"):
         query.sensitivity(left.public)

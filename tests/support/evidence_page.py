@@ -15,6 +15,12 @@ AREAS = {
         "other settings of a query do not. Statistics of held points whose sensitivity holds behind a private test "
         "only (`FriendlyMean`, `AcceptedMean`, `HuberCentre`) are not among them.",
     ),
+    "parts": (
+        "Neighbours over several parts",
+        "Units in parts of three, in memory, streamed and on shards: one leaves, so that others change their parts, or "
+        "another of the opposite targets comes in its place, where units are users into another part. The ratio is how "
+        "far a clipped sum moved over the clip, once or twice, and the bound on rounding.",
+    ),
     "attacks": (
         "Attacks",
         "Lower bounds on epsilon that an attacker reaches, with 95 % confidence or more; the bound is the epsilon that "

@@ -195,10 +195,28 @@ def touch(path: Path) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
 
 
+def put_in_its_place(path: Path) -> None:
+    """Another file of the same size and time of change."""
+    stat, other = path.stat(), path.with_suffix(".new")
+    other.write_bytes(path.read_bytes()[::-1])
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    other.replace(path)
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+
+
+def write_over(path: Path) -> None:
+    """Other bytes in the same file, of the same size and time of change."""
+    stat = path.stat()
+    path.write_bytes(path.read_bytes()[::-1])
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
 @pytest.mark.parametrize(
     ("harm", "words"),
     [
         (Path.unlink, "is gone"),
+        (put_in_its_place, "has changed"),
+        (write_over, "has changed"),
         (change, "has changed"),
         (touch, "has changed"),
         (lambda path: path.write_bytes(b""), "has changed"),

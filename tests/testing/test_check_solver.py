@@ -11,8 +11,9 @@ import pytest
 from privopt.ledger.events import Repeated
 from privopt.ledger.sampling import EveryUnit
 from privopt.mechanisms.additive import AdditiveNoise, Gaussian
-from privopt.queries.base import RecordsQuery, query
+from privopt.queries.base import query
 from privopt.queries.gradient import ClippedGradient, record_gradient
+from privopt.queries.of_records import RecordsQuery
 from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number

@@ -36,7 +36,8 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.base import Mechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.vertex_stream import VertexStream
-from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, Scalar
+from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.of_records import ArgminQuery, PassQuery
 
 SLACK = 1e-6  # of a sum: rounding
 PATIENCE = 300.0  # seconds that one side waits for the other

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from privopt.commands import model_directory, planning, screen
+from privopt.commands import model_directory, planning, resuming, screen
 from privopt.commands.mistakes import Mistake
 from privopt.commands.options import FitOptions
 from privopt.commands.paying import Paying, account_for
+from privopt.commands.placing import settled_for
 from privopt.commands.tables import opened
 from privopt.commands.task import Estimator, Task, named
-from privopt.curator.journal import resumable
 from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
 from privopt.report.kept import RELEASES_FILE
@@ -31,10 +31,11 @@ def run(files: Sequence[str], options: FitOptions, *, output: Path | None, overw
     directory = _free(output, overwrite=overwrite)
     task = Task.of(options)
     paying = Paying(account_for(options.account, options.data_set))
-    resumed = _resumable(options, directory)
+    resumed = resuming.resumable_in(options.resume, options.seed, output=directory)
     with _reserved(directory), resumed:
         table = opened(files, task)
         n, how_n = _units(table, files, task)
+        table.placement = settled_for(task, n, table.placement)
         estimator = task.estimator(n).set_params(account=paying.account)
         terminal = screen.console()
         plan = planning.announce(
@@ -71,26 +72,6 @@ def _fitted(
         groups = task.groups or None
         estimator.fit(table, groups=groups, observer=paying.observing(advance))
     return model_directory.SavedModel.of(task, estimator, sparse=task.encoder.is_sparse)
-
-
-def _resumable(options: FitOptions, directory: Path) -> contextlib.AbstractContextManager[None]:
-    """Around a fit: where its releases are kept, if they are.
-
-    Raises:
-        Mistake: that cannot be, with what else was typed.
-    """
-    if options.resume is None:
-        return contextlib.nullcontext()
-    if options.seed is not None:
-        raise Mistake(
-            "--resume cannot be given with --seed: the same noise would be drawn again. Leave out one of them."
-        )
-    if options.resume.resolve().is_relative_to(directory.resolve()):
-        raise Mistake(
-            f"--resume {str(options.resume)!r} must not lie in --output {str(directory)!r}: it is for whoever fits, a "
-            "model may be given away."
-        )
-    return resumable(options.resume)
 
 
 @contextlib.contextmanager

@@ -188,16 +188,17 @@ class Options(PlaceOptions):
     ] = None
 
 
+_Resume = Annotated[
+    Path | None,
+    _option("--resume", "Folder that keeps the releases, so that the same command goes on if it is stopped."),
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(Options):
     """What was typed for `privopt fit`: what is fitted, and where the run is kept."""
 
-    resume: Annotated[
-        Path | None,
-        _option(
-            "--resume", "Folder that keeps the releases, so that the same command goes on if it is stopped."
-        ),
-    ] = None
+    resume: _Resume = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,6 +266,7 @@ class SynthesisOptions:
     seed: Annotated[
         int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
     ] = None
+    resume: _Resume = None
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

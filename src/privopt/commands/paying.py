@@ -9,7 +9,7 @@ from rich.console import Console
 from privopt.commands import screen
 from privopt.commands.mistakes import Mistake
 from privopt.curator.base import Observer
-from privopt.curator.journal import journals
+from privopt.curator.journals import journals
 from privopt.errors import AccountError, BudgetExceeded, PrivoptError, add_note, notes_of
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import Policy, paying_account
@@ -64,7 +64,7 @@ class Paying:
             return []
         account.require(relation=plan.public.relation, unit=plan.public.unit)
         kept = journals()
-        if kept is not None and kept.paid():
+        if kept is not None and kept.paid(account):
             return [("account", f"{account.name!r} paid for this run before it was stopped: {self._left()}")]
         if not account.affords(plan.event, plan.budget.epsilon, plan.budget.delta):
             raise BudgetExceeded(

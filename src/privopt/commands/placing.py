@@ -3,18 +3,20 @@
 All of it follows from public numbers. A pass in memory is planned as `planning.effort` does. Rates of other places are
 assumed, not measured on the machine at hand nor on another: a pass that reads a spool takes `STREAM_PASSES` passes in
 memory, or as long as a disk of `DISK_RATE` takes where the spool exceeds the share of memory; a round of a cluster
-takes `ROUND_PASSES` passes divided by its workers, and `ROUND_SECONDS`. Passes and rounds are bars that the engines are
-to keep to: `benchmarks/scale.py` and `benchmarks/scale_ray.py` measure whether they do.
+takes `ROUND_PASSES` passes divided by its workers, as if each had one core, and `ROUND_SECONDS`. Passes and rounds are
+bars that the engines are to keep to: `benchmarks/scale.py` and `benchmarks/scale_ray.py` measure whether they do.
 """
 
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from privopt.commands.options import MAX_RECORDS
 from privopt.commands.task import Estimator, Task
-from privopt.engine.choose import most_rows, place_of, share_of
+from privopt.engine.choose import most_rows, needed_bytes, reading_bytes, settled
+from privopt.engine.memory_limit import memory_share
 from privopt.engine.placement import Placement
-from privopt.planning.effort import data_bytes
+from privopt.planning.effort import data_bytes, pass_seconds
 from privopt.planning.plan import Plan
 from privopt.report.words import duration, number, several_or, size
 
@@ -26,7 +28,8 @@ LEAST_TENTH = 1000
 _RATES = {  # what the seconds rest on
     "memory": "at the speed of another machine",
     "stream": f"assumed: {STREAM_PASSES:g} times a pass in memory of another machine, or a disk of 1 GB/s",
-    "ray": f"assumed: {ROUND_PASSES:g} times a pass in memory of another machine, shared by the workers, and 20 ms",
+    "ray": f"assumed: {ROUND_PASSES:g} times a pass in memory of another machine, shared by workers of one core each, "
+    "and 20 ms",
 }
 
 
@@ -38,9 +41,10 @@ class Effort:
         engine: "memory", "stream" or "ray".
         rows: bytes of the stored rows, targets and norms.
         kept: the same with a linear map of them, which some solvers compute on.
-        memory: bytes in this process; of a stream its share and `BUFFERS`, of a cluster `BUFFERS` alone.
+        memory: bytes in this process, with those for reading; of a stream its share and `BUFFERS`, of a cluster
+            `BUFFERS` alone.
         pass_seconds: of one pass.
-        seconds: of all passes.
+        seconds: of all passes, and of what is done once.
         bytes_read: from the memory, the spool or the workers' memory in all passes.
     """
 
@@ -54,29 +58,29 @@ class Effort:
 
     @classmethod
     def of(cls, plan: Plan, placement: Placement) -> "Effort":
-        """That of a plan."""
+        """That of a plan, where its rows are kept as `settled_for` says."""
         public = plan.public
-        most = most_rows(public.n, public.records_per_unit if public.by_user else None)
-        engine = place_of(most, public.d, placement)
         rows = data_bytes(public)
         kept = 2 * rows if "whiten" in plan.solver else rows
-        one = plan.seconds / max(plan.passes, 1.0)
-        memory = max(plan.memory_bytes, kept)
-        if engine == "stream":
-            share = share_of(placement)
+        one = min(pass_seconds(public, public.outputs), plan.seconds / max(plan.passes, 1.0))
+        once = max(0.0, plan.seconds - one * plan.passes)  # loading, maps of the rows, releases
+        memory = max(plan.memory_bytes, kept) + reading_bytes(rows)
+        if placement.engine == "stream":
+            share = placement.memory or memory_share()
             cached = kept <= share
             one = max(STREAM_PASSES * one, 0.0 if cached else rows / DISK_RATE)
-            memory = min(memory, share) + BUFFERS
-        elif engine == "ray":
-            one = ROUND_PASSES * one / (placement.workers or 1) + ROUND_SECONDS
+            memory = min(max(plan.memory_bytes, kept), share) + BUFFERS
+        elif placement.engine == "ray":
+            workers = placement.workers or 1
+            one, once = ROUND_PASSES * one / workers + ROUND_SECONDS, once / workers
             memory = BUFFERS
         return cls(
-            engine=engine,
+            engine=placement.engine,
             rows=rows,
             kept=kept,
             memory=memory,
             pass_seconds=one,
-            seconds=one * plan.passes,
+            seconds=once + one * plan.passes,
             bytes_read=float(rows) * plan.passes,
         )
 
@@ -85,15 +89,26 @@ class Effort:
         return asdict(self)
 
 
-def place_rows(plan: Plan, placement: Placement) -> list[tuple[str, str]]:
+def settled_for(task: Task, n: int, placement: Placement) -> Placement:
+    """Where the rows of a fit to n units are kept: what the plan says, and what the fit then does."""
+    return settled(placement, *_sizes(task, n))
+
+
+def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, str]]:
     """The engine, memory, time and bytes as labelled lines."""
     effort = Effort.of(plan, placement)
-    how = ", chosen because rows would exceed their share of it" if placement.engine == "auto" else ""
+    how = ""
+    if placement.chosen:
+        needed, share = needed_bytes(*_sizes(task, plan.public.n)), placement.memory or 0
+        sign = "more" if effort.engine == "stream" else "no more"
+        how = f", chosen because in memory it may take {size(needed)}, {sign} than the {size(share)} it may have"
+    workers = placement.workers
+    each = "" if workers is None else f", {size(math.ceil(effort.kept / workers))} each"
     view = ", with a linear map of the rows" if effort.kept > effort.rows else ""
     where = {
-        "memory": "memory of this process",
+        "memory": f"memory of this process{how}",
         "stream": f"stream: a spool on a local disk of {size(effort.kept)}{view}, read once a pass{how}",
-        "ray": f"ray: {size(effort.kept)}{view} in the memory of its workers",
+        "ray": f"ray: {size(effort.kept)}{view}, in the memory of its workers{each}",
     }[effort.engine]
     if plan.public.sparse:
         return [("engine", where)]
@@ -106,6 +121,13 @@ def place_rows(plan: Plan, placement: Placement) -> list[tuple[str, str]]:
             f"{size(math.ceil(effort.bytes_read))} of rows read, besides the table itself; {_RATES[effort.engine]}",
         ),
     ]
+
+
+def _sizes(task: Task, n: int) -> tuple[int, int]:
+    """The most rows that are stored, and their features."""
+    cap = task.options.max_records
+    most = most_rows(n, (MAX_RECORDS if cap is None else cap) if task.groups else None)
+    return most, task.encoder.n_features_out_
 
 
 def tenth_rows(task: Task, estimator: Estimator, plan: Plan) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta
 from privopt.commands.options import Options
 from privopt.commands.paying import Paying, account_for
-from privopt.commands.placing import Effort, place_rows, tenth_rows
+from privopt.commands.placing import Effort, place_rows, settled_for, tenth_rows
 from privopt.commands.tables import placement_of
 from privopt.commands.task import Estimator, Task, named
 from privopt.engine.placement import Placement
@@ -55,7 +55,7 @@ def run(options: Options, *, as_json: bool = False) -> None:
         "given by --n",
         title="Plan, from public numbers alone",
         on_account=Paying(account_for(options.account, options.data_set, spends=False)).outlook,
-        placement=placement_of(options),
+        placement=settled_for(task, options.n, placement_of(options)),
     )
     _show_caps(terminal, task, options.n)
     if options.solver == "auto":
@@ -75,7 +75,7 @@ def announce(
 ) -> Plan:
     """Print the plan of a fit to n units, with what `on_account` says of paying for it, and return it."""
     plan = task.plan(estimator, n)
-    placed = [*place_rows(plan, placement), *tenth_rows(task, estimator, plan)]
+    placed = [*place_rows(task, plan, placement), *tenth_rows(task, estimator, plan)]
     screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *placed, *on_account(plan)])
     for warning in _warnings(task, plan):
         screen.warn(terminal, warning)
@@ -205,5 +205,5 @@ def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
         "warnings": _warnings(task, plans[0]),
         "plans": [plan.to_dict() for plan in plans],
         **({"caps": caps} if caps else {}),
-        "place": Effort.of(plans[0], placement_of(task.options)).to_dict(),
+        "place": Effort.of(plans[0], settled_for(task, n, placement_of(task.options))).to_dict(),
     }

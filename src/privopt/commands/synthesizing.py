@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 
 from privopt.atomic_files import replace_file
-from privopt.commands import screen
+from privopt.commands import resuming, screen
 from privopt.commands.mistakes import Mistake, check_delta, check_epsilon, public_arguments
 from privopt.commands.options import MAX_RECORDS, SynthesisOptions
 from privopt.commands.paying import Paying, account_for
@@ -47,6 +47,14 @@ def run(files: Sequence[str], options: SynthesisOptions, *, output: Path | None,
         )
     schema = Schema.from_json(options.schema, options.schema_name)
     paying = Paying(account_for(options.account, options.data_set))
+    with resuming.resumable_in(options.resume, options.seed, output=file):
+        _synthesise(files, schema, options, paying, file)
+
+
+def _synthesise(
+    files: Sequence[str], schema: Schema, options: SynthesisOptions, paying: Paying, file: Path
+) -> None:
+    """Model the table and write the rows."""
     table = Table(located(files), schema, target=None, placement=Placement())
     n, how_n = _units(table, files, schema, options)
     data = _estimator(schema, options, n).set_params(account=paying.account)

@@ -21,7 +21,8 @@ from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
-from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, Scalar
+from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.of_records import ArgminQuery, PassQuery
 
 
 class Audit(Curator):
@@ -175,7 +176,11 @@ class Audit(Curator):
         """How far apart the noises are under which both sides have this minimiser."""
         noises = [
             np.asarray(
-                query.implied_noise(self.public, *side.private_engine.records(), jnp.asarray(solution))
+                query.implied_noise(
+                    self.public,
+                    side.private_engine.objective(query.objective(self.public)),
+                    jnp.asarray(solution),
+                )
             )
             for side in (self._left, self._right)
         ]

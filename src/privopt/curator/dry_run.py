@@ -1,6 +1,7 @@
 """Answers zeros: which releases a solver asks for, from public quantities only."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from privopt.curator import loops
 from privopt.curator.base import Curator
 from privopt.curator.dataless import Dataless
 from privopt.curator.feeds import Feed
-from privopt.curator.handles import StreamRequest
+from privopt.curator.handles import Held, Stream, StreamRequest
 from privopt.curator.transcript import Transcript
+from privopt.data.derived import Derived
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
 from privopt.ledger.unlimited import Unlimited
@@ -19,7 +21,7 @@ from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public
-from privopt.queries.base import Query, Scalar
+from privopt.queries.base import MeanQuery, Query, Scalar
 
 
 class DryRun(Dataless):
@@ -27,23 +29,57 @@ class DryRun(Dataless):
 
     Args:
         public: what is public about the units.
-        require: refuses the classes of queries that could not be answered, as `Engine.require`; default: none.
+        require: refuses the classes of queries that could not be answered, and numbers that could not be held, as
+            `Engine.require`; default: none.
+        derived: is told what the solver makes of the units.
     """
 
-    def __init__(self, public: Public, *, require: Callable[[type[Query]], None] | None = None) -> None:
+    def __init__(
+        self,
+        public: Public,
+        *,
+        require: Callable[[type[Query], int], None] | None = None,
+        derived: Derived | None = None,
+    ) -> None:
         super().__init__(public, Unlimited(public.relation), Transcript(public.relation))
         self._rehearsal = NoiseSource(seed=0)
         self._require = require
+        self.derived = Derived(public) if derived is None else derived
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
         del ledger
-        child = DryRun(public, require=self._require)
+        child = DryRun(public, require=self._require, derived=self.derived)
         child.transcript = self.transcript
+        return child
+
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
+        children = super()._disjoint_units(sizes, ledgers, in_order)
+        for child, derived in zip(
+            children, self.derived.cut([child.public for child in children]), strict=True
+        ):
+            assert isinstance(child, DryRun)
+            child.derived = derived
+        return children
+
+    def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
+        child = super()._mapped_units(row_map, row_bound)
+        assert isinstance(child, DryRun)
+        child.derived = self.derived.view(child.public)
         return child
 
     def _require_answer(self, kind: type[Query]) -> None:
         if self._require is not None:
-            self._require(kind)
+            self._require(kind, 0)
+
+    def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
+        """See `Curator.hold`."""
+        handle = super().hold(query, groups=groups, sample=sample)
+        if self._require is not None:
+            vectors = self.public.n if groups is None else groups
+            self._require(type(query), vectors * math.prod(query.shape(self.public)))
+        return handle
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         del sensitivity, sampling

@@ -2,19 +2,18 @@
 
 A journal is a file of lines that are only ever added: a JSON header with a name, an event and the shape of an array,
 the array's bytes, and a hash of both and of the line before. A line that a crash cut short is dropped when the journal
-is opened again: nobody has seen what it was to hold. While a journal is open its folder is locked.
+is opened again: nobody has seen what it was to hold. Beside it a mark says how many lines there are, and the hash of
+the last one: it is written after a line is on disk, so a journal that does not reach its mark was cut or replaced.
 """
 
-import contextlib
 import fcntl
 import hashlib
 import io
 import json
 import os
+import stat
 import struct
-from collections.abc import Generator, Mapping
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,9 +23,10 @@ from numpy.typing import NDArray
 from privopt.atomic_files import keep_names
 from privopt.errors import ArgumentError, DataUnavailable
 
-FORMAT = 1
+FORMAT = 2
 _LENGTHS = struct.Struct("<QQ8s")  # of a line's header and of its array, in bytes, and a hash of these
 _HASH_BYTES = 32
+_MARK = struct.Struct("<Q32s")  # how many lines there are, and the hash of the last
 
 
 class Line(NamedTuple):
@@ -43,25 +43,24 @@ class Journal:
         path: of the file; made where there is none.
     Attributes:
         lines: what stands in it.
+        ended: whether nothing is added to it any more.
     Raises:
-        ArgumentError: the file is no journal, or was changed.
+        ArgumentError: the file is no journal, was changed or cut, is open to others, or is in use.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lines: list[Line] = []
-        self._hash = b""
+        self._hashes = [b""]  # of no line, and of each line
+        self.ended = False
         self._position = 0
         self._owner = os.getpid()
-        try:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
-        except OSError as error:
-            raise ArgumentError(
-                f"{str(path)!r} cannot be opened: {(error.strerror or '').lower()}."
-            ) from None
+        handle = open_own(path)
         self._file: BinaryIO = open(handle, "r+b", buffering=0)  # noqa: PTH123, SIM115  # a handle, kept open
+        self._mark: int | None = None
         try:
             _lock(handle, path)
+            self._mark = open_own(path.with_suffix(".mark"))
             self._read()
         except BaseException:
             self.close()
@@ -73,15 +72,21 @@ class Journal:
         Raises:
             DataUnavailable: it could not be written; whoever asked for the values must not see them.
         """
+        if self.ended:
+            raise DataUnavailable(
+                f"the run of {str(self.path)!r} came to its end, and what it would release now is none of what it "
+                "released: this is not the program that was stopped. Give a folder of its own."
+            )
         if os.getpid() != self._owner:
             raise DataUnavailable(
                 "a run that is to be resumed belongs to the process that began it: what this forked process computed "
                 "was shown to nobody."
             )
-        values = np.ascontiguousarray(values)
+        values = np.asarray(values, order="C")
         described = {**header, "dtype": values.dtype.str, "shape": list(values.shape)}
         name, content = json.dumps(described, allow_nan=True).encode(), values.tobytes()
-        lengths, found = _lengths(self._hash, name, content), _hash(self._hash, name, content)
+        before = self._hashes[-1]
+        lengths, found = _lengths(before, name, content), _hash(before, name, content)
         try:
             self._file.seek(self._end)
             packed = b"".join((lengths, name, content, found))
@@ -89,6 +94,8 @@ class Journal:
             while written < len(packed):
                 written += self._file.write(packed[written:]) or 0
             os.fsync(self._file.fileno())
+            assert self._mark is not None
+            os.pwrite(self._mark, _MARK.pack(len(self._hashes), found), 0)
         except OSError as error:
             self.close()  # a later line would hide that this one is missing
             raise DataUnavailable(
@@ -96,7 +103,8 @@ class Journal:
                 "What the run was charged stays charged; what was computed last was shown to nobody. Make room, and "
                 "start the same run again to go on."
             ) from None
-        self._end, self._hash = self._end + len(packed), found
+        self._end += len(packed)
+        self._hashes.append(found)
         if not self.lines:
             keep_names(self.path.parent)
         self.lines.append(Line(described, values))
@@ -109,9 +117,16 @@ class Journal:
         self._position += 1
         return self.lines[self._position - 1]
 
+    def end(self) -> None:
+        """Repeat what stands here, and add no line to it any more."""
+        self.ended = True
+
     def close(self) -> None:
-        """Close the file."""
+        """Close the files."""
         self._file.close()
+        if self._mark is not None:
+            os.close(self._mark)
+            self._mark = None
 
     def _read(self) -> None:
         """Read the lines; what follows the last whole one is cut off."""
@@ -121,12 +136,12 @@ class Journal:
             if len(lengths) < _LENGTHS.size:
                 break
             long, size, check = _LENGTHS.unpack(lengths)
-            if check != _check(self._hash, long, size):  # else a damaged length would hide what follows
+            if check != _check(self._hashes[-1], long, size):  # else a damaged length would hide what follows
                 raise self._damaged()
             name, values, stored = content.read(long), content.read(size), content.read(_HASH_BYTES)
             if len(stored) < _HASH_BYTES:
                 break
-            found = _hash(self._hash, name, values)
+            found = _hash(self._hashes[-1], name, values)
             if found != stored:
                 if content.read(1):  # not the end, which a crash may have left half written
                     raise self._damaged()
@@ -134,7 +149,9 @@ class Journal:
             header = json.loads(name)  # written by us: the hash says so
             array = np.frombuffer(values, np.dtype(header["dtype"])).reshape(header["shape"])
             self.lines.append(Line(header, array))
-            self._hash, self._end = found, content.tell()
+            self._hashes.append(found)
+            self._end = content.tell()
+        self._check_mark()
         try:
             os.ftruncate(self._file.fileno(), self._end)
         except OSError as error:
@@ -142,9 +159,58 @@ class Journal:
                 f"{str(self.path)!r} cannot be written: {(error.strerror or '').lower()}."
             ) from None
 
+    def _check_mark(self) -> None:
+        """Refuse a journal that does not reach its mark, before anything in it is changed.
+
+        Raises:
+            ArgumentError: lines that were there are not.
+        """
+        assert self._mark is not None
+        stored = os.pread(self._mark, _MARK.size, 0)
+        if len(stored) < _MARK.size:  # of no line, or lost with the power
+            return
+        count, found = _MARK.unpack(stored)
+        if not (count < len(self._hashes) and self._hashes[count] == found):
+            raise ArgumentError(
+                f"{str(self.path)!r} does not hold the {count} lines that were written to it: it was cut, replaced or "
+                "restored. What is missing was released, and would be released a second time: bring the file back, or "
+                "give another folder and pay anew."
+            )
+
     def _damaged(self) -> ArgumentError:
         return ArgumentError(
             f"{str(self.path)!r} is no journal of a run, or was changed by something other than privopt."
+        )
+
+
+def open_own(path: Path) -> int:
+    """A handle to a file of ours alone, made where there is none.
+
+    Raises:
+        ArgumentError: it cannot be opened, is no file, or others may read or write it.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    except OSError as error:
+        raise ArgumentError(f"{str(path)!r} cannot be opened: {(error.strerror or '').lower()}.") from None
+    try:
+        require_own(path, os.fstat(handle), stat.S_ISREG)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def require_own(path: Path, found: os.stat_result, is_kind: Callable[[int], bool]) -> None:
+    """Refuse a file or folder that others own, or may enter, read or write.
+
+    Raises:
+        ArgumentError: they do, or it is of another kind.
+    """
+    if not is_kind(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise ArgumentError(
+            f"{str(path)!r} must be yours alone, and is open to others or no such file: whoever changed it could have "
+            "a run release something twice. Take their access away (chmod go-rwx), or give another folder."
         )
 
 
@@ -177,97 +243,3 @@ def _hash(before: bytes, name: bytes, values: bytes) -> bytes:
     digest.update(name)
     digest.update(values)
     return digest.digest()
-
-
-@dataclass
-class Journals:
-    """The journals of the runs that are made in one folder, in their order."""
-
-    folder: Path
-    made: list[Journal] = field(default_factory=list["Journal"])
-
-    def next(self) -> Journal:
-        """The journal of the next run."""
-        journal = Journal(self._path)
-        self.made.append(journal)
-        return journal
-
-    def paid(self) -> bool:
-        """Whether an account has paid for the next run already, before it was stopped."""
-        if not self._path.exists():
-            return False
-        with contextlib.closing(Journal(self._path)) as journal:
-            return len(journal.lines) > 1 and journal.lines[1].header.get("paid") is not None
-
-    @property
-    def _path(self) -> Path:
-        return self.folder / f"run-{len(self.made) + 1:04d}.journal"
-
-
-_JOURNALS: ContextVar[Journals | None] = ContextVar("privopt_journals", default=None)
-
-
-def journals() -> Journals | None:
-    """Where the runs of this context keep their releases; None where nobody asked for that."""
-    return _JOURNALS.get()
-
-
-@contextlib.contextmanager
-def resumable(folder: str | Path) -> Generator[None]:
-    """Around fits and solves that go on where they were stopped, when the same program is started again.
-
-    Every release is on disk before the solver sees it. After a crash, a power cut or `kill -9` the same calls with the
-    same folder repeat the releases that were made from there and go on with fresh noise, under the same plan and the
-    same payment. After a run that came to its end they give its result again, and nothing is charged.
-
-    Args:
-        folder: made if it is not there, with access for its owner only. It holds what was released, and the names of
-            what was asked; the data are not in it. One process at a time uses it.
-    Raises:
-        ArgumentError: it cannot be used, or is in use by another process. Inside, a run is refused whose noise comes
-            from a seed, or that keeps hidden state between its releases: streams, blocks of units, held points.
-    Privacy:
-        A repeated release is charged to the run's ledger as it was; so what is repeated and what is new add up to the
-        plan that was paid for. A *copy* of the folder from an earlier time would go on from there with noise of its
-        own, a second release of what came after: do not copy or restore it.
-
-    Examples:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> import privopt
-        >>> features = np.linspace(-1.0, 1.0, 200)[:, None]
-        >>> model = privopt.LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-1.0, 1.0), classes=[0, 1])
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with privopt.resumable(folder):
-        ...         first = model.fit(features, features[:, 0] > 0).coef_
-        ...     with privopt.resumable(folder):
-        ...         again = model.fit(features, features[:, 0] > 0).coef_
-        >>> bool(first == again)
-        True
-    """
-    path = Path(folder)
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise ArgumentError(
-            f"the folder {str(path)!r} cannot be used: {(error.strerror or '').lower()}."
-        ) from None
-    kept = Journals(path)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ArgumentError(
-                f"the folder {str(path)!r} is in use by another process: two that go on from the same releases would "
-                "release the rest twice."
-            ) from None
-        token = _JOURNALS.set(kept)
-        try:
-            yield
-        finally:
-            _JOURNALS.reset(token)
-            for journal in kept.made:
-                journal.close()
-    finally:
-        os.close(handle)

@@ -34,19 +34,12 @@ from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
 from privopt.mechanisms.noise import NoiseSource
 from privopt.mechanisms.prefix_sum import PrefixSumState
 from privopt.mechanisms.tested_samples import TestedSamples
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
-from privopt.queries.base import (
-    ArgminQuery,
-    FunctionOfMean,
-    MeanQuery,
-    PassQuery,
-    Query,
-    RecordsQuery,
-    Scalar,
-    StatisticOfHeld,
-)
+from privopt.queries.base import FunctionOfMean, MeanQuery, Query, Scalar, StatisticOfHeld
 from privopt.queries.effects import require_pure
 from privopt.queries.lots import drawn_lots
+from privopt.queries.of_records import ArgminQuery, ObjectiveQuery, PassQuery, RecordsQuery
 
 Lotted = TypeVar("Lotted", bound=Query)
 PointDraw = NDArray[np.int64] | GroupDraw  # the secret order of units' points, or the groups
@@ -246,15 +239,20 @@ class LocalCurator(Curator):
             with np.errstate(all="ignore"):  # a warning must not depend on the data
                 return _shaped(query, query.value(self._private_means[query.mean]), query.mean.public)
         if isinstance(query, ArgminQuery):
-            return partial(query.minimise, self.public, *self.private_engine.records())
+            return partial(query.minimise, self.public, self._private_loss_sum(query))
+        if isinstance(query, ObjectiveQuery):
+            return _shaped(query, query.value(self.public, self._private_loss_sum(query)), self.public)
         if isinstance(query, PassQuery):
             return partial(query.follow, self.public, *self.private_engine.records())
         if isinstance(query, RecordsQuery):
             return _shaped(query, query.value(self.public, *self.private_engine.records()), self.public)
         raise TypeError(
             f"no engine computes a {type(query).__name__}: derive it from RecordSum, UnitSum, RecordsQuery, "
-            "ArgminQuery, PassQuery, StatisticOfHeld or FunctionOfMean."
+            "ObjectiveQuery, ArgminQuery, PassQuery, StatisticOfHeld or FunctionOfMean."
         )
+
+    def _private_loss_sum(self, query: ArgminQuery | ObjectiveQuery) -> LossSum:
+        return self.private_engine.objective(query.objective(self.public))
 
     def private_draw(self, sampling: Sampling) -> NDArray[np.int64] | None:
         if takes_everybody(sampling, self.public.n):

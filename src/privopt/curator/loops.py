@@ -20,17 +20,9 @@ from privopt.mechanisms.objective_perturbation import ObjectiveNoise
 from privopt.mechanisms.pass_noise import PassNoise
 from privopt.mechanisms.tested_samples import TestedSamples
 from privopt.public import Public
-from privopt.queries.base import (
-    ArgminQuery,
-    FunctionOfMean,
-    MeanQuery,
-    PassQuery,
-    Query,
-    RecordsQuery,
-    RecordSum,
-    StatisticOfHeld,
-)
+from privopt.queries.base import FunctionOfMean, MeanQuery, Query, RecordSum, StatisticOfHeld
 from privopt.queries.effects import require_pure
+from privopt.queries.of_records import ArgminQuery, ObjectiveQuery, PassQuery, RecordsQuery
 from privopt.queries.safeguards import argues_its_sensitivity, require_on_sample
 from privopt.queries.values import called_on_host
 
@@ -141,7 +133,7 @@ def require_fit(
             f"the sample is {sampling.batch} of n = {sampling.n} units, but here n = {public.n}: its price would be "
             f"that of another rate. Draw from these units: FixedSize({sampling.batch}, {public.n})."
         )
-    if isinstance(query, ArgminQuery | PassQuery | RecordsQuery) and public.unit == "user":
+    if isinstance(query, ArgminQuery | ObjectiveQuery | PassQuery | RecordsQuery) and public.unit == "user":
         raise ValueError(
             f"{query.name} sees records, not which user owns them, so it protects records only: use it "
             "where the unit is a record."

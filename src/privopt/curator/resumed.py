@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
+from privopt.curator.cuts import Cuts, require_lasting
 from privopt.curator.dry_run import DryRun
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, Stream
@@ -23,6 +24,7 @@ from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
 from privopt.mechanisms.base import HiddenState, Mechanism, StreamMechanism
+from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 
 
@@ -35,29 +37,39 @@ def refusal(what: str) -> ArgumentError:
 
 
 class _NoSecrets(Curator):
-    """Refuses what leaves hidden state between releases."""
+    """Refuses what leaves hidden state between releases, other than the cuts that `Cuts` repeats."""
 
     def hold(self, query: MeanQuery, *, groups: int | None = None, sample: Stream | None = None) -> Held:
         """Refused."""
-        raise refusal("holds points in a secret order")
-
-    def _disjoint_units(
-        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
-    ) -> list[Curator]:
-        raise refusal("cuts the units into blocks")
+        raise refusal("holds points of units")
 
     def _open_stream(self, name: str, mechanism: StreamMechanism, shape: tuple[int, ...]) -> HiddenState:
         raise refusal("opens a stream with hidden noise")
 
 
 class Rehearsal(_NoSecrets, DryRun):
-    """A dry run that refuses what a `ResumedCurator` would refuse, before anything is paid."""
+    """A dry run that refuses what a `ResumedCurator` would refuse, before anything is paid.
 
-    def _child(self, public: Any, ledger: Payer) -> Curator:
-        del ledger
-        child = Rehearsal(public, require=self._require)
+    Args:
+        public: what is public about the units.
+        origin: what they were read from, see `Units.origin`.
+        ledger: pays as that of the run will, so that a solver that asks what it can afford comes to an end.
+    """
+
+    def __init__(self, public: Public, origin: str, ledger: Payer) -> None:
+        super().__init__(public)
+        self.ledger, self._origin = ledger, origin
+
+    def _child(self, public: Public, ledger: Payer) -> Curator:
+        child = Rehearsal(public, self._origin, ledger)
         child.transcript = self.transcript
         return child
+
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
+        require_lasting(self.public, self._origin)
+        return super()._disjoint_units(sizes, ledgers, in_order)
 
 
 class ResumedCurator(_NoSecrets, LocalCurator):
@@ -67,17 +79,32 @@ class ResumedCurator(_NoSecrets, LocalCurator):
         Which releases were made before a crash is told by the journal alone: a line is on disk, for good, before the
         solver sees its values, and what a crash kept from being written was seen by nobody. A line is repeated where
         the solver asks for the same name at the same price, or not at all. So what both processes released is what one
-        process would have released, with independent noise in every line.
+        process would have released, with independent noise in every line. A mean that is held (`hold_mean`) is computed
+        again: every function of it is charged as a release of its own, on whatever records it was computed.
+
+        Points that are held stay refused. A test of them that was passed before a crash lets cheaper releases of *the
+        same* points follow, and which points those are follows from groups, orders and, of users, a choice of records
+        that are lost with the process; what is passed by some points says nothing about others.
     """
 
     journal: Journal
+    cuts: Cuts
 
     def _child(self, private_engine: Engine, ledger: Payer) -> "LocalCurator":
         child = ResumedCurator(
             private_engine, ledger, noise=self._noise, observer=self._observer, transcript=self.transcript
         )
-        child.journal = self.journal
+        child.journal, child.cuts = self.journal, self.cuts
         return child
+
+    def _disjoint_units(
+        self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
+    ) -> list[Curator]:
+        parts = self.cuts.assigned(self.public, sizes, origin=self.private_engine.origin, in_order=in_order)
+        return [
+            self.some_units(private_positions, size, ledger)
+            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+        ]
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:
         event = sampling.event(mechanism.event())

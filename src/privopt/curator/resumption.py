@@ -1,13 +1,17 @@
 """How one run goes on from its journal: whether it may, whether it is the same run, and what was paid for it."""
 
-from collections.abc import Callable
+import dataclasses
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib import metadata
 from typing import Any
 
 import numpy as np
 
-from privopt.curator.journal import FORMAT, Journal, journals
+from privopt.curator.cuts import Assigned, Cuts
+from privopt.curator.digests import digest
+from privopt.curator.journal import Journal
+from privopt.curator.journals import account_named, asked, journals, require_same, versions
 from privopt.curator.local import LocalCurator
 from privopt.curator.resumed import ResumedCurator, refusal
 from privopt.data.units import Units
@@ -26,11 +30,15 @@ class Resumption:
     """One run's journal.
 
     Attributes:
+        key: random letters that name the run to the account, on disk before it pays: whatever the run is stopped in,
+            it is paid for once.
         payment: the number of the payment that was made for the run, before it was stopped; None for none.
     """
 
     def __init__(self, journal: Journal, account: Account | None) -> None:
         self._journal, self._account = journal, account
+        self._cuts = Cuts(journal)
+        self.key = ""
         self.payment: int | None = None
 
     @classmethod
@@ -42,7 +50,7 @@ class Resumption:
         public: Public,
         account: Account | None,
         *,
-        resumes: bool,
+        of: Mapping[str, Any] | None,
         seeded: bool,
         exact: bool,
     ) -> "Resumption | None":
@@ -54,7 +62,8 @@ class Resumption:
             budget: what that may cost.
             public: what is public about the units.
             account: that pays; None for none.
-            resumes: whether such runs can be resumed at all.
+            of: what it solves and how, by name: public values, compared by their digests; None for a run that cannot
+                be resumed.
             seeded: whether its randomness comes from a seed.
             exact: whether its noise is exact.
         Raises:
@@ -63,24 +72,24 @@ class Resumption:
         kept = journals()
         if kept is None:
             return None
-        if not resumes:
-            raise refusal("is neither a fit nor a solve of one problem")
+        if of is None:
+            raise refusal("holds points of units")
         if seeded:
             raise ArgumentError(
                 "a run from a seed cannot be resumed: the same noise would be drawn again. Leave out random_state."
             )
-        asked = {
-            "format": FORMAT,
-            "privopt": metadata.version("privopt"),
-            "run": name,
-            "event": json_value(event.to_dict()),
-            "budget": [float(budget.epsilon), float(budget.delta)],
-            "public": repr(public),
-            "exact": exact,
-            "account": None if account is None or account.file is None else account.name,
+        solved = {what: digest(value) for what, value in of.items()}
+        terms = {
+            **versions(),
+            "account": account_named(account),
+            "epsilon": float(budget.epsilon),
+            "delta": float(budget.delta),
+            "kind of noise": "exact" if exact else "float",
+            **{one.name: repr(getattr(public, one.name)) for one in dataclasses.fields(public)},
         }
+        released = {"run": name, "event": json_value(event.to_dict())}
         resumption = cls(kept.next(), account)
-        resumption._same("run", asked)
+        resumption._begin(terms, solved, released)
         line = resumption._journal.next()
         if line is not None:
             resumption.payment = resumption._checked(line.header)
@@ -103,22 +112,36 @@ class Resumption:
             raise ArgumentError(
                 "units whose records were chosen from a seed cannot be used in a resumed run."
             )
-        self._same("data", {"origin": data.origin})
-        return partial(_made, self._journal)
-
-    def _same(self, what: str, asked: dict[str, Any]) -> None:
-        """Compare the next line with what is asked for, or write it."""
+        told = {"files": data.origin}
         line = self._journal.next()
         if line is None:
-            self._journal.add({"of": what, **asked}, _NOTHING)
+            self._journal.add(told, _NOTHING)
+        else:
+            require_same(self._journal.path, told, line.header)
+        return partial(_made, self._journal, self._cuts)
+
+    def cut(self, data: Units | Engine, sizes: Sequence[int]) -> Assigned:
+        """The units in disjoint parts, at random, see `Cuts.assigned`."""
+        return self._cuts.assigned(data.public, sizes, origin=data.origin, in_order=False)
+
+    def end(self) -> None:
+        """All was released: what was kept for what was still to come is deleted."""
+        self._cuts.forget()
+
+    def _begin(self, terms: dict[str, Any], solved: dict[str, str], released: dict[str, Any]) -> None:
+        """Compare the first line with what is asked for, naming the cause before what follows from it; or write it."""
+        line = self._journal.next()
+        if line is None:
+            self.key = secrets.token_hex(16)
+            stated = {"id": self.key, **terms, "arguments": dict(asked()), "solved": solved, **released}
+            self._journal.add(stated, _NOTHING)
             return
-        stated = {name: line.header.get(name) for name in ("of", *asked)}
-        different = [name for name, value in {"of": what, **asked}.items() if stated[name] != value]
-        if different:
-            raise ArgumentError(
-                f"{str(self._journal.path)!r} belongs to another run: it differs in its {different[0]}. Start the "
-                "program that was stopped, on the same files, or give a folder of its own."
-            )
+        path, stated = self._journal.path, line.header
+        self.key = stated.get("id", "")
+        require_same(path, terms, stated)
+        require_same(path, asked(), stated["arguments"])
+        require_same(path, solved, stated["solved"])
+        require_same(path, released, stated)
 
     def _checked(self, header: Any) -> int | None:
         """The number of the payment, which must stand in the account still."""
@@ -138,7 +161,7 @@ class Resumption:
         return payments[number - 1].hash if 0 < number <= len(payments) else None
 
 
-def _made(journal: Journal, *arguments: Any, **named: Any) -> LocalCurator:
+def _made(journal: Journal, cuts: Cuts, *arguments: Any, **named: Any) -> LocalCurator:
     curator = ResumedCurator(*arguments, **named)
-    curator.journal = journal
+    curator.journal, curator.cuts = journal, cuts
     return curator

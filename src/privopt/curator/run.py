@@ -1,14 +1,17 @@
 """One priced run: the ledger, the transcript and the noise that every release of it goes through."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.curator.base import Observer
+from privopt.curator.base import Curator, Observer
+from privopt.curator.journals import journals
 from privopt.curator.local import LocalCurator
 from privopt.curator.outlays import begun
+from privopt.curator.resumed import Rehearsal
 from privopt.curator.resumption import Resumption
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import Block, block_assignment
@@ -41,8 +44,8 @@ class Run:
         observer: called with (name, count) after releases.
         seeded: whether something besides the noise came from a seed, such as the choice of users' records.
         engine: what computes on units, see `LocalCurator`.
-        resumes: whether the run may go on from a journal, see `journal.resumable`: it keeps no secrets between its
-            releases.
+        of: what is solved and how, by name, for a run that may go on from a journal, see `journals.resumable`: the
+            one that was stopped must have been of the same. None for one that may not, since it holds points.
     Raises:
         ArgumentError: a folder for resumption was named, and this run cannot be resumed, or is not the one in it.
         ValueError: the plan has noise that cannot be drawn exactly; nothing was paid, and no data has been read.
@@ -62,7 +65,7 @@ class Run:
         observer: Observer | None = None,
         seeded: bool = False,
         engine: EngineName = "fast",
-        resumes: bool = False,
+        of: Mapping[str, Any] | None = None,
     ) -> None:
         if noise.exact:
             require_drawable(event)
@@ -70,7 +73,7 @@ class Run:
         self.seeded = seeded or noise.seeded
         self._account = paying_account(account)
         self._resumption = Resumption.here(
-            name, event, budget, public, self._account, resumes=resumes, seeded=self.seeded, exact=noise.exact
+            name, event, budget, public, self._account, of=of, seeded=self.seeded, exact=noise.exact
         )
         self.ledger = Ledger(budget, public.relation, plan=event, seeded=self.seeded)
         self.transcript = Transcript(public.relation, seeded=self.seeded)
@@ -90,6 +93,7 @@ class Run:
                     relation=public.relation,
                     unit=public.unit,
                     seeded=self.seeded,
+                    key="" if self._resumption is None else self._resumption.key,
                 )
             except (PrivoptError, ValueError):  # one that was entered nevertheless says so itself
                 outlay.state = "refused"
@@ -137,6 +141,11 @@ class Run:
         self.ledger.charge(name, dominating(events))
         return Ledger(self.budget, self.ledger.relation, plan=events[index], seeded=self.seeded)
 
+    def end(self) -> None:
+        """Everything was released: what a run that is to be resumed kept for the rest is deleted."""
+        if self._resumption is not None:
+            self._resumption.end()
+
     def split(self, name: str, units: Units | Engine, sizes: Sequence[int]) -> list["Part"]:
         """Cut the units once into disjoint parts, without looking at them; the dearest part is what is charged.
 
@@ -146,14 +155,36 @@ class Run:
             sizes: the public size of each part.
         """
         ledgers = self.ledger.parallel(len(sizes), name)
-        cut = block_assignment(
-            units.public, sizes, self.noise.units_generator, private_count=units.private_count
-        )
+        if self._resumption is not None:
+            cut = self._resumption.cut(units, sizes)
+        else:
+            cut = block_assignment(
+                units.public, sizes, self.noise.units_generator, private_count=units.private_count
+            )
         number = self.transcript.next_cut()
         return [
             Part(self, ledger, private_positions, size, Block(number, index, len(cut)))
             for index, (ledger, (private_positions, size)) in enumerate(zip(ledgers, cut, strict=True))
         ]
+
+
+def rehearsed(
+    solve: Callable[[Curator], object], public: Public, origin: str, budget: Budget, event: Event
+) -> None:
+    """Run once without data what is to be resumed, and refuse what then would be, before anything is paid.
+
+    Args:
+        solve: the program.
+        public: what is public about the units that it will see.
+        origin: what they were read from, see `Units.origin`.
+        budget: what the run may cost.
+        event: everything that the program will release.
+    Raises:
+        ArgumentError: it keeps secrets that are lost with the process. Of a program whose course follows from what it
+            releases this is seen on the course that zeros take; whatever it opens beyond that is refused when it does.
+    """
+    if journals() is not None:
+        solve(Rehearsal(public, origin, Ledger(budget, public.relation, plan=event)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

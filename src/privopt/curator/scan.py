@@ -33,7 +33,7 @@ from privopt.mechanisms.prefix_sum import PrefixSum, PrefixSumState
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query
 
-STRETCH_BYTES = 16 * 2**20  # drawn rows and noise of a stretch; two of them are held at a time
+STRETCH_BYTES = 32 * 2**20  # drawn rows and noise of a stretch; two of them are held at a time
 
 
 class Stretch(NamedTuple):

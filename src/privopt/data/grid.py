@@ -11,9 +11,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.mechanisms.compiled import compiled
+
 GridStep: TypeAlias = np.int8 | np.int16
 _INTERCEPT_STEPS = 64  # a power of two: the constant column is exact
 _STEP_BITS = 32  # digits of a step: with the 15 of an integer, a product that float64 holds exactly
+_SHIFTS = np.array([0.45, 0.4, 0.3, 0.15, 0.0])  # from the nearest point to the next one towards zero
 _LEAST_EXTENT = 1e-18  # the smallest row bound there is; its smallest step is beyond `LEAST_PEAK`
 
 
@@ -76,58 +79,94 @@ def grid_steps(
 
 
 def to_grid(
-    private_rows: NDArray[Any], steps: NDArray[np.float64], dtype: np.dtype[Any], shift: float
+    private_rows: NDArray[Any], steps: NDArray[np.float64], dtype: np.dtype[Any]
 ) -> NDArray[GridStep]:
-    """Finite rows as integers on the grid: the whole part of `|a| / s + shift`, with the sign of a.
+    """Finite rows as integers on the grid: the whole part of `|a| / s`, with the sign of a.
 
     Args:
         private_rows: (rows, d).
         steps: (d,) of the columns.
         dtype: int8 or int16.
-        shift: between 0, which rounds towards zero, and 1/2, to the nearest point.
     Privacy:
-        An entry's integer depends on that entry alone. With a shift of 0 the decoded entry is no larger than the entry,
-        so that the decoded row has no larger norm than the row, whichever the norm: the quotient may be rounded to a
-        whole number that the entry does not reach, but then the product, which is exact, is larger than the entry, and
-        the integer is made one smaller. With any shift an entry keeps its sign and moves by less than a step, unless it
-        lies beyond the grid, whose end it becomes.
+        An entry's integer depends on that entry alone. The decoded entry is no larger than the entry, so that the
+        decoded row has no larger norm than the row, whichever the norm: the quotient may be rounded to a whole number
+        that the entry does not reach, but then the product, which is exact, is larger than the entry, and the integer
+        is made one smaller.
     Raises:
         Nothing, and warns of nothing: the input is private.
     """
-    private_wide = private_rows.astype(np.float64)
+    private_wide = np.abs(private_rows.astype(np.float64))
     with np.errstate(all="ignore"):
-        private_steps = np.minimum(np.floor(np.abs(private_wide) / steps + shift), float(np.iinfo(dtype).max))
-    if shift == 0.0:
-        private_steps -= private_steps * steps > np.abs(private_wide)
-    return np.copysign(private_steps, private_wide).astype(dtype)
+        private_steps = np.minimum(np.floor(private_wide / steps), float(np.iinfo(dtype).max))
+    private_steps -= private_steps * steps > private_wide
+    return np.copysign(private_steps, private_rows).astype(dtype)
 
 
-def partly_lowered(
-    private_steps: NDArray[GridStep],
-    private_lower: NDArray[GridStep],
+def near_grid(
+    private_rows: NDArray[Any],
     steps: NDArray[np.float64],
+    dtype: np.dtype[Any],
     private_limits: NDArray[np.float64],
 ) -> NDArray[GridStep]:
-    """Rows on the grid of which so many entries are made the lower ones as bring the row within its limit, or all.
+    """Finite rows as the nearest integers on the grid, of which some are lowered where a row would exceed its limit.
+
+    The nearest is the whole part of `|a| / s + 1/2`. In a row that is too long as many entries as bring it within the
+    limit become the whole part of `|a| / s + 0.45`; if that does not do, of `|a| / s + 0.4`, and so on to 0.
 
     Args:
-        private_steps: (rows, d) integers.
-        private_lower: (rows, d) the same or nearer to zero.
+        private_rows: (rows, d).
         steps: (d,) of the columns.
+        dtype: int8 or int16.
         private_limits: (rows,) of the l2 norms.
     Privacy:
-        A row's result depends on that row alone. Which entries come first is read off its integers, so that over many
-        rows it is no column's fate; nothing rests on it, nor on the limit being met: whoever asks looks at the norm.
+        A row's integers depend on that row alone. An entry keeps its sign and moves by less than a step, unless it lies
+        beyond the grid, whose end it becomes. Which entries are lowered first is read off the row's integers, so that
+        over many rows it is no column's fate; nothing rests on it, nor on the limit being met: norms are summed here as
+        numbers fall, and whoever asks looks at the norm.
     """
-    width = private_steps.shape[1]
-    private_squares = np.square(private_steps * steps)
-    private_gains = private_squares - np.square(private_lower * steps)
-    private_excess = np.sum(private_squares, axis=1) - np.square(private_limits) * (1.0 - 2.0**-40)
-    private_turns = (private_steps.astype(np.int64) @ np.arange(1, 2 * width, 2)) % width
-    private_sums = np.cumsum(private_gains, axis=1)
-    # Of the entries from the column `turn` on, and then from the first one: what those before an entry gain.
-    columns = np.arange(width)[None, :]
-    private_before = private_sums - private_gains
-    private_before -= np.take_along_axis(private_before, private_turns[:, None], axis=1)
-    private_before += np.where(columns < private_turns[:, None], private_sums[:, -1:], 0.0)
-    return np.where(private_before < private_excess[:, None], private_lower, private_steps)
+    private_steps = np.empty(private_rows.shape, dtype)
+    _near(private_rows, steps, private_limits, _SHIFTS, np.iinfo(dtype).max, private_steps)
+    return private_steps
+
+
+@compiled
+def _near(
+    private_rows: NDArray[Any],
+    steps: NDArray[np.float64],
+    private_limits: NDArray[np.float64],
+    shifts: NDArray[np.float64],
+    largest: int,
+    private_steps: NDArray[GridStep],
+) -> None:
+    """`near_grid`, row by row; the integers are written to `private_steps`."""
+    count, width = private_rows.shape
+    last, up = np.float64(largest), 1.0 + (width + 8) * 2.0**-53
+    for i in range(count):
+        squares = 0.0
+        for j in range(width):
+            entry = np.float64(private_rows[i, j])
+            whole = min(np.floor(abs(entry) / steps[j] + 0.5), last)
+            squares += (whole * steps[j]) * (whole * steps[j])
+            private_steps[i, j] = np.int64(math.copysign(whole, entry))
+        limit = private_limits[i]
+        for shift in shifts:
+            if np.sqrt(squares) * up <= limit:
+                break
+            turn = 0
+            for j in range(width):
+                turn += np.int64(private_steps[i, j]) * (2 * j + 1)
+            j = turn % width
+            excess, gained = squares - limit * limit * (1.0 - 2.0**-40), 0.0
+            for _ in range(width):
+                if gained >= excess:
+                    break
+                entry = np.float64(private_rows[i, j])
+                step, before = steps[j], abs(np.float64(private_steps[i, j]))
+                lower = min(np.floor(abs(entry) / step + shift), last)
+                if shift == 0.0 and lower * step > abs(entry):
+                    lower -= 1.0
+                if lower < before:
+                    gained += (before * step) * (before * step) - (lower * step) * (lower * step)
+                    private_steps[i, j] = np.int64(math.copysign(lower, entry))
+                j = j + 1 if j + 1 < width else 0
+            squares -= gained

@@ -12,20 +12,37 @@ from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.room import MEMORY, Growing, Room
 from privopt.data.rows import csr_of
 from privopt.data.scattered import ScatteredRows
-from privopt.data.storage import KEPT_BYTES, gather_rows
+from privopt.data.storage import KEPT_BYTES, PARTED_BYTES, gather_rows
 from privopt.data.units import Units, UnitsNoise, check_units
 from privopt.data.user_rows import CHANGED, UserRows, user_rows
 from privopt.errors import DataUnavailable
 from privopt.public import Public, Relation, of_users
 
-_USER_BYTES = 2 * (8 + 8)  # where a user's records begin and what they weigh, among all and in a part
+_COLUMN_BYTES = 4  # of an entry of a CSR row, besides its value
 
 
 def stored_bytes(source: RecordSource, description: Description) -> int:
-    """About how many bytes the units of a source take in a room; of CSR, without the entries."""
+    """About how many bytes the units of a source take in a room; of CSR, without the entries as they are read."""
     width = 0 if source.is_sparse else source.width + (description.intercept is not None)
-    rest = KEPT_BYTES + _USER_BYTES * (source.is_sparse or source.by_user)
-    return source.rows * (width * np.dtype(description.storage).itemsize + rest)
+    rest = KEPT_BYTES + PARTED_BYTES * (source.is_sparse or source.by_user)
+    chosen = (
+        (most_entries(source, description) or 0) if source.by_user else 0
+    )  # copied to those that are kept
+    return source.rows * (width * np.dtype(description.storage).itemsize + rest) + entry_bytes(
+        chosen, description
+    )
+
+
+def most_entries(source: RecordSource, description: Description) -> int | None:
+    """The most entries that all CSR rows of a source have together; None where that is not known beforehand."""
+    if not source.is_sparse or source.row_entries is None:
+        return None
+    return source.rows * (source.row_entries + (description.intercept is not None))
+
+
+def entry_bytes(entries: int, description: Description) -> int:
+    """How many bytes so many entries of CSR rows take."""
+    return entries * (np.dtype(description.storage).itemsize + _COLUMN_BYTES)
 
 
 def read_units(
@@ -81,10 +98,12 @@ class _Stored:
         rows: how many records are read.
         users: those that users keep; None for all.
         room: where they lie.
+        most: entries of all CSR rows that are read; None where that is not known.
     """
 
-    def __init__(self, rows: int, users: UserRows | None, room: Room) -> None:
+    def __init__(self, rows: int, users: UserRows | None, room: Room, most: int | None) -> None:
         self._users, self._room = users, room
+        self._rows, self._most = rows, most
         kept = rows if users is None else int(users.private_offsets[-1])
         self._private_columns: list[NDArray[Any]] = [  # targets, norms, who is present
             room.zeros(kept, dtype) for dtype in (np.float64, np.float64, np.bool_)
@@ -162,17 +181,17 @@ class _Stored:
             return
         # What users do not keep is given back with this room.
         room = self._room if self._users is None else self._room.another(0)
-        self._private_sparse = _Sparse(width, room, private_rows.dtype)
+        self._private_sparse = _Sparse(self._rows, width, room, private_rows.dtype, self._most)
 
 
 class _Sparse:
     """CSR rows that are appended."""
 
-    def __init__(self, width: int, room: Room, dtype: Any) -> None:
-        self._width, self._room = width, room
-        self._private_values: Growing = room.growing(dtype)
-        self._private_columns: Growing = room.growing(np.int32)
-        self._private_starts: Growing = room.growing(np.int64)
+    def __init__(self, rows: int, width: int, room: Room, dtype: Any, most: int | None) -> None:
+        self._width = width
+        self._private_values: Growing = room.growing(dtype, most)
+        self._private_columns: Growing = room.growing(np.int32, most)
+        self._private_starts: Growing = room.growing(np.int64, rows + 1)
         self._private_starts.append(np.zeros(1, np.int64))
         self._private_end = 0
 
@@ -196,7 +215,7 @@ class _Sparse:
 def _read(source: RecordSource, description: Description, users: UserRows | None, room: Room) -> _Stored:
     """Clip every block as records are clipped, and put it into its place."""
     arguments = _of_records(description)
-    private_stored = _Stored(source.rows, users, room)
+    private_stored = _Stored(source.rows, users, room, most_entries(source, description))
     first = 0
     for block in source.blocks(0, source.rows):
         rows = int(block.private_features.shape[0])

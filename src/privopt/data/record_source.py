@@ -42,12 +42,14 @@ class RecordSource(abc.ABC):
         width: d, features of a record.
         is_sparse: whether the features of a block are CSR.
         by_user: whether a block has keys of users.
+        row_entries: the most entries that a CSR row has, a public number; None where none is known.
     """
 
     rows: int
     width: int
     is_sparse: bool = False
     by_user: bool = False
+    row_entries: int | None = None
 
     @abc.abstractmethod
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
@@ -59,7 +61,7 @@ class RecordSource(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """What the records were read from, as a digest of names, sizes and times; of arrays, of their columns."""
+        """What the records were read from, as a digest of names, sizes and times; empty for arrays."""
 
     def mapped(
         self,
@@ -71,7 +73,7 @@ class RecordSource(abc.ABC):
 
         Args:
             width: of a new row.
-            features: of the features of a block; picklable.
+            features: of the features of a block; picklable. A CSR row gets no more entries by it.
             targets: of its targets; None for the same.
         """
         return MappedRecords(self, width, features, targets)
@@ -90,6 +92,7 @@ class MappedRecords(RecordSource):
         self._source, self._features, self._targets = source, features, targets
         self.rows, self.width = source.rows, width
         self.is_sparse, self.by_user = source.is_sparse, source.by_user
+        self.row_entries = source.row_entries
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""
@@ -130,7 +133,7 @@ class ArrayRecords(RecordSource):
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
-        return f"arrays of {self.width} columns"
+        return ""
 
     def __repr__(self) -> str:
         return f"ArrayRecords(<private>, d={self.width})"

@@ -36,8 +36,8 @@ class Room(Protocol):
         """Put values into an array from `zeros`, from its row `start` on."""
         ...
 
-    def growing(self, dtype: Any) -> Growing:
-        """An array whose length is not known yet."""
+    def growing(self, dtype: Any, most: int | None = None) -> Growing:
+        """An array whose length is not known yet, but that it has `most` entries at most."""
         ...
 
     def another(self, size: int) -> "Room":
@@ -67,8 +67,9 @@ class InMemory:
         """See `Room.write`."""
         private_array[start : start + len(private_values)] = private_values
 
-    def growing(self, dtype: Any) -> "GrowingInMemory":
+    def growing(self, dtype: Any, most: int | None = None) -> "GrowingInMemory":
         """See `Room.growing`."""
+        del most
         return GrowingInMemory(dtype)
 
     def another(self, size: int) -> "InMemory":

@@ -7,21 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from privopt.data.grid import GridRows, partly_lowered, to_grid
+from privopt.data.grid import GridRows, near_grid, to_grid
 from privopt.data.room import MEMORY, Room
 
 BLOCK_ENTRIES = 2**16  # entries that are held in float64 at a time: half a megabyte, which stays in the cache
 LEAST_PEAK = 1e-24  # a row with no entry of this size is stored as zero
 _NORM_ERROR = 2.0**-53
 _LARGEST_SQUARE = 1e280  # a sum of squares up to here did not overflow
-_GRID_SHIFTS = (
-    0.5,
-    0.45,
-    0.4,
-    0.3,
-    0.15,
-    0.0,
-)  # from the nearest point of a grid to the next one towards zero
 MAPPED_NORM_SLACK = 1.0 + 2.0**-20  # a product in another block may round to a neighbouring float32
 
 PRODUCT_ROWS, PRODUCT_COLUMNS = 64, 32  # multiples of the tiles of the usual BLAS
@@ -74,6 +66,11 @@ def row_count(private_rows: Rows) -> int:
     """How many rows there are."""
     shape: Any = private_rows.shape
     return int(shape[0])
+
+
+def is_computed(private_rows: Rows) -> bool:
+    """Whether rows are CSR, or computed from CSR as they are asked for."""
+    return isinstance(private_rows, sparse.csr_array | MappedRows)
 
 
 def take_rows(private_rows: Rows, positions: Positions) -> NDArray[Stored]:
@@ -132,16 +129,12 @@ def clip_stored(
     if steps is None:
         return clip_rows(private_block, bound, dtype)
     private_rows, private_norms, private_finite = clip_rows(private_block, bound)
-    private_steps = to_grid(private_rows, steps, dtype, 0.5)
+    private_steps = near_grid(private_rows, steps, dtype, private_norms)
     private_found = row_norms(private_steps * steps)
-    for shift in (*_GRID_SHIFTS, None):
-        private_longer = np.flatnonzero(private_found > private_norms)
-        private_lower = to_grid(private_rows[private_longer], steps, dtype, shift or 0.0)
-        if shift is not None:
-            limits = private_norms[private_longer]
-            private_lower = partly_lowered(private_steps[private_longer], private_lower, steps, limits)
-        private_steps[private_longer] = private_lower
-        private_found[private_longer] = row_norms(private_lower * steps)
+    private_longer = np.flatnonzero(private_found > private_norms)
+    if len(private_longer):
+        private_steps[private_longer] = to_grid(private_rows[private_longer], steps, dtype)
+        private_found[private_longer] = row_norms(private_steps[private_longer] * steps)
     return private_steps, np.minimum(private_found, private_norms), private_finite
 
 

@@ -23,9 +23,10 @@ from privopt.data.rows import (
 from privopt.data.users import offsets
 from privopt.public import Public
 
-KEPT_BYTES = (
-    8 + 8 + 1 + 8 + 2 * 8
-)  # of a record: target, norm, presence, 1 / norm, and its slopes at two points
+# Of a record: target, norm, presence, 1 / norm, the same in the l_inf norm, and its slopes at two points.
+KEPT_BYTES = 8 + 8 + 1 + 8 + 2 * 8 + 2 * 8
+# Where a user's records begin and what they weigh, or where the entries of a CSR row begin: in all, and in a part.
+PARTED_BYTES = 2 * (8 + 8)
 _GATHERED_ROWS = 2**14  # of a sparse matrix, at a time
 
 
@@ -197,13 +198,3 @@ def gather_rows(private_rows: Rows, positions: NDArray[np.int64], room: Room = M
         private_block = private_rows[positions[start:stop]]
         private_values[here], private_columns[here] = private_block.data, private_block.indices
     return csr_of(private_values, private_columns, private_starts, int(shape[1]))
-
-
-def record_bytes(private_rows: Rows) -> int:
-    """About how many bytes a record takes with what is kept of it; of CSR, without its entries."""
-    if isinstance(private_rows, MappedRows):
-        return record_bytes(private_rows.private_source)
-    private_stored = private_rows.private_steps if isinstance(private_rows, GridRows) else private_rows
-    if isinstance(private_stored, np.ndarray):
-        return private_stored.itemsize * int(private_stored.shape[1]) + KEPT_BYTES
-    return KEPT_BYTES

@@ -17,6 +17,7 @@ from scipy import sparse
 from privopt.data import user_keys
 from privopt.data.bounds import bound_with, check_intercept, check_row_bound, check_storage
 from privopt.data.codes import check_codes, store_codes
+from privopt.data.derived import record_bytes, stored_dense
 from privopt.data.grid import GridRows, grid_steps, on_grid
 from privopt.data.room import MEMORY, Room, taken
 from privopt.data.rows import (
@@ -28,18 +29,12 @@ from privopt.data.rows import (
     Storage,
     block_length,
     clip_stored,
+    is_computed,
     map_rows,
     row_range,
     whole_tiles,
 )
-from privopt.data.storage import (
-    KEPT_BYTES,
-    checked_features,
-    finite_rows,
-    gather_rows,
-    record_bytes,
-    store_rows,
-)
+from privopt.data.storage import checked_features, finite_rows, gather_rows, store_rows
 from privopt.data.targets import check_target_domain, check_targets, map_targets
 from privopt.data.user_layout import Ranges, lay_out_users, ranges_among
 from privopt.data.user_secret import UnitsNoise, is_secret
@@ -50,7 +45,6 @@ from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation,
 
 MOST_ABSENT = 2  # under replace-one, n is at most this many times the number of rows
 _MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused
-_DENSE_VIEW_BYTES = 2**29  # a mapped sparse matrix up to this size is stored dense
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -292,7 +286,8 @@ class Units:
         """The units at some positions, chosen without looking at them; `size` is their public number n."""
         positions = self.private_held(positions)
         private_rows = self.private_rows_of(positions)
-        room = self.room.another(len(private_rows) * record_bytes(self.private_features))
+        computed = is_computed(self.private_features)
+        room = self.room.another(len(private_rows) * record_bytes(self.public, computed=computed))
         private_part = dataclasses.replace(
             self,
             public=self.public.block(size),
@@ -350,10 +345,9 @@ class Units:
         rows, width = len(self.private_targets), matrix.shape[1]
         private_source, public = self.private_features, self.public.mapped(width, row_bound)
         dtype = np.dtype(public.storage)
-        size = dtype.itemsize * public.n * width
-        dense = not isinstance(private_source, sparse.csr_array | MappedRows) or size <= _DENSE_VIEW_BYTES
+        dense = stored_dense(public, computed=is_computed(private_source))
         steps = grid_steps(width, row_bound, None, dtype) if on_grid(dtype) else None
-        room = self.room.another(rows * (dtype.itemsize * width * dense + KEPT_BYTES))
+        room = self.room.another(rows * record_bytes(public, computed=not dense))
         private_rows = room.zeros((rows if dense else 0, width), dtype)
         private_norms = room.zeros(rows, np.float64)
         step, whole = block_length(width + self.public.d, lines=PRODUCT_ROWS), whole_tiles(matrix)

@@ -1,7 +1,7 @@
 """Which engine computes on some units: by what computes, kernels or the plain path, and by where rows are kept."""
 
 import dataclasses
-from typing import Literal
+import math
 
 from privopt.data.read_units import read_units
 from privopt.data.record_source import Description, RecordSource
@@ -14,10 +14,10 @@ from privopt.engine.reference import ReferenceEngine
 from privopt.public import Relation
 
 # Bytes that rows take in this process for each byte of stored rows: the rows, a linear map of them, and an eighth for
-# norms and targets. What is decoded at a time comes on top. Peaks of `privopt fit` beyond that of a fit to a thousand
-# rows, as `benchmarks.fit_memory` takes them, one run each on 50 columns: with whitening 2.8 times the rows of 10^6
-# records and 2.5 times those of 2 10^6, which is 2.1 for each further byte and 0.14 GB; without a map 1.7 times.
+# norms and targets. What is read and decoded at a time comes on top. Peaks of `privopt fit` beyond that of a fit to a
+# thousand rows, by `benchmarks.fit_memory`, with whitening: 0.46 GB for 250,000 x 100, 1.08 GB for 1,000,000 x 100.
 MEMORY_FACTOR = 2.25
+READING_FACTOR, READING_MOST = 2.5, 260 * 10**6
 STORED = 4  # bytes of an entry
 
 
@@ -37,32 +37,43 @@ def engine_on(units: Units, name: EngineName) -> Engine:
     raise ValueError(f"engine must be 'fast' or 'reference', got {name!r}.")
 
 
-def place_of(public_rows: int, width: int, placement: Placement) -> Literal["memory", "stream", "ray"]:
+def settled(placement: Placement, public_rows: int, width: int) -> Placement:
     """Where rows are kept: as was asked for, or by "auto" in memory unless they would exceed their share of it.
 
+    What is settled stays so: free memory is asked for once, and whoever settles it again gets the same answer.
+
     Args:
-        public_rows: the most that are stored, see `most_rows`: what is chosen stands in the report.
-        width: entries of a row.
         placement: what was asked for.
+        public_rows: the most that are stored, see `most_rows`: what is chosen stands in the report.
+        width: features of a row.
     """
     if placement.engine != "auto":
-        return placement.engine
-    return "memory" if public_rows * width * STORED * MEMORY_FACTOR <= share_of(placement) else "stream"
+        return placement
+    share = placement.memory or memory_share()
+    fits = needed_bytes(public_rows, width) <= share
+    return dataclasses.replace(placement, engine="memory" if fits else "stream", memory=share, chosen=True)
 
 
-def share_of(placement: Placement) -> int:
-    """The bytes that rows may take in this process, as was asked for or as is left."""
-    return placement.memory or memory_share()
+def needed_bytes(public_rows: int, width: int) -> int:
+    """What a fit takes in this process, beyond the program, if its rows are kept there."""
+    stored = public_rows * width * STORED
+    return math.ceil(stored * MEMORY_FACTOR) + reading_bytes(stored)
+
+
+def reading_bytes(stored: int) -> int:
+    """What is taken besides while rows of so many bytes are read."""
+    return min(math.ceil(READING_FACTOR * stored), READING_MOST)
+
+
+def described(engine: Engine) -> tuple[str, ...]:
+    """What an engine says of the machines that hold its records; nothing, where that is this one."""
+    told = getattr(engine, "described", None)
+    return () if told is None else (str(told),)
 
 
 def most_rows(n: int, cap: int | None) -> int:
     """The most rows that n units store, a public number: one each, or the cap on the records of a user."""
     return n if cap is None else n * cap
-
-
-def settled(placement: Placement, public_rows: int, width: int) -> Placement:
-    """The same with the engine that "auto" chooses, see `place_of`."""
-    return dataclasses.replace(placement, engine=place_of(public_rows, width, placement))
 
 
 def engine_of(
@@ -95,12 +106,12 @@ def engine_of(
         )
     n = source.rows if description.n is None else description.n
     rows = most_rows(n, description.max_records_per_user if source.by_user else None)
-    place = place_of(rows, source.width, placement)
-    if place == "stream":
+    placement = settled(placement, rows, source.width)
+    if placement.engine == "stream":
         from privopt.engine.streamed.opening import open_streamed
 
         return open_streamed(source, description, placement, noise=noise)
-    if place == "ray":
+    if placement.engine == "ray":
         from privopt.engine.on_ray.engine import open_on_ray
 
         return open_on_ray(source, description, placement, noise=noise)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.rows import dense_product, row_peaks, take_rows
 from privopt.data.units import Units
@@ -21,6 +22,7 @@ from privopt.engine.general_path import (
     of_any_number,
 )
 from privopt.engine.group_sums import group_sum, supports_groups
+from privopt.engine.loss_sums import loss_sum
 from privopt.engine.parts import (
     Range,
     ranges_of,
@@ -29,13 +31,21 @@ from privopt.engine.parts import (
     sum_over_parts,
 )
 from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
-from privopt.engine.reference import ReferenceEngine, checked, group_parts, with_typed_leaves
+from privopt.engine.reference import (
+    ReferenceEngine,
+    checked,
+    group_parts,
+    with_absent,
+    with_typed_leaves,
+)
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.second_moments import second_moment_sum, supports_second_moment
 from privopt.engine.user_gradients import gradient_and_count_sum, supports_gradient_and_count
 from privopt.engine.value_sums import prediction_sum, supports_predictions
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
 from privopt.queries.averaged_gradient import AveragedGradient
 from privopt.queries.base import MeanQuery, Query, RecordSum, RowForm, Scalar
@@ -104,9 +114,9 @@ class InProcessEngine:
         """See `Engine.private_count`."""
         return self.units.private_count
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """See `Engine.require`: it computes every query."""
-        del kind
+        del kind, held
 
     def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
         """See `Engine.sensitivity`."""
@@ -190,11 +200,15 @@ class InProcessEngine:
         return self._plain.clipped_sum(query, private_draw)
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
-        """See `Engine.gather`."""
+        """See `Engine.gather`: part by part, so that each is computed as it is wherever it is kept."""
+        return with_absent([part.part_vectors(query) for part in self._parts], self.units.public.n)
+
+    def part_vectors(self, query: MeanQuery) -> NDArray[np.float64]:
+        """The rows of `gather` of the units of one part."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
             if isinstance(query, LocalPass) and local_passes.supports(self.units, query):
                 return local_passes.pass_moves(self.units, query, self._threads)
-        return self._plain.gather(query)
+        return self._plain.vectors(query)
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`."""
@@ -202,9 +216,7 @@ class InProcessEngine:
             if isinstance(query, LocalPass) and local_passes.supports_groups(self.units, query):
                 return np.concatenate(
                     [
-                        local_passes.pass_moves(private_part, query, self._threads)[
-                            : private_part.private_count
-                        ]
+                        local_passes.pass_moves(private_part, query, self._threads)
                         for private_part in group_parts(self.units, private_draw)
                     ]
                 )
@@ -221,6 +233,11 @@ class InProcessEngine:
     def records(self) -> tuple[Any, NDArray[np.float64]]:
         """See `Engine.records`."""
         return self._plain.records()
+
+    def objective(self, objective: HuberisedObjective) -> LossSum:
+        """See `Engine.objective`."""
+        with double_precision():
+            return loss_sum(objective, [part.units for part in self._parts])
 
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""
@@ -239,6 +256,10 @@ class InProcessEngine:
             threads=self._threads,
             private_ranges=ranges_of_shares(private_shares),
         )
+
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: all is in memory."""
+        del extra
 
     def close(self) -> None:
         """See `Engine.close`: there is nothing to give back."""

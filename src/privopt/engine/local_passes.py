@@ -53,12 +53,12 @@ def pass_sum(
 
 
 def pass_moves(units: Units, query: LocalPass, threads: int) -> NDArray[np.float64]:
-    """Every user's clipped move as a flat vector, (n, k); zero for an absent user."""
+    """Every user's clipped move as a flat vector, one a user who is there."""
     count = units.private_count
     at = _columns(units, query)
-    private_moves = np.zeros((max(count, units.public.n), at.shape[1], at.shape[0]))
+    private_moves = np.zeros((count, at.shape[1], at.shape[0]))
     _run(units, query, np.empty(0, np.int64), count, threads, private_moves)
-    return private_moves.reshape(len(private_moves), -1)
+    return private_moves.reshape(count, at.size)
 
 
 def _columns(units: Units, query: LocalPass) -> NDArray[np.float64]:

@@ -1,5 +1,6 @@
 """Where the records of a run are kept and computed on, as the user asks for it. Public."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,6 +22,7 @@ class Placement:
         workers: processes of a cluster that hold rows; None for one a machine, or a core of this one.
         retries: how often the parts of lost workers are read again, in the whole run.
         trust_network: whether a cluster without tokens may be used.
+        chosen: whether the engine was asked for as "auto", and chosen since, see `choose.settled`.
     """
 
     engine: PlaceName = "auto"
@@ -30,10 +32,14 @@ class Placement:
     workers: int | None = None
     retries: int = 3
     trust_network: bool = False
+    chosen: bool = False
 
-    @property
-    def sentence(self) -> str:
-        """Where the records of a run were kept, for its report; of "auto", where they may have been."""
+    def told(self, machines: Iterable[str] = ()) -> str:
+        """Where the records of a run were kept, for its report; of "auto", where they may have been.
+
+        Args:
+            machines: what engines said of those that held records.
+        """
         memory = "in the memory of this process"
         spool = "in a spool on a local disk, whose files had no names, and were read from there once a pass"
         workers = (
@@ -43,7 +49,9 @@ class Placement:
         where = {"memory": memory, "stream": spool, "ray": workers, "auto": f"{memory}, or {spool}"}[
             self.engine
         ]
-        return f"Rows were read from files and kept {where}."
+        return " ".join(
+            [f"Rows were read from files and kept {where}.", *(f"They were on {one}." for one in machines)]
+        )
 
     def __post_init__(self) -> None:
         if self.engine not in ("auto", "memory", "stream", "ray"):

@@ -5,9 +5,12 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.engine.drawn_rows import DrawnRows
 from privopt.ledger.sampling import Sampling
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
 from privopt.queries.base import MeanQuery, Query, Scalar
 
@@ -49,9 +52,13 @@ class Engine(Protocol):
         """How many units are there: at positions 0, 1, ...; a unit at a later position is absent."""
         ...
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """Refuse queries of a class that it cannot compute. Needs no data, and is asked before anything is charged.
 
+        Args:
+            kind: the class.
+            held: how many numbers are to be held: those of `gather` or `gather_groups`, by public sizes. 0 for a query
+                of which nothing is.
         Raises:
             ValueError: it cannot.
         """
@@ -110,6 +117,16 @@ class Engine(Protocol):
         """
         ...
 
+    def objective(self, objective: HuberisedObjective) -> LossSum:
+        """The sum over all records of an objective's losses, for a query that minimises it.
+
+        Returns:
+            Parts are added up each for itself and meet in an `ExactSum`, as those of `clipped_sum`.
+        Raises:
+            ValueError: it holds no records.
+        """
+        ...
+
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """The stored rows of records, for a compiled loop, where `compiles`.
 
@@ -129,6 +146,16 @@ class Engine(Protocol):
 
     def subset(self, private_positions: NDArray[np.int64], size: int) -> "Engine":
         """An engine of the same kind on the units at some positions, `size` of them as far as anybody may know."""
+        ...
+
+    def reserve(self, extra: Extra) -> None:
+        """Take the room, outside of this process' memory, for what a run makes of the units, in place of earlier such.
+
+        Asked before anything is charged, and with `Extra()` at the end of the run, which gives it back.
+
+        Raises:
+            ArgumentError: there is no such room.
+        """
         ...
 
     def close(self) -> None:

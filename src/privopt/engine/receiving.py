@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.engine.drawn_rows import DrawnRows
@@ -16,6 +17,8 @@ from privopt.engine.reference import checked, with_typed_leaves
 from privopt.engine.rounding import BLOCK_ROWS, PART_UNITS, BlockedSum
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, Scalar
 from privopt.queries.received import received, received_sensitivity, require_receivable
@@ -103,8 +106,9 @@ class ReceivingEngine:
         """See `Engine.private_count`."""
         return len(self._private_positions)
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """See `Engine.require`."""
+        del held
         require_receivable(kind)
 
     def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
@@ -160,6 +164,12 @@ class ReceivingEngine:
             "the units hold their own records: a query that sees all of them at once cannot be answered."
         )
 
+    def objective(self, objective: HuberisedObjective) -> LossSum:
+        """See `Engine.objective`."""
+        raise ValueError(
+            "the units hold their own records: an objective over all of them cannot be minimised."
+        )
+
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""
         raise ValueError("the units hold their own records: this loop runs step by step, with `release`.")
@@ -173,6 +183,10 @@ class ReceivingEngine:
             private_positions=self._private_positions,
             maps=(*self._maps, RowMap(matrix, float(row_bound))),
         )
+
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: the respondents have their own."""
+        del extra
 
     def close(self) -> None:
         """See `Engine.close`: the respondents are not its own."""

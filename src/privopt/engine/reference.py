@@ -4,7 +4,7 @@ No kernel, no shortcut for generalised-linear losses, no compiled loop: what the
 `general_path`. Faster paths are held to its results by tests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw, GroupedUnits
 from privopt.data.participants import drawn_positions
 from privopt.data.rows import take_rows
@@ -25,11 +26,14 @@ from privopt.engine.general_path import (
     chunk_sum,
     of_any_number,
 )
+from privopt.engine.loss_sums import loss_sum
 from privopt.engine.parts import parts_of, ranges_of, sum_over_parts
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.value_sums import host_contributions
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery, Query, RecordSum, Scalar, UnitSum
 from privopt.queries.lots import LotSum
@@ -80,9 +84,9 @@ class ReferenceEngine:
         """See `Engine.private_count`."""
         return self.units.private_count
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """See `Engine.require`: it computes every query."""
-        del kind
+        del kind, held
 
     def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
         """See `Engine.sensitivity`."""
@@ -107,23 +111,25 @@ class ReferenceEngine:
 
         A statistic of the vectors may count them, so there are n of them whatever the relation.
         """
+        return with_absent([self.vectors(query)], self.units.public.n)
+
+    def vectors(self, query: MeanQuery) -> NDArray[np.float64]:
+        """The rows of `gather` of the units that are there."""
         with double_precision(), np.errstate(all="ignore"):
             query = with_typed_leaves(checked(query, self.public))
-            private_parts = [
-                self._contributions(query, private_chunk)[:units]
-                for private_chunk, units in self._chunks(query, None)
-            ]
-            absent = max(0, self.units.public.n - self.units.private_count)
-            private_parts.append(np.zeros((absent, private_parts[0].shape[1])))
-            return np.concatenate(private_parts)
+            return np.concatenate(
+                [
+                    self._contributions(query, private_chunk)[:units]
+                    for private_chunk, units in self._chunks(query, None)
+                ]
+            )
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """Each group's clipped contribution as a flat vector, (C, k), see `data.groups`; zero for an empty group."""
-        private_parts: list[NDArray[np.float64]] = []
-        for private_part in group_parts(self.units, private_draw):
-            private_vectors = ReferenceEngine(private_part).gather(query)
-            private_parts.append(private_vectors[: private_part.private_count])
-        return np.concatenate(private_parts)
+        private_parts = group_parts(self.units, private_draw)
+        return np.concatenate(
+            [ReferenceEngine(private_part).vectors(query) for private_part in private_parts]
+        )
 
     def presence(self) -> NDArray[np.bool_]:
         """Which rows of `gather` are points.
@@ -133,15 +139,15 @@ class ReferenceEngine:
             add-or-remove-one those of the units with a record that counts: adding or removing a unit then adds or
             removes its point, or changes nothing.
         """
+        public = self.units.public
+        if public.relation is Relation.REPLACE_ONE:
+            return np.ones(public.n, np.bool_)
+        return with_absent([self.there()], public.n)
+
+    def there(self) -> NDArray[np.bool_]:
+        """Which of the units that are kept have a record that counts."""
         units = self.units
-        if units.public.relation is Relation.REPLACE_ONE:
-            return np.ones(units.public.n, np.bool_)
-        private_present = np.zeros(max(units.public.n, units.private_count), np.bool_)
-        private_there = (
-            units.private_present if units.private_offsets is None else np.diff(units.private_offsets) > 0
-        )
-        private_present[: units.private_count] = private_there
-        return private_present
+        return units.private_present if units.private_offsets is None else np.diff(units.private_offsets) > 0
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
         """See `drawn_positions`."""
@@ -150,6 +156,10 @@ class ReferenceEngine:
     def records(self) -> tuple[Any, NDArray[np.float64]]:
         """See `Engine.records`."""
         return self.units.private_features, self.units.private_targets
+
+    def objective(self, objective: HuberisedObjective) -> LossSum:
+        """See `Engine.objective`."""
+        return loss_sum(objective, [part.units for part in self._parts])
 
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""
@@ -162,6 +172,10 @@ class ReferenceEngine:
     def subset(self, private_positions: NDArray[np.int64], size: int) -> "ReferenceEngine":
         """See `Engine.subset`."""
         return ReferenceEngine(self.units.subset(private_positions, size))
+
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: all is in memory."""
+        del extra
 
     def close(self) -> None:
         """See `Engine.close`: there is nothing to give back."""
@@ -223,6 +237,16 @@ class ReferenceEngine:
                 private_features, private_targets, private_mask, private_weights, private_positions
             )
             yield private_chunk, stop - start
+
+
+def with_absent(private_parts: Sequence[NDArray[Any]], n: int) -> NDArray[Any]:
+    """The rows of all parts, at least one part, followed by zeros for the absent ones of n."""
+    first, count = private_parts[0], sum(map(len, private_parts))
+    if len(private_parts) == 1 and count >= n:
+        return first
+    private_all = np.zeros((max(n, count), *first.shape[1:]), first.dtype)
+    np.concatenate(private_parts, out=private_all[:count])
+    return private_all
 
 
 def group_parts(units: Units, private_draw: GroupDraw) -> Iterator[Units]:

@@ -15,6 +15,7 @@ from sklearn.base import BaseEstimator, clone
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
+from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.data.rows import Storage
 from privopt.estimators import arguments
@@ -33,7 +34,7 @@ from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CAPS, CapPrice, compare_caps
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
-from privopt.replays.recipes import recipe_of_fit
+from privopt.replays.recipes import asked_of, recipe_of_fit
 from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
 from privopt.solve import minimize_on
@@ -182,6 +183,14 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         self, given: Specification, records: Records, budget: Budget, observer: Observer | None
     ) -> Self:
         """Fit to records, which were checked by shape and type only."""
+        schema = None if self.encoder_ is None else self.encoder_.get_params()
+        with asking({"files": records.origin, "schema": schema, **asked_of(self)}, self.account):
+            return self._fit_asked(given, records, budget, observer)
+
+    def _fit_asked(
+        self, given: Specification, records: Records, budget: Budget, observer: Observer | None
+    ) -> Self:
+        """Fit to records, where it is stated what is asked."""
         shape, penalty = given.shape(records, self._names(), budget), given.penalty
         fitted = (self._fit_chosen if penalty.is_chosen else self._fit_alone)(shape, records, observer)
         assert fitted.result.plan is not None

@@ -12,7 +12,7 @@ from scipy import sparse
 from privopt.data import user_keys
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
-from privopt.engine.choose import engine_of
+from privopt.engine.choose import described, engine_of
 from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine
 from privopt.estimators.scaling import ScaledFeatures
@@ -29,6 +29,7 @@ class Records(Protocol):
             held.
         names: of the features, where the records themselves know them.
         kept: where they are kept, in words; None for arrays.
+        origin: what they are read from, see `Units.origin`.
         noise: the fit's secret randomness.
     """
 
@@ -38,6 +39,8 @@ class Records(Protocol):
     def names(self) -> Sequence[str] | None: ...
     @property
     def kept(self) -> str | None: ...
+    @property
+    def origin(self) -> str: ...
     @property
     def noise(self) -> NoiseSource: ...
     @property
@@ -84,7 +87,7 @@ class HeldRecords:
     choice: UnitsNoise
     names: Sequence[str] | None = None
 
-    kept = None
+    kept, origin = None, ""
 
     @property
     def width(self) -> int:
@@ -144,9 +147,14 @@ class StoredRecords:
     private_targets = None
 
     @property
+    def origin(self) -> str:
+        """A digest of the files' names, sizes and times."""
+        return self.source.fingerprint()
+
+    @property
     def kept(self) -> str:
         """Where they are kept, in words."""
-        return " ".join([self.placement.sentence, *(f"They were on {place}." for place in self.told)])
+        return self.placement.told(self.told)
 
     @property
     def width(self) -> int:
@@ -171,9 +179,7 @@ class StoredRecords:
         """See `Records.units`."""
         source = self.source.mapped(features.width, features, targets)
         engine = engine_of(source, description, self.placement, noise=self.choice)
-        described = getattr(engine, "described", None)  # engines in this process say nothing of themselves
-        if described is not None:
-            self.told[described] = None
+        self.told.update(dict.fromkeys(described(engine)))
         return engine
 
 

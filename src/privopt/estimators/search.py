@@ -1,5 +1,6 @@
 """A charged search among candidates: its plan, priced as a whole, and the fits, the choice and the refit."""
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -10,7 +11,10 @@ from typing import NamedTuple, final
 import jax.numpy as jnp
 
 from privopt.curator.base import Curator, Observer
+from privopt.curator.cuts import require_lasting
+from privopt.curator.journals import journals
 from privopt.curator.run import Run
+from privopt.data.derived import Derived, greater
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.estimators.records import LatestUnits, Records
@@ -28,6 +32,7 @@ from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.holdout_scores import HoldoutScores
+from privopt.solve import foresee, rehearse
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.registry import choose
@@ -241,6 +246,20 @@ class SearchRun:
         return Fitted(result, setup.measured(own), transcript.releases - before)
 
 
+def _rehearse(search: SearchPlan, units: Units | Engine) -> None:
+    """Refuse what a resumption cannot do, before anything is paid for.
+
+    Raises:
+        ArgumentError: the units cannot be split alike in another process, or a candidate keeps secrets.
+    """
+    require_lasting(units.public, units.origin)
+    for index, candidate in enumerate(search.candidates):
+        setup, budget = candidate.setup, search.plan.budget
+        rehearse(search.fits[index], setup.problem, units, setup.public.block(search.train), budget)
+        if search.refits:
+            rehearse(search.refits[index], setup.problem, units, setup.public, budget)
+
+
 @final
 class SearchResult(NamedTuple):
     """What a search found.
@@ -274,18 +293,34 @@ def run_search(
         BudgetExceeded: the account cannot pay; nothing was released.
     """
     scored, setups = search.scored, [candidate.setup for candidate in search.candidates]
-    latest = LatestUnits()
+    latest, wholes = LatestUnits(), list[Derived]()
+
+    def with_room(data: Units | Engine) -> Units | Engine:
+        """Data as they were stored, and room for all that comes before they are given back, and after that."""
+        if not isinstance(data, Units):
+            wholes.extend(() if wholes else _wholes(search, data))
+            data.reserve(functools.reduce(greater, (whole.beyond(data.public) for whole in wholes)))
+        return data
 
     def units_of(setup: Setup) -> Units | Engine:
         key = (setup.row_bound, setup.unit_rows, setup.intercept)
-        return latest.units(key, lambda: setup.units(records))
+        return latest.units(key, lambda: with_room(setup.units(records)))
 
     with double_precision(), closing(latest):
         # Keys and shapes are checked before anything is paid.
         loose = (
-            latest.units("loose", lambda: scored.loose_units(records)) if search.scales else units_of(scored)
+            latest.units("loose", lambda: with_room(scored.loose_units(records)))
+            if search.scales
+            else units_of(scored)
         )
-        run = started(search.plan, records.noise, account=account, name=name, observer=observer)
+        if journals() is not None:
+            _rehearse(search, loose)
+        asked = {
+            "candidates": search.candidates,
+            "solvers": (search.fits, search.refits),
+            "scales": search.scales,
+        }
+        run = started(search.plan, records.noise, account=account, name=name, observer=observer, of=asked)
         if search.scales is not None:
             bounds = released_bounds(run, search.scales, loose)
             scored, setups = scored.within(bounds), [setup.within(bounds) for setup in setups]
@@ -297,4 +332,22 @@ def run_search(
         scores = HoldoutScores(score=scored.target.score, models=models)
         best = int(under_way.held.curator(units_of(scored)).release(scores, search.choice))
         fitted = under_way.refit(best, setups[best], units_of(setups[best])) if search.refits else fits[best]
+        run.end()
     return SearchResult(best, fitted._replace(result=fitted.result._replace(plan=search.plan)))
+
+
+def _wholes(search: SearchPlan, data: Engine) -> list[Derived]:
+    """The units of a search, as each fit and the scoring stores them, and what is made of them there."""
+    scored = Derived(search.scored.public)
+    scored.cut([scored.public.block(search.held_out)])
+    wholes = [scored]
+    for solver, candidate in zip(search.fits, search.candidates, strict=True):
+        whole = Derived(candidate.setup.public)
+        (train,) = whole.cut([whole.public.block(search.train)])
+        foresee(solver, candidate.setup.problem, data, train)
+        wholes.append(whole)
+    for solver, candidate in zip(search.refits, search.candidates, strict=False):
+        whole = Derived(candidate.setup.public)
+        foresee(solver, candidate.setup.problem, data, whole)
+        wholes.append(whole)
+    return wholes

@@ -19,6 +19,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
+from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
@@ -30,6 +31,7 @@ from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.plan import Plan
+from privopt.replays.recipes import asked_of
 from privopt.report.report import PrivacyReport
 from privopt.tables.table import Table
 
@@ -131,6 +133,20 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         models = self._models()
         base: Any = clone(self.estimator)
         noise = NoiseSource(self.random_state)
+        told = {"files": X.fingerprint(), "schema": X.schema.to_json()} if isinstance(X, Table) else {}
+        with asking({**told, **asked_of(self)}, self.account):
+            return self._fit(models, base, noise, X, y, groups)
+
+    def _fit(
+        self,
+        models: Sequence[PrivateLinearModel],
+        base: Any,
+        noise: NoiseSource,
+        X: Any,
+        y: Any,
+        groups: Any,
+    ) -> Self:
+        """Search among the models, where it is stated what is asked."""
         if isinstance(X, Table):
             base.encoder_ = asked_of_a_table(X, y, groups)
             for model in (base, *models):

@@ -1,9 +1,9 @@
 """A fit, and one in two stages, the bounds and then the model: one plan, one ledger, one transcript."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,8 @@ from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
+from privopt.solve import parts_of, rehearse, reserved
 from privopt.solve import plan as plans_for
-from privopt.solve import rehearse
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import choose
 
@@ -83,8 +83,8 @@ class Fitted(NamedTuple):
             ),
         )
         return PrivacyReport.of(
-            self.result,
-            declared=(*setup.declared(), *declared, *(() if self.kept is None else (self.kept,))),
+            self.result._replace(kept=self.kept),
+            declared=(*setup.declared(), *declared),
             model=model,
             divided_rows=setup.unit_rows,
             typical_length=setup.typical_length,
@@ -262,9 +262,9 @@ def started(
     account: Account | None,
     name: str | None = None,
     observer: Observer | None = None,
-    resumes: bool = False,
+    of: Mapping[str, Any],
 ) -> Run:
-    """A run of everything that a plan announces; `name` is what the account calls it.
+    """A run of everything that a plan announces; `name` is what the account calls it, `of` what it solves and how.
 
     Raises:
         ArgumentError: it was to be resumed, and cannot be.
@@ -278,7 +278,7 @@ def started(
         noise=noise,
         account=account,
         observer=observer,
-        resumes=resumes,
+        of=of,
     )
 
 
@@ -298,11 +298,16 @@ def fit_in_stages(
     with double_precision():
         # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
         with given_back(staged.setup.loose_units(records)) as loose:
-            rehearse(staged.solver, staged.setup.problem, loose, staged.setup.public)
-            run = started(staged.plan, records.noise, account=account, observer=observer, resumes=True)
-            setup = staged.setup.within(released_bounds(run, staged.scales, loose))
+            derived = rehearse(
+                staged.solver, staged.setup.problem, loose, staged.setup.public, staged.plan.budget
+            )
+            asked = {**parts_of(staged.setup.problem), "scales": staged.scales, "solver": staged.solver}
+            with reserved(loose, derived.beyond(loose.public)):  # of what comes after it
+                run = started(staged.plan, records.noise, account=account, observer=observer, of=asked)
+                setup = staged.setup.within(released_bounds(run, staged.scales, loose))
         del loose
-        with given_back(setup.units(records)) as units:
+        with given_back(setup.units(records)) as units, reserved(units, derived.extra()):
             part = run.part("fit", staged.solver.event(units.public))
             result = staged.solver.solve(run.curator(units, part), setup.problem)
+            run.end()
     return staged.fitted(result, setup)

@@ -11,8 +11,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
+from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
-from privopt.curator.run import Run
+from privopt.curator.run import Run, rehearsed
 from privopt.data.units import Units
 from privopt.estimators import arguments, table_source
 from privopt.estimators.asked_workload import asked_workload
@@ -25,6 +26,7 @@ from privopt.planning.task import Task
 from privopt.precision import double_precision
 from privopt.problems.workload import Workload
 from privopt.public import DEFAULT_RECORDS, Public, Relation, Weighting, of_users
+from privopt.replays.recipes import asked_of
 from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.solve_arguments import check_observer
@@ -35,6 +37,7 @@ from privopt.synthesis.measured import ReleasedMarginal, released_marginals, rel
 from privopt.synthesis.registry import choose_synthesizer
 from privopt.tables.coding import Bins, TableCoding
 from privopt.tables.schema import Schema
+from privopt.tables.table import Table
 
 
 class SyntheticError(NamedTuple):
@@ -187,6 +190,12 @@ class SyntheticData(BaseEstimator):
         """
         check_observer(observer)
         schema = self._checked()
+        files = table.fingerprint() if isinstance(table, Table) else ""
+        with asking({"files": files, **asked_of(self), "schema": schema.to_json()}, self.account):
+            return self._fit(schema, table, groups, observer)
+
+    def _fit(self, schema: Schema, table: Any, groups: Any, observer: Observer | None) -> Self:
+        """Model a table whose arguments were checked."""
         counted = self.n is None and groups is None
         asked = self._asked(
             schema, table_source.rows_of(table) if counted else self.n or 2, groups is not None
@@ -201,7 +210,7 @@ class SyntheticData(BaseEstimator):
             asked = self._asked(schema, table_source.user_count(private_keys), True)
         noise = NoiseSource(self.random_state)
         units = Units.from_codes(
-            asked.coding.encode(private_table),
+            table_source.codes_of(private_table, asked.coding, rows),
             levels=asked.coding.levels,
             relation=self.relation,
             n=self.n,
@@ -211,6 +220,8 @@ class SyntheticData(BaseEstimator):
             typical_records=self.typical_records,
             noise=noise,
         )
+        if isinstance(table, Table):
+            units = replace(units, origin=table.fingerprint())
         with double_precision():
             result = self._run(asked, units, noise, observer)
         self._adopt(asked, result)
@@ -310,6 +321,13 @@ class SyntheticData(BaseEstimator):
     def _run(self, asked: Asked, units: Units, noise: NoiseSource, observer: Observer | None) -> Result:
         """One priced run."""
         configured, announced = self._configured(asked)
+        rehearsed(
+            lambda curator: configured.solve(curator, asked.workload),
+            asked.public,
+            units.origin,
+            asked.budget,
+            announced.event,
+        )
         run = Run(
             f"synthetic data ({configured.title})",
             announced.event,
@@ -319,8 +337,10 @@ class SyntheticData(BaseEstimator):
             account=self.account,
             observer=observer,
             seeded=units.seeded,
+            of={"schema": asked.coding, "workload": asked.workload, "synthesizer": configured},
         )
         result = configured.solve(run.curator(units), asked.workload)
+        run.end()
         return result._replace(plan=announced)
 
     def _adopt(self, asked: Asked, result: Result) -> None:

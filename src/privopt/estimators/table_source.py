@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from privopt.data import user_keys as keys
 from privopt.tables.cells import as_table, column_names, user_keys
@@ -13,14 +14,16 @@ from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError
 from privopt.tables.io import read_table, row_count, table_columns
 from privopt.tables.schema import Schema
-from privopt.tables.table import Table
+from privopt.tables.table import Table, columns_of
 
 
 def opened(table: Any, schema: Schema) -> Any:
-    """A table with named columns; of a file, those that the schema describes and that are there."""
+    """A table with named columns; of a file, those that the schema describes and that are there.
+
+    A `Table` stays in its files: `codes_of` reads it a few rows at a time, `keys_of_users` the columns of users alone.
+    """
     if isinstance(table, Table):
-        present = set(table.names)
-        return table.read([name for name in schema.names if name in present])
+        return table
     if isinstance(table, str | Path):
         present = set(table_columns(table))
         return read_table(table, schema, columns=[name for name in schema.names if name in present])
@@ -42,6 +45,25 @@ def check_columns(table: Any, coding: TableCoding) -> None:
     missing = [name for name in coding.names if name not in present]
     if missing:
         raise TableError(f"The table has no column {missing[0]!r}, which the schema describes.")
+
+
+def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:
+    """(rows, columns) codes of a table.
+
+    Raises:
+        TableError: a column is not there, or is stored as something that its kind cannot be.
+        DataUnavailable: a file has changed since the table was opened.
+    """
+    if not isinstance(table, Table):
+        return coding.encode(table)
+    private_codes, start = np.empty((rows, len(coding.columns)), np.int64), 0
+    blocks = table.columns(coding.names)
+    blocks.require(coding.encode)
+    for private_block in blocks.read(0, rows):
+        private_coded = coding.encode(private_block)
+        private_codes[start : start + len(private_coded)] = private_coded
+        start += len(private_coded)
+    return private_codes
 
 
 def rows_of(table: Any) -> int:
@@ -68,7 +90,7 @@ def keys_of_users(groups: Any, table: Any, rows: int) -> Any:
     if groups is None:
         return None
     if isinstance(groups, str | tuple):
-        return user_keys(table, groups)
+        return user_keys(table.read(columns_of(groups)) if isinstance(table, Table) else table, groups)
     return keys.as_keys(keys.user_codes(groups, rows))
 
 

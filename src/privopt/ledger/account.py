@@ -24,6 +24,7 @@ from privopt.ledger.entries import Charge
 from privopt.ledger.events import Event
 from privopt.ledger.filters import Composition, Cost, SetAside, filter_epsilon
 from privopt.ledger.ledger import SEEDED, Ledger
+from privopt.ledger.payments import payment_of
 from privopt.public import Relation
 
 Unit = Literal["record", "user"]
@@ -99,6 +100,7 @@ class Account:
         )
         self._lock = threading.Lock()
         self._unit: str | None = None
+        self._keys: dict[str, tuple[Event, float, float]] = {}
 
     @classmethod
     def create(
@@ -203,6 +205,7 @@ class Account:
         relation: Relation | str | None = None,
         unit: str | None = None,
         seeded: bool = False,
+        key: str = "",
     ) -> int | None:
         """Pay for a fit before it reads any data, or refuse and record nothing.
 
@@ -215,6 +218,8 @@ class Account:
             relation: the fit's neighbouring relation, to be compared with the account's.
             unit: the fit's privacy unit, "record" or "user"; an account keeps the privacy of one kind.
             seeded: the fit's noise or its choice of records comes from a seed, so the account is marked as not private.
+            key: random letters that are this fit's alone: a payment that was made with them is found again, and nothing
+                is paid, so that a fit that was stopped while it paid pays once. Two fits must not share one.
 
         Returns:
             The number of the payment in the account's file; None for an account that lives in this process.
@@ -226,8 +231,14 @@ class Account:
         """
         self._check_relation(relation)
         if self._file is not None:
-            return self._file.pay(name, event, epsilon, delta, unit=unit, seeded=seeded)
+            return self._file.pay(name, event, epsilon, delta, unit=unit, seeded=seeded, key=key)
         with self._lock:
+            if self._keys.get(key) == (event, epsilon, delta):
+                return None
+            if key in self._keys:
+                raise AccountError(
+                    "the account has paid for another fit with the key of this one: nothing was paid."
+                )
             check_unit(self._unit, unit)
             if self.composition == "basic":
                 self._ledger.spend(name, event, epsilon, delta)
@@ -236,7 +247,15 @@ class Account:
             self._unit = self._unit if unit is None else unit
             if seeded:
                 self._ledger.mark_seeded()
+            if key:
+                self._keys[key] = (event, epsilon, delta)
         return None
+
+    def has_paid(self, key: str) -> bool:
+        """Whether a payment was made with this key."""
+        if self._file is None:
+            return key in self._keys
+        return payment_of(key, self._file.payments()) is not None
 
     def require(self, *, relation: Relation | str, unit: str) -> None:
         """Refuse fits that the account will not pay for at any price.

@@ -28,7 +28,7 @@ from privopt.ledger.counters import Counter, CounterBeside, CounterFolder, Mark,
 from privopt.ledger.events import Event, NoEvent
 from privopt.ledger.filters import Composition
 from privopt.ledger.ledger import Ledger
-from privopt.ledger.payments import COLUMNS, Payment, Terms, new_row, now
+from privopt.ledger.payments import COLUMNS, Payment, Terms, new_row, now, payment_of
 from privopt.public import Relation
 
 MOST_BYTES = 2**30  # of the file: over a million payments
@@ -158,9 +158,17 @@ class AccountFile:
     # Paying ----------------------------------------------------------------------------------------------------------
 
     def pay(
-        self, name: str, event: Event, epsilon: float, delta: float, *, unit: str | None, seeded: bool
+        self,
+        name: str,
+        event: Event,
+        epsilon: float,
+        delta: float,
+        *,
+        unit: str | None,
+        seeded: bool,
+        key: str = "",
     ) -> int:
-        """Add a payment for good, or refuse it and add nothing; see `Account.spend`.
+        """Add a payment for good, or refuse it and add nothing; one of this key is found again; see `Account.spend`.
 
         Returns:
             Its number.
@@ -173,10 +181,14 @@ class AccountFile:
         with self._connected() as connection:
             with _transaction(connection):
                 payments = self._checked(connection)
-                check_unit(self.unit_of(payments), unit)
-                charge(payments)
-                self._insert(connection, payments, name, event, epsilon, delta, unit=unit, seeded=seeded)
-            number = len(payments) + 1
+                paid = payment_of(key, payments, (event, epsilon, delta))
+                if paid is None:
+                    check_unit(self.unit_of(payments), unit)
+                    charge(payments)
+                    self._insert(
+                        connection, payments, name, event, epsilon, delta, unit=unit, seeded=seeded, key=key
+                    )
+            number = len(payments) + 1 if paid is None else paid.number
             try:
                 self._count(connection)
             except BaseException as error:
@@ -207,6 +219,7 @@ class AccountFile:
         *,
         unit: str | None,
         seeded: bool,
+        key: str = "",
     ) -> None:
         row = new_row(
             len(payments) + 1,
@@ -216,6 +229,7 @@ class AccountFile:
             delta,
             unit=unit,
             seeded=seeded,
+            key=key,
             previous=self._hashes(payments)[-1],
             terms=self.terms,
         )

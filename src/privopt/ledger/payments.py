@@ -7,7 +7,7 @@ taken out or put in between without changing all hashes that follow. A random nu
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -20,6 +20,7 @@ from privopt.ledger.events import Event
 from privopt.ledger.filters import Composition, Cost, filter_cost, rounded_up
 from privopt.public import Relation
 
+_NONCE = 32  # letters of a random number
 _SLACK = 1 + 2.0**-48  # far above the rounding of the few products and sums in a price
 
 
@@ -103,6 +104,7 @@ class Payment:
         cost: in the account's currency.
         unit: what it protects, "record" or "user"; None where it did not say.
         seeded: whether it rests on a seed.
+        nonce: random letters; those of a payment that was given a key begin with it.
         hash: of all this, of a random number and of the hash of the row before, or of the terms.
     """
 
@@ -115,6 +117,7 @@ class Payment:
     cost: Cost
     unit: str | None
     seeded: bool
+    nonce: str
     hash: str
 
     @classmethod
@@ -159,8 +162,33 @@ class Payment:
             cost=Cost(max(row["amount"], again.amount), max(row["amount_delta"], again.delta)),
             unit=row["unit"],
             seeded=bool(row["seeded"]),
+            nonce=row["nonce"],
             hash=stored,
         )
+
+
+def payment_of(
+    key: str, payments: Sequence[Payment], wanted: tuple[Event, float, float] | None = None
+) -> Payment | None:
+    """The payment that was given this key; None where none was, or for no key.
+
+    Args:
+        key: what `new_row` was given.
+        payments: where it may stand.
+        wanted: the event, epsilon and delta that it must be for; None for any.
+    Raises:
+        AccountError: it is for something else.
+    """
+    length = len(key) + _NONCE
+    of_key = (paid for paid in payments if key and len(paid.nonce) == length and paid.nonce.startswith(key))
+    found = next(of_key, None)
+    if found is not None and wanted is not None:
+        event, epsilon, delta = wanted
+        if (found.event.to_dict(), found.epsilon, found.delta) != (event.to_dict(), epsilon, delta):
+            raise AccountError(
+                f"payment {found.number} of the account has the key of this fit, and is for another: nothing was paid."
+            )
+    return found
 
 
 def new_row(
@@ -172,10 +200,11 @@ def new_row(
     *,
     unit: str | None,
     seeded: bool,
+    key: str,
     previous: str,
     terms: Terms,
 ) -> tuple[Any, ...]:
-    """The values of the columns of a payment that is made now.
+    """The values of the columns of a payment that is made now; its random number follows its key.
 
     Privacy:
         The random number tells the payments of two copies of a file apart, though they be for the same and made in the
@@ -186,7 +215,7 @@ def new_row(
     cost = price(event, epsilon, delta, terms)
     content = (
         number, now(), name, json.dumps(event.to_dict(), sort_keys=True), float(epsilon), float(delta),
-        float(cost.amount), float(cost.delta), unit, int(seeded), uuid.uuid4().hex, previous,
+        float(cost.amount), float(cost.delta), unit, int(seeded), key + uuid.uuid4().hex, previous,
     )  # fmt: skip
     return (*content, _hash(json.dumps(content)))
 

@@ -233,8 +233,7 @@ class RepeatedChoice:
     @property
     def units_generator(self) -> np.random.Generator:
         """The same secret draws again."""
-        bits: Any = ChaCha(key=int.from_bytes(self._key, "little"), rounds=20)
-        return np.random.Generator(bits)
+        return _chacha(self._key)
 
     def __repr__(self) -> str:
         return "RepeatedChoice(<private>)"
@@ -249,6 +248,21 @@ class RepeatedChoice:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.__reduce_ex__(4)
+
+
+def repeated_draws(key: bytes, number: int) -> np.random.Generator:
+    """The draws of the cut of this number under a secret key, the same each time. It never makes noise.
+
+    Args:
+        key: 32 secret bytes.
+        number: which cut; the draws of different ones are independent of one another.
+    """
+    return _chacha(hashlib.blake2b(b"privopt cut %d" % number, key=key, digest_size=32).digest())
+
+
+def _chacha(key: bytes) -> np.random.Generator:
+    bits: Any = ChaCha(key=int.from_bytes(key, "little"), rounds=20)
+    return np.random.Generator(bits)
 
 
 def _checked_seed(seed: SupportsIndex) -> int:

@@ -5,6 +5,8 @@ Clip and step count are those of full-batch descent, but at least 200 steps, sin
 sampling amplifies little. Utility only.
 """
 
+import bisect
+import math
 from typing import Any
 
 from privopt.ledger.calibration import calibrate
@@ -32,18 +34,21 @@ def rate(solver: Any, instance: Instance) -> float:
     if not instance.is_private:
         return 1.0
     public = instance.public
-    tried = min(1.0, SMALLEST_BATCH / public.n)
-    while tried < 1.0:
+    doublings = max(0, math.ceil(math.log2(public.n / SMALLEST_BATCH)))
+    rates = [SMALLEST_BATCH * 2.0**k / public.n for k in range(doublings)]
+
+    def noise(tried: float) -> float:
         sampling = sampling_of(tried, solver.sampler, public)
         needed = calibrate(
-            lambda z, s=sampling: Repeated(s.event(Gaussian(z).event()), solver.steps),
+            lambda z: Repeated(sampling.event(Gaussian(z).event()), solver.steps),
             instance.budget,
             public.relation,
         )
-        if needed * public.relation.factor >= LEAST_NOISE:
-            return tried
-        tried = min(1.0, 2.0 * tried)
-    return tried
+        return needed * public.relation.factor
+
+    # A larger sample needs more noise, so the first of the rates that need enough is found by halving.
+    found = bisect.bisect_left(rates, LEAST_NOISE, key=noise)
+    return rates[found] if found < len(rates) else 1.0
 
 
 def step_size(solver: Any, instance: Instance) -> float:

@@ -43,7 +43,7 @@ from privopt.proofs.certified_minimiser import (
     is_smooth,
     reachable,
 )
-from privopt.proofs.huberised_sum import HuberisedSum, gradient_rounding
+from privopt.proofs.huberised_sum import HuberisedSum, LossSum, gradient_rounding
 
 Vector = NDArray[np.float64]
 LEAST_CLIP = 1e-100  # so that no cap of a slope is subnormal, which is rounded too coarsely
@@ -210,14 +210,19 @@ class HuberisedObjective:
 
     def minimiser(
         self,
-        private_features: Any,
-        private_targets: NDArray[np.float64],
+        private_sum: LossSum,
         tilt: Vector,
         tolerance: float,
         most_rounds: int | None = None,
     ) -> Vector:
-        """The minimiser of `J(w) + <tilt, w>`, to a subgradient of norm at most `tolerance`."""
-        private_sum = self.over(private_features, private_targets)
+        """The minimiser of `J(w) + <tilt, w>`, to a subgradient of norm at most `tolerance`.
+
+        Args:
+            private_sum: of the losses of all records, as `over` makes it of rows.
+            tilt: the linear term.
+            tolerance: see `tolerance`.
+            most_rounds: see `certified_minimiser`.
+        """
         private_rows = max(
             self.units, private_sum.private_rows
         )  # a random block may hold more than its public number

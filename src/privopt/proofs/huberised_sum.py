@@ -5,9 +5,9 @@ gradient has norm at most C in the coordinates `w = B v` (B the identity unless 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +28,29 @@ _INWARDS = 1.0 - 1e-9  # more than the rounding of a norm and a product, also fo
 _UNIT_ROUNDOFF = 2.0**-53
 
 
+class LossSum(Protocol):
+    """The sum over records of a smooth loss, wherever they are. Everything it returns is private."""
+
+    @property
+    def private_rows(self) -> int:
+        """How many rows there are; more than n only in a block drawn at random."""
+        ...
+
+    def gradient(self, at: Vector) -> Vector:
+        """The gradient of the sum, (d,)."""
+        ...
+
+    def hessian(self, at: Vector) -> NDArray[np.float64]:
+        """A generalised Hessian, (d, d); for speed only."""
+        ...
+
+    def hessian_product(self, at: Vector) -> Callable[[Vector], Vector]:
+        """The map from v to Hessian times v; for speed only."""
+        ...
+
+
 class HuberisedSum:
-    """The sum over some records.
+    """The sum over some records, which are held here; see `LossSum`.
 
     Args:
         loss: the formula.
@@ -68,11 +89,11 @@ class HuberisedSum:
 
     @property
     def private_rows(self) -> int:
-        """How many rows there are; more than n only in a block drawn at random."""
+        """See `LossSum.private_rows`."""
         return self._rows
 
     def gradient(self, at: Vector) -> Vector:
-        """The gradient of the sum."""
+        """See `LossSum.gradient`."""
         private_slopes, _ = self._derivatives(at)
         with np.errstate(all="ignore"):
             private_parts = [
@@ -83,15 +104,15 @@ class HuberisedSum:
         return _pairwise(np.stack(private_parts))
 
     def hessian(self, at: Vector) -> NDArray[np.float64]:
-        """A generalised Hessian, (d, d); for speed only."""
+        """See `LossSum.hessian`."""
         _, private_bends = self._derivatives(at)
         total = np.zeros((self._width, self._width))
         for place, private_block in self._blocks():
             total += _weighted_gram(private_block, private_bends[place])
         return total
 
-    def hessian_product(self, at: Vector) -> Any:
-        """The map from v to Hessian times v; for speed only."""
+    def hessian_product(self, at: Vector) -> Callable[[Vector], Vector]:
+        """See `LossSum.hessian_product`."""
         _, private_bends = self._derivatives(at)
 
         def product(vector: Vector) -> Vector:
@@ -130,8 +151,9 @@ def gradient_rounding(
     """How far the computed gradient of the sum can be from the exact one, in l2 norm.
 
     Every product passes at most `BLOCK_ROWS` additions within its block and one for each level of the pairwise sum of
-    the blocks; a prediction is off by at most (d + 8) u |a| |w|, which the slope multiplies by its curvature, and the
-    slope itself by a few u.
+    the blocks, of one part of the records or of all; sums of parts are added as integers, which costs four roundings
+    (`rounding.rounding_bound`). A prediction is off by at most (d + 8) u |a| |w|, which the slope multiplies by its
+    curvature, and the slope itself by a few u.
 
     Args:
         units: number of records at most.

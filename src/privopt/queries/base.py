@@ -10,9 +10,7 @@ contributes, how a unit's contribution is clipped, and what the sensitivity of t
     ├── UnitSum            mean over units of clip(a function of all the unit's records)
     ├── StatisticOfHeld    a function of per-unit vectors that stay with the curator
     ├── FunctionOfMean     a public function of a mean that stays with the curator
-    ├── RecordsQuery       a function of all the records at once
-    ├── ArgminQuery        a minimiser whose noise sits inside the objective
-    └── PassQuery          the end of one pass over the records, in a secret order
+    └── of_records         functions of all the records at once: ends of optimisations, minimisers, passes
 """
 
 import abc
@@ -360,90 +358,3 @@ class FunctionOfMean(Query):
     @abc.abstractmethod
     def value(self, private_mean: Any) -> Any:
         """The value, from a float64 array of `mean.shape`."""
-
-
-class RecordsQuery(Query):
-    """A function of all the records at once, such as the end of an optimisation; the class argues its sensitivity.
-
-    It sees records, not which user owns them: the curator refuses it where a unit is a user.
-    """
-
-    @abc.abstractmethod
-    def value(self, public: Public, private_features: Any, private_targets: Any) -> Any:
-        """The value, from the stored rows and targets.
-
-        There may be fewer of them than `public.n`, and where a unit may be added or removed their number is private: a
-        mean divides by `public.n`.
-        """
-
-
-class ArgminQuery(Query):
-    """A minimiser with noise inside its objective; the mechanism receives it as a function of the noise.
-
-    Its inner iteration count depends on data: the one documented exception to "no loop count depends on data".
-    """
-
-    def require_mechanism(self, mechanism: Any, public: Public) -> None:
-        """Refuse a mechanism whose price does not cover this query, from public numbers; by default, every one.
-
-        Raises:
-            ValueError: the mechanism was not made for this query and these public numbers.
-        """
-        del public
-        raise ValueError(
-            f"{self.name} cannot be released by {type(mechanism).__name__}: what noise inside an objective costs "
-            "depends on the objective, so use the mechanism that the query makes."
-        )
-
-    @abc.abstractmethod
-    def minimise(
-        self, public: Public, private_features: Any, private_targets: Any, noise: Any, tolerance: float
-    ) -> Any:
-        """The minimiser of the perturbed objective, to a residual of at most `tolerance`."""
-
-    @abc.abstractmethod
-    def implied_noise(
-        self, public: Public, private_features: Any, private_targets: Any, solution: Any
-    ) -> Any:
-        """The noise under which `solution` is the minimiser: the inverse map, which the audit compares."""
-
-
-class PassQuery(Query):
-    """The end of one pass over the records, in a secret order, with noise at its steps or at its end.
-
-    It sees records, not which user owns them, and a record's place must not depend on who else is there: the curator
-    refuses it where a unit is a user, the query itself under add-or-remove-one.
-    """
-
-    @abc.abstractmethod
-    def require_mechanism(self, mechanism: Any, public: Public) -> None:
-        """Refuse a mechanism that does not draw what this pass needs, from public numbers.
-
-        Raises:
-            ValueError: the mechanism was not made for this query and these public numbers.
-        """
-
-    @abc.abstractmethod
-    def follow(
-        self,
-        public: Public,
-        private_features: Any,
-        private_targets: Any,
-        order: Any,
-        draw: Callable[[int], Any],
-    ) -> Any:
-        """The end of the pass.
-
-        Args:
-            public: of the records; position i of `order` is a record for i below their number, and absent from there.
-            private_features: the stored rows.
-            private_targets: likewise.
-            order: a permutation of 0, ..., n - 1.
-            draw: the noise of the next so many steps, a row a step.
-        """
-
-    @abc.abstractmethod
-    def moved(
-        self, public: Public, private_left: Any, private_right: Any, order: Any, draw: Callable[[int], Any]
-    ) -> float:
-        """What the sensitivity bounds, for two data sets (features, targets): for the audit."""

@@ -2,7 +2,6 @@
 
 import math
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -13,13 +12,15 @@ from privopt.ledger.sampling import EveryUnit, Sampling
 from privopt.problems.problem import Problem
 from privopt.proofs.contraction import geometric_sum, largest_step
 from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
-from privopt.queries.base import RecordsQuery, query, static
+from privopt.queries.base import query, static
+from privopt.queries.of_records import ObjectiveQuery
 from privopt.queries.perturbed_minimiser import ROUNDS_WITHOUT_PRIVACY
 
 
 @query
-class HuberisedMinimiser(RecordsQuery):
+class HuberisedMinimiser(ObjectiveQuery):
     """The minimiser of the regularised sum of Huberised losses, see `proofs.huberised_objective`.
 
     Attributes:
@@ -41,7 +42,7 @@ class HuberisedMinimiser(RecordsQuery):
     def sensitivity(self, public: Public, sampling: Sampling = EveryUnit()) -> float:
         """(factor * C + 2 tau) / Lam."""
         del sampling
-        objective = _objective(self, public)
+        objective = self.objective(public)
         if not objective.modulus > 0.0:
             raise ValueError(
                 "the minimiser needs a ridge on every coordinate: give the problem one, or raise `ridge`."
@@ -54,18 +55,20 @@ class HuberisedMinimiser(RecordsQuery):
         """(d,)."""
         return (public.d,)
 
-    def value(
-        self, public: Public, private_features: Any, private_targets: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def objective(self, public: Public) -> HuberisedObjective:
+        """J."""
+        return _objective(self, public, self.ridge)
+
+    def value(self, public: Public, private_sum: LossSum) -> NDArray[np.float64]:
         """The minimiser; unless privacy is switched off, it is computed until its certificate holds."""
-        objective, clipped = _objective(self, public), math.isfinite(self.clip)
+        objective, clipped = self.objective(public), math.isfinite(self.clip)
         tolerance = objective.tolerance(0.0) if clipped else 0.0
         rounds = None if clipped else ROUNDS_WITHOUT_PRIVACY
-        return objective.minimiser(private_features, private_targets, np.zeros(public.d), tolerance, rounds)
+        return objective.minimiser(private_sum, np.zeros(public.d), tolerance, rounds)
 
 
 @query
-class DescentEnd(RecordsQuery):
+class DescentEnd(ObjectiveQuery):
     """The last iterate of proximal gradient steps on the mean of Huberised losses plus penalty, within the set.
 
         w <- P( prox_{eta r}( w - eta (mean of clipped gradients + ridge gradient) ) )
@@ -102,7 +105,7 @@ class DescentEnd(RecordsQuery):
             ValueError: the step size is too large for the argument.
         """
         del sampling
-        objective = _objective(self, public)
+        objective = self.objective(public)
         largest = largest_step(self.problem, public)
         if not 0.0 < self.step_size <= largest * (1.0 + 1e-12):
             raise ValueError(
@@ -122,12 +125,13 @@ class DescentEnd(RecordsQuery):
         """(d,)."""
         return (public.d,)
 
-    def value(
-        self, public: Public, private_features: Any, private_targets: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def objective(self, public: Public) -> HuberisedObjective:
+        """J, with the ridges of the problem alone."""
+        return _objective(self, public, 0.0)
+
+    def value(self, public: Public, private_sum: LossSum) -> NDArray[np.float64]:
         """T steps over all the records."""
-        objective = _objective(self, public)
-        private_sum = objective.over(private_features, private_targets)
+        objective = self.objective(public)
         # A block drawn at random may hold more than its public number; the mean must still contract.
         private_share = 1.0 / max(public.n, private_sum.private_rows)
         private_params = np.asarray(self.start, np.float64)
@@ -149,10 +153,10 @@ class DescentEnd(RecordsQuery):
         return gradient + 2.0**-53 * (4.0 * objective.width + 64.0) * (length + pull)
 
 
-def _objective(of: HuberisedMinimiser | DescentEnd, public: Public) -> HuberisedObjective:
+def _objective(of: HuberisedMinimiser | DescentEnd, public: Public, ridge: float) -> HuberisedObjective:
     return HuberisedObjective(
         problem=of.problem,
-        ridge=of.ridge if isinstance(of, HuberisedMinimiser) else 0.0,
+        ridge=ridge,
         clip=of.clip,
         units=public.n,
         width=public.d,

@@ -15,7 +15,8 @@ from privopt.mechanisms.pass_noise import PassNoise
 from privopt.problems.problem import Problem
 from privopt.proofs.one_pass import GrowingBatches, PassSteps, Records
 from privopt.public import Public
-from privopt.queries.base import PassQuery, query, static
+from privopt.queries.base import query, static
+from privopt.queries.of_records import PassQuery
 
 Vector = NDArray[np.float64]
 Draw = Callable[[int], Vector]

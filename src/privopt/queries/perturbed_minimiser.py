@@ -1,7 +1,6 @@
 """The minimiser of a convex objective with noise in its linear term."""
 
 import math
-from typing import Any
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -12,8 +11,10 @@ from privopt.mechanisms.base import Mechanism, StreamMechanism
 from privopt.mechanisms.objective_perturbation import LARGEST_NORMAL, ObjectiveNoise
 from privopt.problems.problem import Problem
 from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
-from privopt.queries.base import ArgminQuery, query, static
+from privopt.queries.base import query, static
+from privopt.queries.of_records import ArgminQuery
 
 ROUNDS_WITHOUT_PRIVACY = 200
 
@@ -113,12 +114,7 @@ class PerturbedMinimiser(ArgminQuery):
         super().require_mechanism(mechanism, public)
 
     def minimise(
-        self,
-        public: Public,
-        private_features: Any,
-        private_targets: NDArray[np.float64],
-        noise: NDArray[np.float64],
-        tolerance: float,
+        self, public: Public, private_sum: LossSum, noise: NDArray[np.float64], tolerance: float
     ) -> NDArray[np.float64]:
         """The minimiser, to a subgradient of norm at most `tolerance` by w.
 
@@ -129,18 +125,13 @@ class PerturbedMinimiser(ArgminQuery):
         if objective.matrix is not None:
             tilt = np.asarray(np.linalg.solve(objective.matrix.T, noise), np.float64)
         rounds = None if tolerance > 0.0 else ROUNDS_WITHOUT_PRIVACY
-        return objective.minimiser(private_features, private_targets, tilt, tolerance, rounds)
+        return objective.minimiser(private_sum, tilt, tolerance, rounds)
 
     def implied_noise(
-        self,
-        public: Public,
-        private_features: Any,
-        private_targets: NDArray[np.float64],
-        solution: NDArray[np.float64],
+        self, public: Public, private_sum: LossSum, solution: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """The v-noise whose minimiser is `solution`, up to the subgradients of r, which no record enters."""
         objective, solution = self.objective(public), np.asarray(solution, np.float64)
-        private_sum = objective.over(private_features, private_targets).gradient(solution)
         with np.errstate(all="ignore"):  # a warning must not depend on the data
-            private_noise = -(private_sum + objective.ridge_gradient(solution))
+            private_noise = -(private_sum.gradient(solution) + objective.ridge_gradient(solution))
             return private_noise if objective.matrix is None else objective.matrix.T @ private_noise

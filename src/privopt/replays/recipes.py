@@ -17,6 +17,12 @@ MINIMIZE, ESTIMATOR = "minimize", "estimator"
 UNRECORDED = ("account", "random_state")  # arguments of an estimator that no release depends on
 
 
+def asked_of(estimator: Any) -> dict[str, Any]:
+    """The arguments of an estimator that its releases depend on, those of an estimator inside it first."""
+    given = {name: value for name, value in estimator.get_params().items() if name not in UNRECORDED}
+    return dict(sorted(given.items(), key=lambda pair: "__" not in pair[0]))
+
+
 def recipe_of(problem: Problem, public: Public, budget: Budget, solver: Solver | str, start: Any) -> Recipe:
     """What `minimize` was asked, the start flat.
 

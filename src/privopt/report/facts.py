@@ -47,6 +47,11 @@ class Finished(Protocol):
         ...
 
     @property
+    def kept(self) -> str | None:
+        """Where rows were kept that were read from files, in a sentence; None for another run."""
+        ...
+
+    @property
     def findings(self) -> Mapping[str, Finding]:
         """By name, what the releases show about the result."""
         ...

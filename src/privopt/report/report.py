@@ -79,7 +79,11 @@ class PrivacyReport(ReportFacts):
             plan=plan,
             findings={name: _without_arrays(found) for name, found in result.findings.items()},
             pictures=(*result.pictures, *(() if paid_by is None else (burn_down(paid_by),))),
-            declared=(*(() if plan is None else plan.black_box), *declared),
+            declared=(
+                *(() if plan is None else plan.black_box),
+                *declared,
+                *(() if result.kept is None else (result.kept,)),
+            ),
             model=ModelSummary.of_params(result.params) if model is None else model,
             divided_rows=divided_rows,
             typical_length=typical_length,

@@ -262,6 +262,15 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         wide = self.n_features_out_ > WIDE and self.n_features_out_ > 10 * non_zero
         return wide or any(column.kind == "set" for column in columns)
 
+    @property
+    def row_entries(self) -> int | None:
+        """The most entries of an encoded row that are not zero; None where a set has no `max_active` to say."""
+        columns = self._columns()
+        if any(column.kind == "set" and column.max_active is None for column in columns):
+            return None
+        most = {"pixels": "size", "set": "max_active"}
+        return sum(getattr(column, most[column.kind]) if column.kind in most else 1 for column in columns)
+
     def _encode_dense(self, private_columns: Mapping[str, Any], rows: int) -> NDArray[np.float32]:
         private_features = np.zeros((rows, self.n_features_out_), dtype=np.float32)
         for column, block in zip(self._columns(), self.blocks_, strict=True):

@@ -1,11 +1,12 @@
 """Which files make up a table, wherever they are: a file, a folder, a glob, a list, a URI, a Delta table.
 
-They stand in one order, that of their names, and each is known by its size and time: one that is another by the time it
-is read is refused, as its records may be counted twice or be somebody else's.
+They stand in one order, that of their names, and each is known by its version, see `versions`: one that is another by
+the time it is read is refused, as its records may be counted twice or be somebody else's.
 """
 
 import contextlib
 import fnmatch
+import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from pyarrow import fs
 from privopt.errors import DataUnavailable
 from privopt.tables.errors import TableError
 from privopt.tables.io import DELIMITERS, PARQUET, delimiter, extension
+from privopt.tables.versions import version_of
 
 OURS = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})  # that pyarrow itself opens
 _URI = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _LOG = "_delta_log"
-_TAGS = ("ETag", "etag", "checksum", "generation", "mtime", "created")  # what fsspec may say of a version
+_PATIENCE, _PATIENCE_SECONDS = "retry_limit_seconds", 20  # with a store of Google's that does not answer
 
 
 class StoredFile(NamedTuple):
@@ -31,7 +33,7 @@ class StoredFile(NamedTuple):
         path: within its file system.
         shown: how it was named, without what may be a password.
         size: in bytes.
-        stamp: what tells its version from others: the time of its last change, an ETag.
+        stamp: what tells its version from others, see `versions.version_of`.
     """
 
     path: str
@@ -47,10 +49,12 @@ class Place:
     Attributes:
         system: the file system.
         files: at least one.
+        partitions: columns of a Delta table that stand in the names of its folders, not in its files.
     """
 
     system: Any
     files: tuple[StoredFile, ...]
+    partitions: tuple[str, ...] = ()
 
     @property
     def delimiter(self) -> str | None:
@@ -62,11 +66,21 @@ class Place:
         """Bytes of all files together."""
         return sum(file.size for file in self.files)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether they are files of this machine."""
+        return isinstance(self.system, fs.LocalFileSystem)
+
     def holds(self, file: Path) -> bool:
         """Whether a file on this machine is among them."""
-        if not isinstance(self.system, fs.LocalFileSystem) or not file.exists():
+        if not self.is_local or not file.exists():
             return False
         return any(Path(one.path).exists() and file.samefile(one.path) for one in self.files)
+
+    def fingerprint(self) -> str:
+        """A digest of the names, sizes and times of the files."""
+        told = "\n".join(f"{file.path} {file.size} {file.stamp}" for file in self.files)
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
     def require_unchanged(self, file: StoredFile) -> None:
         """Refuse a file that is gone, or is not the one that was there when the table was opened.
@@ -75,7 +89,7 @@ class Place:
             DataUnavailable: it is.
         """
         try:
-            size, stamp = _version(self.system, file.path)
+            size, stamp = version_of(self.system, file.path)
         except Exception:  # whatever a file system raises; its text may hold what it was opened with
             raise _unavailable(file, "cannot be reached any more") from None
         if size < 0:
@@ -104,22 +118,23 @@ def located(where: str | Path | Iterable[str | Path]) -> Place:
     if not named:
         raise TableError("No table was given: name a file, a folder, a glob or a URI.")
     found = [_found(one) for one in named]
-    systems = [system for system, _ in found]
+    systems = [system for system, _, _ in found]
     if any(system != systems[0] for system in systems):
         raise TableError("The tables given lie in several file systems: give those of one at a time.")
-    files = sorted({file.path: file for _, files in found for file in files}.values())
-    if len(files) < sum(len(files) for _, files in found):
+    files = sorted({file.path: file for _, files, _ in found for file in files}.values())
+    if len(files) < sum(len(files) for _, files, _ in found):
         raise TableError(
             "A table was given twice: each record must be read once, or one person has several shares in the result."
         )
     _require_different(systems[0], files)
     _require_one_format(files)
-    return Place(system=systems[0], files=tuple(files))
+    partitions = dict.fromkeys(column for _, _, columns in found for column in columns)
+    return Place(system=systems[0], files=tuple(files), partitions=tuple(partitions))
 
 
-def _found(where: str | Path) -> tuple[Any, list[StoredFile]]:
-    """The file system and the files of one name."""
-    name = str(where)
+def _found(where: str | Path) -> tuple[Any, list[StoredFile], list[str]]:
+    """The file system, the files and the columns of partitions of one name."""
+    name, partitions = str(where), list[str]()
     system, path, shown, pattern = _opened(where)
     if pattern:
         paths = _matching(system, path, pattern)
@@ -127,18 +142,24 @@ def _found(where: str | Path) -> tuple[Any, list[StoredFile]]:
             raise TableError(f"No table matches {shown!r}.")
     else:
         kind = _kind(system, path, shown)
-        if kind == fs.FileType.NotFound:
+        if kind == fs.FileType.NotFound and name != "-":
             raise TableError(f"There is no table {shown!r}.")
+        if kind == fs.FileType.Unknown or kind == fs.FileType.NotFound:
+            raise TableError(
+                f"{shown!r} is a pipe or a device, which can be read once: a table is read several times, so write it "
+                "to a file first."
+            )
         if kind == fs.FileType.File:
             paths = [path]
         elif _kind(system, f"{path.rstrip('/')}/{_LOG}", shown) == fs.FileType.Directory:
-            paths = _of_delta(name, shown)
+            paths, partitions = _of_delta(name, shown)
         else:
             paths = _in_folder(system, path)
             if not paths:
                 raise TableError(f"The folder {shown!r} holds no table.")
     prefix = shown.partition("://")[0] + "://" if "://" in shown else ""
-    return system, [_stored(system, one, prefix + one) for one in paths]
+    shown_as = [one if "://" in one else prefix + one for one in paths]
+    return system, [_stored(system, *both) for both in zip(paths, shown_as, strict=True)], partitions
 
 
 def _opened(where: str | Path) -> tuple[Any, str, str, str]:
@@ -166,6 +187,8 @@ def _opened(where: str | Path) -> tuple[Any, str, str, str]:
 
 def _system(uri: str, scheme: str) -> tuple[Any, str]:
     """The file system of a URI, and the path in it."""
+    if scheme in ("gs", "gcs") and _PATIENCE not in uri:  # by itself it tries for a quarter of an hour
+        uri += f"{'&' if '?' in uri else '?'}{_PATIENCE}={_PATIENCE_SECONDS}"
     if scheme in OURS:
         return fs.FileSystem.from_uri(uri)
     try:
@@ -175,7 +198,17 @@ def _system(uri: str, scheme: str) -> tuple[Any, str]:
             f"{scheme}:// is opened by the package fsspec, which is not installed: pip install fsspec, and what it "
             f"needs for {scheme}. Without it: {', '.join(sorted(OURS))}."
         ) from None
-    opened: Any = fsspec.core.url_to_fs(uri)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    try:
+        opened: Any = fsspec.core.url_to_fs(uri)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    except ImportError:
+        raise TableError(
+            f"{scheme}:// is opened by fsspec with a package that is not installed: look up in the pages of fsspec "
+            f"which one it needs for {scheme}, and install it."
+        ) from None
+    except ValueError:  # it knows no such scheme
+        raise TableError(
+            f"{scheme}:// is opened by nobody: pyarrow knows {', '.join(sorted(OURS))}, and fsspec does not know it."
+        ) from None
     return fs.PyFileSystem(fs.FSSpecHandler(opened[0])), str(opened[1])
 
 
@@ -238,8 +271,8 @@ def _matches(parts: Sequence[str], wanted: Sequence[str]) -> bool:
     return not hidden and fnmatch.fnmatchcase(parts[0], wanted[0]) and _matches(parts[1:], wanted[1:])
 
 
-def _of_delta(uri: str, shown: str) -> list[str]:
-    """The files of the latest version of a Delta table, within its file system."""
+def _of_delta(uri: str, shown: str) -> tuple[list[str], list[str]]:
+    """The files of the latest version of a Delta table, within its file system, and the columns of its partitions."""
     try:
         import deltalake  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]  # the extra [delta]
     except ImportError:
@@ -251,7 +284,7 @@ def _of_delta(uri: str, shown: str) -> list[str]:
     try:
         table = delta.DeltaTable(uri)
         features = set(table.protocol().reader_features or ())
-        partitions = list(table.metadata().partition_columns)
+        partitions = [str(column) for column in table.metadata().partition_columns]
         uris = [str(one) for one in table.file_uris()]
     except Exception:
         raise TableError(
@@ -260,41 +293,22 @@ def _of_delta(uri: str, shown: str) -> list[str]:
     unknown = features & {"deletionVectors", "columnMapping"}
     if unknown:
         raise TableError(
-            f"The Delta table {shown!r} uses {', '.join(sorted(unknown))}, which the files alone do not show: rewrite "
-            "it without."
-        )
-    if partitions:
-        raise TableError(
-            f"The Delta table {shown!r} keeps {partitions[0]!r} in the names of its folders, not in its files: give a "
-            "table that is not partitioned."
+            f"The Delta table {shown!r} uses {', '.join(sorted(unknown))}, which the files alone do not show: write "
+            "a copy without (or ALTER TABLE ... DROP FEATURE)."
         )
     if not uris:
         raise TableError(f"The Delta table {shown!r} holds no file.")
-    return [_opened(one)[1] if _URI.match(one) else str(Path(one).absolute()) for one in uris]
+    return [_opened(one)[1] if _URI.match(one) else str(Path(one).absolute()) for one in uris], partitions
 
 
 def _stored(system: Any, path: str, shown: str) -> StoredFile:
     try:
-        size, stamp = _version(system, path)
+        size, stamp = version_of(system, path)
     except Exception:
         size, stamp = -1, ""
     if size < 0:
         raise TableError(f"There is no table {shown!r}, or it cannot be reached.")
     return StoredFile(path, shown, size, stamp)
-
-
-def _version(system: Any, path: str) -> tuple[int, str]:
-    """The size of a file, -1 for none, and what tells its version from others."""
-    if isinstance(system, fs.PyFileSystem):
-        foreign = system.handler.fs
-        foreign.invalidate_cache()
-        try:
-            told = foreign.info(path)
-        except FileNotFoundError:
-            return -1, ""
-        return int(told["size"] or 0), " ".join(str(told[tag]) for tag in _TAGS if tag in told)
-    info = system.get_file_info(path)
-    return (int(info.size), str(info.mtime_ns)) if info.type == fs.FileType.File else (-1, "")
 
 
 def _require_different(system: Any, files: Sequence[StoredFile]) -> None:

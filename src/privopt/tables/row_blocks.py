@@ -2,7 +2,8 @@
 
 import bisect
 import itertools
-from collections.abc import Generator, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from privopt.tables.text_blocks import TextBlock, read_text, text_blocks, text_h
 from privopt.tables.unpacking import check_footer, is_text
 
 _BUFFER_BYTES = 2**20  # of a Parquet column's pages, read at a time
+_ASKED_SECONDS = 1.0  # between two questions to a store for the version of a file that is being read
 
 
 @dataclass
@@ -61,11 +63,12 @@ class RowBlocks:
     ) -> None:
         self._place, self._schema, self._columns, self._most = place, schema, list(columns), most
         self._cursor: _Cursor | None = None
+        for file in place.files:
+            place.require_unchanged(file)
         headers = self._headers = checked_headers(place, schema, columns)
         self._texts: list[list[TextBlock]] = []
         self._groups: list[list[int]] = []
         for file, header in zip(place.files, headers, strict=True):
-            place.require_unchanged(file)
             if place.delimiter is None:
                 self._groups.append(guarded(file.shown, lambda file=file: self._row_groups(file)))
             else:
@@ -105,6 +108,8 @@ class RowBlocks:
             cursor.row += taken
             if taken:
                 yield private_table.slice(0, taken)
+        if start < stop:
+            self._place.require_unchanged(self._place.files[bisect.bisect_right(self._starts, stop - 1) - 1])
         self._cursor = cursor if cursor.row < self.rows else None
 
     def empty(self) -> Any:
@@ -119,15 +124,29 @@ class RowBlocks:
             )
         return self._stored_types(self._place.files[0]).empty_table()
 
-    def empties(self) -> Iterator[Any]:
-        """`empty` of every file whose types differ from those of the first."""
-        yield self.empty()
+    def _empties(self) -> Iterator[tuple[str, Any]]:
+        """`empty` of every file whose types differ from those of the first, each with the name of its file."""
+        yield self._place.files[0].shown, self.empty()
         if self._place.delimiter is None:
             first = self._stored_types(self._place.files[0])
             for file in self._place.files[1:]:
                 types = self._stored_types(file)
                 if not types.equals(first):
-                    yield types.empty_table()
+                    yield file.shown, types.empty_table()
+
+    def require(self, read: Callable[[Any], Any]) -> None:
+        """Refuse files that store a column as something that cannot be read, before any row is.
+
+        Args:
+            read: what is done with a table; it refuses what it cannot read.
+        Raises:
+            TableError: it refused, in the words of `read`, with the name of the file.
+        """
+        for shown, nothing in self._empties():
+            try:
+                read(nothing)
+            except TableError as error:
+                raise TableError(f"{shown!r}: {error}") from None
 
     def _from(self, row: int) -> Generator[Any]:
         """Tables from the one that holds a row on, without what stands before it."""
@@ -148,8 +167,12 @@ class RowBlocks:
                 skipped = 0
 
     def _checked(self, file: StoredFile, private_tables: Iterator[Any]) -> Generator[Any]:
-        """What is read of a file, none of it from another version than the one that was opened."""
+        """What is read of a file, none of it from another version than the one that was opened.
+
+        One of this machine is looked at after every block, one of a store now and then; both at the end of a reading.
+        """
         self._place.require_unchanged(file)
+        asked = time.monotonic()
         while True:
             try:
                 private_table = next(private_tables, None)
@@ -160,7 +183,10 @@ class RowBlocks:
                 raise DataUnavailable(
                     f"the file {file.shown!r} cannot be read any more. What the run was charged stays charged."
                 ) from None
-            self._place.require_unchanged(file)
+            now = time.monotonic()
+            if self._place.is_local or private_table is None or now - asked >= _ASKED_SECONDS:
+                self._place.require_unchanged(file)
+                asked = now
             if private_table is None:
                 return
             yield private_table
@@ -220,7 +246,7 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
         _require_no_lists(schema, columns)
     headers = [_header(place, file) for file in place.files]
     for file, header in zip(place.files, headers, strict=True):
-        _require_columns(file, header, columns)
+        _require_columns(place, file, header, columns)
         if set(header) != set(headers[0]):
             raise TableError(
                 f"The table {file.shown!r} has other columns than {place.files[0].shown!r}: all must have the same, in "
@@ -258,8 +284,13 @@ def _shortened(private_chunk: Any) -> Any:
     return pa.DictionaryArray.from_arrays(indices, values)
 
 
-def _require_columns(file: StoredFile, present: Sequence[str], wanted: Sequence[str]) -> None:
+def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wanted: Sequence[str]) -> None:
     for name in wanted:
+        if name in place.partitions:
+            raise TableError(
+                f"The Delta table keeps {name!r} in the names of its folders, not in its files: leave it out of the "
+                "schema, or write a copy that is not partitioned by it."
+            )
         if name not in present:
             raise TableError(f"The table {file.shown!r} has no column {name!r}, which the schema names.")
     if len(set(present)) < len(present):

@@ -1,6 +1,5 @@
 """A table in files that need not fit into memory: what stands for X and y, and its records as features and targets."""
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.units import UnitsNoise
 from privopt.data.user_keys import user_count
-from privopt.engine.choose import engine_of
+from privopt.engine.choose import engine_of, settled
 from privopt.engine.placement import Placement, PlaceName
 from privopt.engine.protocol import Engine
 from privopt.errors import ArgumentError
@@ -59,6 +58,7 @@ class EncodedRecords(RecordSource):
         counted: dict[str, list[TextBlock]],
     ) -> None:
         self.width, self.is_sparse, self.by_user = encoder.n_features_out_, encoder.is_sparse, bool(groups)
+        self.row_entries = encoder.row_entries
         self._place, self._encoder, self._target, self._groups = place, encoder, target, tuple(groups)
         self._schema = Schema.from_json(encoder.schema)
         columns = [block.column for block in encoder.blocks_]
@@ -68,10 +68,7 @@ class EncodedRecords(RecordSource):
         most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
         self._blocks = RowBlocks(place, self._schema, self._columns, most=most, counted=counted)
         self.rows = self._blocks.rows
-        for (
-            nothing
-        ) in self._blocks.empties():  # a column of the wrong type is refused before anything is paid
-            self._encoded(nothing)
+        self._blocks.require(self._encoded)  # a column of the wrong type is refused before anything is paid
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""
@@ -79,8 +76,7 @@ class EncodedRecords(RecordSource):
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
-        told = "\n".join(f"{file.path} {file.size} {file.stamp}" for file in self._place.files)
-        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
+        return self._place.fingerprint()
 
     def no_features(self) -> Any:
         """The features of no record."""
@@ -95,6 +91,36 @@ class EncodedRecords(RecordSource):
 
     def __repr__(self) -> str:
         return f"EncodedRecords(<private>, d={self.width})"
+
+
+@final
+class KeyRecords(RecordSource):
+    """Whose the records of a table are, and nothing else of them.
+
+    Args:
+        place: the files.
+        blocks: of the columns that say it.
+        columns: these.
+    """
+
+    width, by_user = 1, True
+
+    def __init__(self, place: Place, blocks: RowBlocks, columns: Sequence[str]) -> None:
+        self._place, self._blocks, self._columns = place, blocks, columns
+        self.rows = blocks.rows
+
+    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
+        """See `RecordSource.blocks`."""
+        for private_table in self._blocks.read(start, stop):
+            nothing = np.zeros((private_table.num_rows, 1), np.float32)
+            yield RecordBlock(nothing, None, block_keys(private_table, self._columns))
+
+    def fingerprint(self) -> str:
+        """See `RecordSource.fingerprint`."""
+        return self._place.fingerprint()
+
+    def __repr__(self) -> str:
+        return "KeyRecords(<private>)"
 
 
 @final
@@ -209,6 +235,10 @@ class Table:
         """
         checked_headers(self._place, self.schema, columns)
 
+    def fingerprint(self) -> str:
+        """A digest of the names, sizes and times of its files."""
+        return self._place.fingerprint()
+
     def holds(self, file: Path) -> bool:
         """Whether a file on this machine is one of its own."""
         return self._place.holds(file)
@@ -267,6 +297,11 @@ class Table:
         target = self.target if target is None else target
         return EncodedRecords(self._place, encoder, target=target, groups=names, counted=self._counted)
 
+    def settled(self) -> Placement:
+        """Where its records would be kept by `engine`, if each is a unit: what "auto" chooses is chosen here."""
+        rows = self.row_count() if self.n is None else self.n
+        return settled(self.placement, rows, self.encoder().n_features_out_)
+
     def engine(
         self,
         *,
@@ -280,6 +315,7 @@ class Table:
         user_weighting: Weighting = DEFAULT_WEIGHTING,
         typical_records: float | None = None,
         noise: UnitsNoise | None = None,
+        placement: Placement | None = None,
     ) -> Engine:
         """An engine on its records, for `minimize`: encoded features, and the target as the schema describes it.
 
@@ -294,6 +330,7 @@ class Table:
             user_weighting: of a user's average.
             typical_records: of a user.
             noise: source of the secret choice of a user's records.
+            placement: where they are kept; default: the table's.
         Raises:
             ValueError: as `Units.from_arrays`.
             DataUnavailable: the files cannot be read.
@@ -315,7 +352,8 @@ class Table:
             target_bounds=None if target is None else target.bounds,
             intercept=intercept,
         )
-        return engine_of(self.records(encoder, groups=groups), description, self.placement, noise=noise)
+        where = self.placement if placement is None else placement
+        return engine_of(self.records(encoder, groups=groups), description, where, noise=noise)
 
     def features(self, encoder: TabularEncoder | None = None) -> Iterator[Any]:
         """The features of its rows, block by block, at least one block; the target need not be there."""
@@ -334,13 +372,26 @@ class Table:
         private_tables = [blocks.empty(), *blocks.read(0, blocks.rows)]
         return np.concatenate([read_target(each, self.schema, self.target) for each in private_tables])
 
+    def key_records(self, groups: str | Sequence[str]) -> KeyRecords:
+        """Whose its records are, by the columns that say it."""
+        names = columns_of(groups)
+        return KeyRecords(self._place, self.columns(names), names)
+
     def user_count(self, groups: str | Sequence[str]) -> int:
         """How many users its keys name: public under replace-one only, private under add-or-remove-one."""
         names = columns_of(groups)
         if names not in self._users:
-            blocks = self.columns(names)
-            self._users[names] = count_users(block_keys(each, names) for each in blocks.read(0, blocks.rows))
+            self._users[names] = self._counted_users(names)
         return self._users[names]
+
+    def _counted_users(self, names: tuple[str, ...]) -> int:
+        """Counted by the workers of a cluster where they shall hold the records, else here."""
+        records = self.key_records(names)
+        if self.placement.engine != "ray":
+            return count_users(block.private_keys for block in records.blocks(0, records.rows))
+        from privopt.engine.on_ray.user_fleet import count_users as count_on_ray  # late: an extra
+
+        return count_on_ray(records, Description(row_bound=1.0), self.placement)
 
     def __repr__(self) -> str:
         files = len(self._place.files)

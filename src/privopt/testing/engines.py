@@ -73,8 +73,12 @@ def check_engine(
                         trial.require_points(query, number)
                         trial.require_near(query, number)
                     trial.require_sums(query)
+        # Two queries of one form that differ in their numbers: an engine that keeps queries must not mix them up.
+        again_asked = [*asked, *([] if queries else [moved_on(columns)])]
         for trial in trials:
             trial.require_public()
+            trial.require_made(asked[0])
+            trial.require_again(again_asked)
 
 
 def plain_queries(columns: int) -> list[MeanQuery]:
@@ -85,6 +89,11 @@ def plain_queries(columns: int) -> list[MeanQuery]:
         ClippedGradient(loss=losses.squared, at=100.0 * at, clip=0.3),
         GradientNorm(loss=losses.squared, at=at, clip=0.4),
     ]
+
+
+def moved_on(columns: int) -> MeanQuery:
+    """The first of `plain_queries` at another point."""
+    return ClippedGradient(loss=losses.logistic, at=jnp.linspace(2.0, -1.5, columns), clip=0.3)
 
 
 @dataclass(frozen=True)
@@ -187,10 +196,49 @@ class _Trial:
                     "a sum",
                     case,
                 )
-                wanted = plain.clipped_sum(query, draw)
-                room = _CLOSE * units.public.n * float(query.radius())
-                if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=0.0, atol=room):
-                    raise self.violated(Rule.PATHS, "a sum is not that of the plain engine", case)
+                self._require_close(query, found, plain.clipped_sum(query, draw), case)
+
+    def require_made(self, query: MeanQuery) -> None:
+        """Sums over some units, over mapped rows, and over mapped rows of some, are those of the plain engine."""
+        matrix, some = (
+            np.diag(np.linspace(1.0, -0.5, self.setting.columns)),
+            np.arange(0, self.setting.units, 2),
+        )
+
+        def made(engine: Engine) -> dict[str, Engine]:
+            subset = engine.subset(some, len(some))
+            return {
+                "a subset": subset,
+                "a view": engine.view(matrix, 1.5),
+                "a view of a subset": subset.view(matrix, 1.5),
+            }
+
+        plain = made(ReferenceEngine(self.units))
+        for case, engine in made(self.engine).items():
+            found = self.asked(lambda engine=engine: np.asarray(engine.clipped_sum(query)), "a sum", case)
+            self._require_close(query, found, plain[case].clipped_sum(query), case)
+
+    def require_again(self, queries: Sequence[MeanQuery]) -> None:
+        """What was asked before does not show: each query has its own sum, and the same to the last bit once more."""
+        rng, shape = np.random.default_rng(0), (self.setting.records, self.setting.columns)
+        rows = rng.normal(size=shape) * 10.0 ** rng.uniform(-1.0, 0.5, (shape[0], 1))  # of different lengths
+        units = self.setting.stored(rows, rng.choice([-1.0, 1.0], shape[0]))
+        engine, plain = self.make(units), ReferenceEngine(units)
+        first: dict[int, bytes] = {}
+        for turn in range(2):
+            for place, query in enumerate(queries):
+                case = f"{query.name}, after others" if turn or place else query.name
+                found = self.asked(lambda query=query: np.asarray(engine.clipped_sum(query)), "a sum", case)
+                self._require_close(query, found, plain.clipped_sum(query), case)
+                if found.tobytes() != first.setdefault(place, found.tobytes()):
+                    raise self.violated(Rule.PATHS, "a sum that is asked for again has other bits", case)
+
+    def _require_close(
+        self, query: MeanQuery, found: NDArray[np.float64], wanted: NDArray[np.float64], case: str
+    ) -> None:
+        room = _CLOSE * self.units.public.n * float(query.radius())
+        if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=0.0, atol=room):
+            raise self.violated(Rule.PATHS, "a sum is not that of the plain engine", case)
 
     def _require_radius(self, query: MeanQuery, points: NDArray[np.float64], case: str) -> None:
         if not np.all(np.isfinite(points)):

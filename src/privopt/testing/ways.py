@@ -24,8 +24,9 @@ from privopt.ledger.sampling import EveryUnit, Poisson, Sampling
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
 from privopt.public import Public, Relation
-from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, RecordsQuery
+from privopt.queries.base import MeanQuery, Query
 from privopt.queries.lots import LotSum, drawn_lots
+from privopt.queries.of_records import ArgminQuery, ObjectiveQuery, PassQuery, RecordsQuery
 from privopt.queries.received import RECEIVABLE
 from privopt.queries.values import called_on_host
 from privopt.testing.hostile_rows import Setting
@@ -65,7 +66,7 @@ def applies(way: Way, asked: Asked, setting: Setting) -> bool:
     """Whether a query is computed in this way of data that are stored so, from public facts."""
     if isinstance(asked, PassQuery):
         return way == "fast" and not setting.of_users and setting.relation is Relation.REPLACE_ONE
-    if isinstance(asked, ArgminQuery | RecordsQuery):
+    if isinstance(asked, ArgminQuery | ObjectiveQuery | RecordsQuery):
         return way == "fast" and not setting.of_users
     if not isinstance(asked, MeanQuery):
         return way in ("fast", "reference")
@@ -118,8 +119,12 @@ def measure(way: Way, asked: Asked, table: Table, rng: np.random.Generator) -> M
         )
     if isinstance(asked, ArgminQuery):
         solution = jnp.asarray(rng.normal(size=public.d) * 10.0 ** rng.uniform(-3.0, 3.0))
+        objective = asked.objective(public)
         return _measure(
-            table, asked, lambda other: asked.implied_noise(public, *_records(other), solution), None
+            table,
+            asked,
+            lambda other: asked.implied_noise(public, objective.over(*_records(other)), solution),
+            None,
         )
     if isinstance(asked, MeanQuery):
         return _of_a_mean(way, engine, asked, table, rng)

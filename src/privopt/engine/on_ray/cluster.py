@@ -10,36 +10,24 @@ import contextlib
 import importlib
 import os
 import secrets
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import threading
-import warnings
-from collections.abc import Generator
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from privopt.engine.on_ray.admission import admitted, check_address, without_tokens
+from privopt.engine.on_ray.guardian import Guardian
+from privopt.engine.on_ray.starting import (
+    as_it_was,
+    cores,
+    fresh_folder,
+    nothing_besides,
+    on_loopback,
+    private_files,
+    undisturbed,
+)
 from privopt.errors import ArgumentError, PrivoptError
 
 LOOPBACK = "127.0.0.1"
 STORE_BYTES = 96 * 2**20  # of the object store, through which only points and sums of many numbers travel
-_PROBE_SECONDS = 30
-_LONGEST_PLACE = 24  # letters: the path of a socket has 107 at most, and Ray takes 63 of them
-_REFUSED, _ANSWERED = 10, 11
-
-# Asks a cluster for something small. In another process, which can leave out our token.
-_PROBE = f"""
-import sys
-from ray._raylet import GcsClient
-from ray.exceptions import AuthenticationError
-try:
-    GcsClient(address=sys.argv[1]).internal_kv_keys(b"privopt", None, timeout=10)
-except AuthenticationError:
-    sys.exit({_REFUSED})
-sys.exit({_ANSWERED})
-"""
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -73,7 +61,7 @@ class Cluster:
         self.address = address
         self.has_tokens = True
         self._users = 0
-        self._folder: Path | None = None
+        self._guardian: Guardian | None = None
         self._kept_environment: dict[str, str | None] = {}
         self._owner = os.getpid()
         self._kept_voice = _worker_module().print_to_stdstream
@@ -81,7 +69,11 @@ class Cluster:
             self._start()
         else:
             self._connect(address, trust_network=trust_network)
-        self.machines = self._machines()
+        try:
+            self.machines = self._machines()
+        except BaseException:
+            self._end()
+            raise
         self._kept_voice = _silenced()
         atexit.register(self._end)
 
@@ -99,14 +91,14 @@ class Cluster:
         import ray  # late: an extra
 
         if address is not None:
-            _check_address(address)
+            check_address(address)
         if _Open.cluster is not None and _Open.cluster._owner == os.getpid() and ray.is_initialized():
             if _Open.cluster.address != address:
                 raise ArgumentError(
                     "this process is connected to another Ray cluster, and Ray allows for one: close that engine first."
                 )
             if not _Open.cluster.has_tokens and not trust_network:
-                raise _without_tokens(str(address))
+                raise without_tokens(str(address))
         elif ray.is_initialized():
             raise ArgumentError(
                 "this process is connected to a Ray cluster that privopt did not open: call ray.shutdown() first, and "
@@ -141,22 +133,24 @@ class Cluster:
         """Start our own: on the loopback interface, with a fresh token, in a folder of our own."""
         import ray
 
-        self._folder = _fresh_folder()
-        self._set_environment(
-            {
-                **_QUIET,
-                "RAY_AUTH_MODE": "token",
-                "RAY_AUTH_TOKEN": secrets.token_hex(32),
-                "RAY_AUTH_TOKEN_PATH": None,
-            }
-        )
+        folder = fresh_folder()
         try:
-            with _on_loopback(), _private_files(), _as_it_was():
+            self._guardian = Guardian(folder)
+            self._set_environment(
+                {
+                    **_QUIET,
+                    "RAY_AUTH_MODE": "token",
+                    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+                    "RAY_AUTH_TOKEN_PATH": None,
+                    "RAY_USE_TLS": None,  # of another cluster: what stays on this machine needs no certificates
+                }
+            )
+            with undisturbed(), on_loopback(), nothing_besides(), private_files(), as_it_was():
                 ray.init(
                     address="local",
-                    num_cpus=_cores(),
+                    num_cpus=cores(),
                     _node_ip_address=LOOPBACK,
-                    _temp_dir=str(self._folder / "r"),
+                    _temp_dir=str(folder / "r"),
                     include_dashboard=False,
                     log_to_driver=False,
                     configure_logging=False,
@@ -175,23 +169,10 @@ class Cluster:
     def _connect(self, address: str, *, trust_network: bool) -> None:
         import ray
 
-        self.has_tokens = _asks_for_tokens(address)
-        if not self.has_tokens and not trust_network:
-            raise _without_tokens(address)
-        if self.has_tokens and not (
-            os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-        ):
-            raise ArgumentError(
-                f"the Ray cluster at {address} asks for a token: set RAY_AUTH_TOKEN, or RAY_AUTH_TOKEN_PATH to a file "
-                "that only you can read."
-            )
-        if self.has_tokens and _refused(address, {**os.environ, "RAY_AUTH_MODE": "token"}):
-            raise ArgumentError(
-                f"the Ray cluster at {address} does not accept our token: set RAY_AUTH_TOKEN to its own."
-            )
+        self.has_tokens = admitted(address, trust_network=trust_network)
         self._set_environment({**_QUIET, "RAY_AUTH_MODE": "token" if self.has_tokens else "disabled"})
         try:
-            with _private_files(), _as_it_was():
+            with undisturbed(), private_files(), as_it_was():
                 ray.init(address=address, log_to_driver=False, configure_logging=False, namespace="privopt")
         except Exception as error:
             self._end()
@@ -206,11 +187,17 @@ class Cluster:
     def _machines(self) -> list[Machine]:
         import ray
 
-        return [
-            Machine(node["NodeID"], int(node["Resources"].get("CPU", 1)))
+        alive = [
+            Machine(node["NodeID"], int(node["Resources"].get("CPU", 0)))
             for node in sorted(ray.nodes(), key=lambda node: node["NodeID"])
             if node["Alive"]
         ]
+        working = [machine for machine in alive if machine.cores]  # a head often lends none
+        if not working:
+            raise ArgumentError(
+                f"the Ray cluster at {self.address} has no machine that lends cores to workers."
+            )
+        return working
 
     def _set_environment(self, values: dict[str, str | None]) -> None:
         """Ray reads its settings from the environment, also where it was imported before."""
@@ -230,17 +217,22 @@ class Cluster:
             return
         import ray
 
-        if _Open.cluster in (None, self):
-            with contextlib.suppress(Exception):
-                ray.shutdown()
-            _Open.cluster = None
-            _worker_module().print_to_stdstream = self._kept_voice
+        guardian, self._guardian = self._guardian, None
+        if guardian is not None:
+            guardian.end()
+        try:
+            if _Open.cluster in (None, self):
+                with contextlib.suppress(Exception):
+                    ray.shutdown()
+                _Open.cluster = None
+                _worker_module().print_to_stdstream = self._kept_voice
+        finally:
+            if guardian is not None:
+                guardian.wait()
         kept, self._kept_environment = self._kept_environment, {}
         if kept:
             self._set_environment(kept)
             self._kept_environment = {}
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
         atexit.unregister(self._end)
 
 
@@ -267,100 +259,3 @@ class _Open:
     """The cluster of this process."""
 
     cluster: Cluster | None = None
-
-
-def _check_address(address: str) -> None:
-    host, _, port = address.rpartition(":")
-    if "://" in address:
-        raise ArgumentError(
-            f"address must be HOST:PORT of a cluster's head, got {address!r}: Ray Client is not used, since its proxy "
-            "would hold what belongs to this process. Run this command on a machine of the cluster's network."
-        )
-    if not host or not port.isdecimal():
-        raise ArgumentError(f"address must be HOST:PORT of a cluster's head, got {address!r}.")
-
-
-def _without_tokens(address: str) -> ArgumentError:
-    return ArgumentError(
-        f"the Ray cluster at {address} asks for no tokens, so whoever reaches it can read the records: start it with "
-        "RAY_AUTH_MODE=token, or say that you trust everybody on its network (--trust-network), which the report says."
-    )
-
-
-def _asks_for_tokens(address: str) -> bool:
-    """Whether a cluster refuses who has no token.
-
-    Raises:
-        ArgumentError: it does not answer.
-    """
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("RAY_AUTH_TOKEN")}
-    return _refused(address, {**environment, "RAY_AUTH_MODE": "disabled"})
-
-
-def _refused(address: str, environment: dict[str, str]) -> bool:
-    """Whether a cluster refuses who asks with the token of an environment.
-
-    Raises:
-        ArgumentError: it does not answer.
-    """
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _PROBE, address],
-            env=environment,
-            capture_output=True,
-            timeout=_PROBE_SECONDS,
-            check=False,
-        ).returncode
-    except subprocess.TimeoutExpired:
-        asked = None
-    if asked not in (_REFUSED, _ANSWERED):
-        raise ArgumentError(
-            f"the Ray cluster at {address} cannot be reached: check the address and that it runs."
-        )
-    return asked == _REFUSED
-
-
-def _fresh_folder() -> Path:
-    """A folder that only its owner can enter, in a place of a short name: sockets lie in it."""
-    usual = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="privopt-", dir=usual if len(usual) <= _LONGEST_PLACE else "/tmp"))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-@contextlib.contextmanager
-def _on_loopback() -> Generator[None]:
-    """Have Ray take the address that it is given: elsewhere than on a Mac it replaces 127.0.0.1 by a public one."""
-    constants: Any = importlib.import_module("ray._private.ray_constants")
-    kept = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = kept
-
-
-@contextlib.contextmanager
-def _private_files() -> Generator[None]:
-    """Files that are made from here on, by processes started from here on too, are their owner's."""
-    kept = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(kept)
-
-
-@contextlib.contextmanager
-def _as_it_was() -> Generator[None]:
-    """Ray puts a handler of its own for the request to end; ours stays. Its forks only start other programs."""
-    in_main = threading.current_thread() is threading.main_thread()
-    kept = signal.getsignal(signal.SIGTERM)
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)  # JAX's
-            yield
-    finally:
-        if in_main:
-            signal.signal(signal.SIGTERM, kept)

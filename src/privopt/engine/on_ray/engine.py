@@ -1,5 +1,7 @@
 """An engine whose units are held by the workers of a Ray cluster."""
 
+import dataclasses
+import itertools
 import math
 import weakref
 from collections.abc import Sequence
@@ -9,25 +11,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import UnitsNoise
+from privopt.data.user_keys import user_count
 from privopt.engine.drawn_rows import DrawnRows, absent_rows
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.fleet import PATIENCE, Call, Fleet
 from privopt.engine.on_ray.layout import lay_out
+from privopt.engine.on_ray.loss_sums import RemoteLossSum
 from privopt.engine.on_ray.shard import SOURCE, Question, question_of
 from privopt.engine.on_ray.steps import Chosen, Mapped, Step
-from privopt.engine.on_ray.stored_rows import StoredRows, joined_units
+from privopt.engine.on_ray.stored_rows import StoredRows
+from privopt.engine.on_ray.user_fleet import UserFleet, count_users
 from privopt.engine.parts import Range, ranges_of_shares, shares_of_parts
 from privopt.engine.placement import Placement
-from privopt.engine.reference import checked
+from privopt.engine.reference import checked, with_absent
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
-from privopt.public import Public
-from privopt.queries.base import ArgminQuery, MeanQuery, PassQuery, Query, RecordsQuery, Scalar
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.public import Public, Relation
+from privopt.queries.base import MeanQuery, Query, Scalar
+from privopt.queries.of_records import PassQuery, RecordsQuery
 from privopt.queries.safeguards import stated_sensitivity
 
 GATHERED_BYTES = (
@@ -60,8 +68,13 @@ def open_on_ray(
     """
     cluster = Cluster.joined(placement.address, trust_network=placement.trust_network)
     try:
+        is_public = Relation.parse(description.relation) is Relation.REPLACE_ONE
+        if source.by_user and description.n is None and is_public:
+            users = count_users(source, description, placement, patience=patience)
+            description = dataclasses.replace(description, n=user_count(users))
         layout = lay_out(source, description, noise)
-        fleet = Fleet(
+        kind = Fleet if layout.secret is None else UserFleet
+        fleet = kind(
             cluster,
             source,
             description,
@@ -73,7 +86,13 @@ def open_on_ray(
     except BaseException:
         cluster.close()
         raise
-    ranges = [(plan.first, plan.first + plan.units) for plan in layout.plans]
+    try:
+        if isinstance(fleet, UserFleet):
+            fleet.gather()
+    except BaseException:
+        fleet.close()
+        raise
+    ranges = [(plan.first, plan.first + plan.units) for plan in fleet.plans]
     return RayEngine(fleet, layout.public, SOURCE, ranges, layout.seeded, None)
 
 
@@ -81,8 +100,8 @@ class RayEngine:
     """Computes on units that workers hold, see `open_on_ray`.
 
     Sums are those of `InProcessEngine`, to the last bit: a part is computed as it is there, by whoever holds it, and
-    what workers send up are sums of integers, which no order changes. What needs all rows at once (held vectors,
-    groups, minimisers over records) fetches them, where they take at most `GATHERED_BYTES`.
+    what workers send up are sums of integers, which no order changes. What needs all rows at once (groups, minimisers
+    over records) fetches them, and held vectors are fetched, where they take at most `GATHERED_BYTES`.
 
     Args:
         fleet: the workers.
@@ -135,10 +154,16 @@ class RayEngine:
         """See `Engine.private_count`."""
         return self._private_ranges[-1][1]
 
-    def require(self, kind: type[Query]) -> None:
+    def require(self, kind: type[Query], held: int = 0) -> None:
         """See `Engine.require`."""
-        if issubclass(kind, ArgminQuery | PassQuery | RecordsQuery):
+        if issubclass(kind, PassQuery | RecordsQuery):
             self._require_fit(kind.__name__)
+        if 8 * held > GATHERED_BYTES:
+            raise ValueError(
+                f"{kind.__name__} is to be held for each unit in this process, which fetches at most "
+                f"{GATHERED_BYTES:,} bytes from the workers of a cluster; {held:,} numbers take {8 * held:,}: keep the "
+                "records in memory (engine='memory'), or ask for means."
+            )
 
     def sensitivity(self, query: MeanQuery, sampling: Sampling) -> Scalar:
         """See `Engine.sensitivity`."""
@@ -162,8 +187,25 @@ class RayEngine:
             return np.array(private_total.plain if one else private_total.value(question.radius), np.float64)
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
-        """See `Engine.gather`."""
-        return self._gathered("held vectors").gather(query)
+        """See `Engine.gather`: the workers compute those of their parts, and send them piece by piece."""
+        width, n = math.prod(query.shape(self.public)), self.public.n
+        self.require(type(query), n * width)
+        with double_precision(), np.errstate(all="ignore"):
+            question = question_of(checked(query, self.public))
+            private_all = np.zeros((max(n, self.private_count), width))
+            at_once = max(1, _PIECE_BYTES // (8 * max(width, 1)))
+            pieces: dict[int, list[tuple[int, Call]]] = {}  # of each worker, with where they go
+            for part, (first, stop) in enumerate(self._private_ranges):
+                for start in range(0, stop - first, at_once):
+                    piece = (start, min(start + at_once, stop - first))
+                    call: Call = ("vectors", (question, part, piece))
+                    pieces.setdefault(self._fleet.owner(part), []).append((first + start, call))
+            for turn in itertools.zip_longest(*pieces.values()):
+                asked = {k: piece for k, piece in zip(pieces, turn, strict=True) if piece is not None}
+                private_found = self._fleet.ask(self._known_as, {k: call for k, (_, call) in asked.items()})
+                for (place, _), private_vectors in zip(asked.values(), private_found, strict=True):
+                    private_all[place : place + len(private_vectors)] = private_vectors
+            return private_all
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`."""
@@ -171,7 +213,11 @@ class RayEngine:
 
     def presence(self) -> NDArray[np.bool_]:
         """See `Engine.presence`."""
-        return self._gathered("held vectors").presence()
+        if self.public.relation is Relation.REPLACE_ONE:
+            return np.ones(self.public.n, np.bool_)
+        calls: dict[int, Call] = {k: ("there", (list(parts),)) for k, parts in self._shares(None).items()}
+        private_found = self._fleet.ask(self._known_as, calls)
+        return with_absent([part for private_parts in private_found for part in private_parts], self.public.n)
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
         """See `drawn_positions`."""
@@ -180,6 +226,11 @@ class RayEngine:
     def records(self) -> tuple[Any, NDArray[np.float64]]:
         """See `Engine.records`."""
         return self._gathered("a query of all records at once").records()
+
+    def objective(self, objective: HuberisedObjective) -> RemoteLossSum:
+        """See `Engine.objective`: one call a worker for each gradient or Hessian, and one sum up from each."""
+        private_shares = {k: list(private_draws) for k, private_draws in self._shares(None).items()}
+        return RemoteLossSum(self._fleet, self._known_as, objective, self.private_count, private_shares)
 
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`: fetched some at a time, from all who hold some of them at once."""
@@ -222,6 +273,10 @@ class RayEngine:
         )
         return self._child(step, self.public.block(size), private_ranges)
 
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: workers keep all in their memory."""
+        del extra
+
     def close(self) -> None:
         """See `Engine.close`: the workers end with the engine that `open_on_ray` made."""
         self._given_back()
@@ -259,7 +314,9 @@ class RayEngine:
     def _fetched(self) -> InProcessEngine:
         """The same units in this process."""
         private_pieces = self._pieces(np.arange(self.private_count))
-        private_units = joined_units(private_pieces, self.public, seeded=self.seeded, origin=self.origin)
+        private_units = StoredRows.joined(private_pieces).units(
+            self.public, seeded=self.seeded, origin=self.origin
+        )
         return InProcessEngine(private_units, private_ranges=self._private_ranges)
 
     def _pieces(self, private_positions: NDArray[np.int64]) -> list[StoredRows]:
@@ -305,12 +362,13 @@ class RayEngine:
 
     def _mapped_public(self, matrix: NDArray[np.float64], row_bound: float) -> Public:
         """What is public about mapped rows, from no rows at all; refused as `Units.mapped` does."""
-        nobody = joined_units(self._none_of(), self.public, seeded=False, origin="")
+        nobody = self._nobody.units(self.public)
         return nobody.mapped(matrix, row_bound).public
 
-    def _none_of(self) -> list[StoredRows]:
+    @property
+    def _nobody(self) -> StoredRows:
         features = np.zeros((0, self.public.d))
-        return [StoredRows(features, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None)]
+        return StoredRows(features, np.zeros(0), np.zeros(0), np.zeros(0, np.bool_), None, None)
 
     def _child(self, step: Step, public: Public, private_ranges: Sequence[Range]) -> "RayEngine":
         known_as = self._fleet.known_as(self._known_as, step)

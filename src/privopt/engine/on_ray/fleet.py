@@ -4,7 +4,6 @@ Ray is an extra, and imported late: this module can be read where it is not inst
 """
 
 import contextlib
-import math
 import time
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
@@ -14,12 +13,14 @@ from privopt.data.record_source import Description, RecordSource
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.layout import Layout, PartPlan, cut
-from privopt.engine.on_ray.shard import SOURCE, Derived, Failure, Preparation, Shard, total_of
+from privopt.engine.on_ray.reservation import Reservation, Seat
+from privopt.engine.on_ray.shard import NO_PART, SOURCE, Derived, Failure, Preparation, Shard, total_of
 from privopt.engine.on_ray.steps import Step
 from privopt.errors import DataUnavailable
+from privopt.public import Relation
 
 PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
-_LOADING = 10.0  # times as long may it take to start, or to read one part
+LOADING = 10.0  # times as long may it take to start, or to read one part
 _BRANCHES = 64  # answers that one process adds up
 _STAYS = "What the run was charged stays charged."
 
@@ -31,14 +32,15 @@ class Worker:
 
     Attributes:
         plans: of its parts.
+        seat: where it starts.
         actor: the actor.
         loading: what it has been told to read, and has not yet said to have read.
         knows: the steps that it has made.
         forgets: those whose outcome it is still to let go of.
     """
 
-    def __init__(self, plans: Sequence[PartPlan]) -> None:
-        self.plans = plans
+    def __init__(self, plans: Sequence[PartPlan], seat: Seat) -> None:
+        self.plans, self.seat = plans, seat
         self.parts = [plan.index for plan in plans]
         self.actor: Any = None
         self.loading: deque[Any] = deque()
@@ -57,6 +59,9 @@ class Fleet:
         workers: how many; None for one a machine of another's cluster, or a core of our own.
         retries: how often the parts of a lost worker are read again, in all.
         patience: seconds for one answer; starting, and reading one part, may take ten times as long.
+
+    Raises:
+        ArgumentError: a cluster of others does not have enough free cores.
 
     Privacy:
         A worker that is lost, or does not answer in time, is replaced, and its successor is asked the same query on the
@@ -87,16 +92,24 @@ class Fleet:
         self._unneeded = set[int]()
         self._next = SOURCE + 1
         self._closed = False
-        machines = cluster.machines
         if workers is None:
-            workers = machines[0].cores if cluster.address is None else len(machines)
+            workers = cluster.machines[0].cores if cluster.address is None else len(cluster.machines)
         shares = cut(layout.plans, workers)
-        self._per_machine = math.ceil(len(shares) / len(machines))
-        self.workers = [Worker(plans) for plans in shares]
+        by_user, relation = layout.secret is not None, layout.public.relation
+        if by_user or relation is Relation.REPLACE_ONE:  # the number of parts is public
+            workers = len(shares)
+        self._reservation = Reservation(cluster, workers, len(shares))
+        self.workers = [
+            Worker(plans, seat) for plans, seat in zip(shares, self._reservation.seats, strict=True)
+        ]
+        self.plans = layout.plans
         self._owner = {part: k for k, worker in enumerate(self.workers) for part in worker.parts}
-        for k, worker in enumerate(self.workers):
-            machine = machines[k % len(machines)]
-            self._start(worker, NodeAffinitySchedulingStrategy(machine.node, soft=True))
+        try:
+            for worker in self.workers:
+                self._start(worker, NodeAffinitySchedulingStrategy(worker.seat.node, soft=True))
+        except BaseException:
+            self._reservation.close()
+            raise
 
     def known_as(self, parent: int, step: Step) -> int:
         """Note a step, which workers make when they are next asked; what its outcome is known by."""
@@ -155,7 +168,7 @@ class Fleet:
                     for k, group in enumerate(groups)
                 ]
             try:
-                return _checked(ray.get(references[0], timeout=self._patience))
+                return checked(ray.get(references[0], timeout=self._patience))
             except RayError:  # somebody was lost after answering: without the tree it is seen who
                 return total_of(self._answers(known_as, calls, fetch=True))
 
@@ -166,6 +179,7 @@ class Fleet:
         self._closed = True
         for worker in self.workers:
             _kill(worker)
+        self._reservation.close()
         self.cluster.close()
 
     @contextlib.contextmanager
@@ -188,6 +202,7 @@ class Fleet:
         from ray.exceptions import RayError
 
         waiting = {k: self._sent(k, known_as, call) for k, call in calls.items()}
+        asked = {k: self.workers[k].actor for k in waiting}
         since = dict.fromkeys(waiting, time.monotonic())
         answers: dict[int, Any] = {}
         while waiting:
@@ -211,12 +226,16 @@ class Fleet:
                 else:
                     self.workers[k].loading.popleft()
             for k, what in lost.items():
-                self._replace(k, what)
-                waiting[k], since[k] = self._sent(k, known_as, calls[k]), time.monotonic()
+                if self.workers[k].actor is asked[k]:  # else it was found to be lost by another's replacement
+                    self._replace(k, what)
+            for k in waiting if lost else ():
+                if self.workers[k].actor is not asked[k]:
+                    waiting[k], asked[k] = self._sent(k, known_as, calls[k]), self.workers[k].actor
+                since[k] = time.monotonic()  # all had to wait
         return [answers[k] for k in calls]
 
     def _limit(self, k: int) -> float:
-        return self._patience * (_LOADING if self.workers[k].loading else 1.0)
+        return self._patience * (LOADING if self.workers[k].loading else 1.0)
 
     def _head(self, k: int, reference: Any) -> Any:
         loading = self.workers[k].loading
@@ -233,9 +252,9 @@ class Fleet:
         from ray.exceptions import RayTaskError
 
         try:
-            return _checked(ray.get(reference))
+            return checked(ray.get(reference))
         except RayTaskError as error:
-            raise _unavailable(f"a worker failed ({type(error.cause).__name__})") from None
+            raise unavailable(f"a worker failed ({type(error.cause).__name__})") from None
 
     def _sent(self, k: int, known_as: int, call: Call) -> Any:
         """Ask a worker, who first makes what it does not know yet."""
@@ -257,24 +276,33 @@ class Fleet:
             DataUnavailable: that has happened too often, or the records have changed.
         """
         if self.retries_left == 0:
-            raise _unavailable(f"a worker {what}, and no retries are left")
+            raise unavailable(f"a worker {what}, and no retries are left")
         self.retries_left -= 1
         if self._source.fingerprint() != self.origin:
-            raise _unavailable(f"a worker {what}, and the records have changed since they were opened")
+            raise unavailable(f"a worker {what}, and the records have changed since they were opened")
         _kill(self.workers[k])
         self._start(self.workers[k], "SPREAD")
 
     def _start(self, worker: Worker, strategy: Any) -> None:
         import ray
 
-        actor = ray.remote(Shard).options(  # type: ignore[call-overload]
+        kind, more = self._kind()
+        actor = ray.remote(kind).options(  # type: ignore[call-overload]
             num_cpus=0, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
         )
         worker.actor = actor.remote(
-            self._source, self._description, self._layout.public, worker.plans, self._per_machine
+            self._source, self._description, self._layout.public, worker.plans, worker.seat.threads, *more
         )
         worker.knows, worker.forgets = set(), []
-        worker.loading = deque(worker.actor.load.remote(part) for part in worker.parts)
+        worker.loading = self._loads(worker)
+
+    def _kind(self) -> tuple[type[Shard], tuple[Any, ...]]:
+        """What an actor is made of, and what it is told beyond what all are."""
+        return Shard, ()
+
+    def _loads(self, worker: Worker) -> deque[Any]:
+        """Have a new actor read its parts."""
+        return deque(worker.actor.load.remote(part) for part in worker.parts)
 
 
 def _kill(worker: Worker) -> None:
@@ -284,12 +312,14 @@ def _kill(worker: Worker) -> None:
         ray.kill(worker.actor, no_restart=True)
 
 
-def _checked(answer: Any) -> Any:
+def checked(answer: Any) -> Any:
     """An answer that is none raises."""
     if isinstance(answer, Failure):
-        raise _unavailable(f"a worker failed at part {answer.part} of the records ({answer.kind})")
+        where = "" if answer.part == NO_PART else f" at part {answer.part} of the records"
+        raise unavailable(f"a worker failed{where} ({answer.kind})")
     return answer
 
 
-def _unavailable(what: str) -> DataUnavailable:
+def unavailable(what: str) -> DataUnavailable:
+    """The end of a run, in a sentence."""
     return DataUnavailable(f"{what}: the records cannot be computed on any more. {_STAYS}")

@@ -1,4 +1,4 @@
-"""Which records each part has: ranges of the source where a record is a unit, else the records that its users keep."""
+"""Which units each part has: ranges of the source where a record is a unit, else users by a hash of their keys."""
 
 import dataclasses
 import itertools
@@ -10,35 +10,26 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from privopt.data.record_source import Description, RecordBlock, RecordSource
-from privopt.data.room import MEMORY
 from privopt.data.units import Units, UnitsNoise, check_units
-from privopt.data.user_rows import user_rows
+from privopt.data.user_parts import part_count
+from privopt.data.user_secret import UserSecret, is_secret
 from privopt.engine.parts import part_ranges
 from privopt.public import Public, Relation
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class PartPlan:
-    """What a worker reads for a part. Private.
+    """The units of a part. Private.
 
     Attributes:
         index: of the part.
-        first: position of its first unit.
-        units: how many it has.
-        start, stop: the records among which its own are.
-        private_rows: those that its units keep, unit after unit; None for all between `start` and `stop`.
-        private_offsets: where each user's begin; None where a record is a unit.
-        private_weights: of each user's average.
+        first: position of its first unit, and of its first record where a record is a unit.
+        units: how many it has; of users, known once all their records have arrived.
     """
 
     index: int
-    first: int
-    units: int
-    start: int
-    stop: int
-    private_rows: NDArray[np.int64] | None = None
-    private_offsets: NDArray[np.int64] | None = None
-    private_weights: NDArray[np.float64] | None = None
+    first: int = 0
+    units: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -49,78 +40,59 @@ class Layout:
         public: what is public about the units.
         plans: one a part, in order.
         seeded: see `Units.seeded`.
-        private_count: how many units there are.
+        secret: by which users are divided; None where a record is a unit.
     """
 
     public: Public
     plans: list[PartPlan]
     seeded: bool
-    private_count: int
+    secret: UserSecret | None
 
 
 def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | None) -> Layout:
-    """Divide the records of a source into parts of whole units.
+    """Divide the records of a source into parts of whole units. No record is read but the first.
 
     Args:
         source: the records.
-        description: what is public about the units.
+        description: what is public about the units; n of users, too.
         noise: source of the secret choice of a user's records; default: fresh, from the operating system.
     Privacy:
-        A unit lies in one part because the parts are made here, from the keys of all records, never because files are
-        said to be divided by user. The choice of records is that of `Units.from_arrays`.
+        A unit lies in one part because every record of a user is sent where a hash of the user's key says, never
+        because files are said to be divided by user. How many parts there are follows from n.
     Raises:
-        ValueError: what `Units.from_arrays` refuses, and `user_rows`.
+        ValueError: what `Units.from_arrays` refuses.
     """
-    users = user_rows(source, description, noise, MEMORY) if source.by_user else None
-    units = source.rows if users is None else len(users.private_weights)
     relation = Relation.parse(description.relation)
-    count = check_units(description.n, units, relation, by_user=source.by_user)
-    public = dataclasses.replace(_public_of_one(source, description), n=count, relation=relation)
-    if users is None:
-        plans = [
-            PartPlan(k, start, stop - start, start, stop)
-            for k, (start, stop) in enumerate(part_ranges(units))
-        ]
-        return Layout(public, plans, seeded=False, private_count=units)
-    plans = list[PartPlan]()
-    private_order = users.private_order()
-    for k, (start, stop) in enumerate(users.private_ranges or part_ranges(units)):
-        low, high = users.private_offsets[start], users.private_offsets[stop]
-        private_rows = private_order[low:high]
-        plans.append(
-            PartPlan(
-                k,
-                start,
-                stop - start,
-                int(private_rows.min(initial=source.rows)),
-                int(private_rows.max(initial=-1)) + 1,
-                private_rows,
-                users.private_offsets[start : stop + 1] - low,
-                users.private_weights[start:stop],
-            )
-        )
-    return Layout(public, plans, seeded=users.seeded, private_count=units)
+    known = 0 if source.by_user else source.rows
+    n = check_units(description.n, known, relation, by_user=source.by_user)
+    public = dataclasses.replace(_public_of_one(source, description), n=n, relation=relation)
+    if not source.by_user:
+        plans = [PartPlan(k, start, stop - start) for k, (start, stop) in enumerate(part_ranges(source.rows))]
+        return Layout(public, plans, seeded=False, secret=None)
+    return Layout(
+        public,
+        [PartPlan(part) for part in range(part_count(n))],
+        seeded=noise is not None and not is_secret(noise),
+        secret=UserSecret.drawn(noise, source.rows),
+    )
 
 
 def read_part(source: RecordSource, description: Description, public: Public, plan: PartPlan) -> Units:
-    """The units of a part, with the rows that `Units.from_arrays` would store; `public` describes all.
+    """The units of a part, where a record is one, with the rows of `Units.from_arrays`; `public` describes all.
 
     Raises:
         DataUnavailable: the records cannot be read any more.
     """
-    blocks = list(_kept_blocks(source, plan))
+    blocks = list(source.blocks(plan.first, plan.first + plan.units))
     features, targets = _joined_features(blocks, source), _joined_targets(blocks)
-    if plan.private_rows is not None:
-        private_places = np.argsort(np.argsort(plan.private_rows, kind="stable"), kind="stable")
-        features, targets = features[private_places], None if targets is None else targets[private_places]
-    stored = Units.from_arrays(features, targets, **_of_records(description, features.shape[0]))
-    return dataclasses.replace(
-        stored,
-        public=public,
-        private_offsets=plan.private_offsets,
-        private_weights=plan.private_weights,
-        first=plan.first,
-    )
+    stored = Units.from_arrays(features, targets, **of_records(description, features.shape[0]))
+    return dataclasses.replace(stored, public=public, first=plan.first)
+
+
+def no_records(source: RecordSource, description: Description) -> RecordBlock:
+    """A block of none of the records of a source."""
+    private_targets = None if description.classes is None else np.asarray(list(description.classes))[:0]
+    return RecordBlock(_joined_features([], source), private_targets, np.zeros(0))
 
 
 def _public_of_one(source: RecordSource, description: Description) -> Public:
@@ -128,32 +100,15 @@ def _public_of_one(source: RecordSource, description: Description) -> Public:
     block = next(iter(source.blocks(0, min(1, source.rows))), None)
     blocks = [] if block is None else [_rows_of(block, slice(0, 1))]
     features, targets = _joined_features(blocks, source), _joined_targets(blocks)
-    arguments = _of_records(description, features.shape[0])
+    arguments = of_records(description, features.shape[0])
     if source.by_user:
         arguments["groups"] = np.zeros(features.shape[0])
     return Units.from_arrays(features, targets, **arguments).public
 
 
-def _of_records(description: Description, rows: int) -> dict[str, Any]:
+def of_records(description: Description, rows: int) -> dict[str, Any]:
     """The arguments that make units of so many records, whatever the number of all is."""
     return {**description.arguments(), "relation": Relation.ADD_OR_REMOVE_ONE, "n": max(rows, 2)}
-
-
-def _kept_blocks(source: RecordSource, plan: PartPlan) -> Any:
-    """The part's records in the order of the source, block after block."""
-    if plan.private_rows is None:
-        yield from source.blocks(plan.start, plan.stop)
-        return
-    if not len(plan.private_rows):
-        return
-    private_sorted = np.sort(plan.private_rows)
-    start = plan.start
-    for block in source.blocks(plan.start, plan.stop):
-        stop = start + block.private_features.shape[0]
-        low, high = np.searchsorted(private_sorted, (start, stop))
-        if low < high:
-            yield _rows_of(block, private_sorted[low:high] - start)
-        start = stop
 
 
 def _rows_of(block: RecordBlock, rows: Any) -> RecordBlock:

@@ -1,7 +1,7 @@
 """The parts that one worker holds, in its own process: it reads them itself, and answers with one sum over them all."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -17,11 +17,16 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.layout import PartPlan, read_part
 from privopt.engine.on_ray.steps import Step
 from privopt.engine.on_ray.stored_rows import StoredRows
+from privopt.engine.parts import Range
+from privopt.engine.reference import ReferenceEngine
 from privopt.precision import double_precision
+from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
 from privopt.queries.base import MeanQuery
 
 SOURCE = 0  # what the units as they were read are known by
+NO_PART = -1  # of a failure that is about records, and no part of the units
 
 
 class Failure(NamedTuple):
@@ -43,6 +48,34 @@ class Question(NamedTuple):
     form: bytes
     leaves: list[Any]
     radius: float
+
+
+class LossQuestion(NamedTuple):
+    """What is asked about the sum of an objective's losses, see `LossSum`.
+
+    Attributes:
+        form: the objective, pickled.
+        what: the gradient, the Hessian or its product.
+        at: the point.
+        vector: what the Hessian is multiplied by; empty where it is not.
+        bound: of one record's part in the answer.
+    """
+
+    form: bytes
+    what: Literal["gradient", "hessian", "product"]
+    at: NDArray[np.float64]
+    vector: NDArray[np.float64]
+    bound: float
+
+    def of(self, private_sum: LossSum) -> NDArray[np.float64]:
+        """The answer of one part."""
+        if self.what == "gradient":
+            return private_sum.gradient(self.at)
+        return (
+            private_sum.hessian(self.at)
+            if self.what == "hessian"
+            else private_sum.hessian_product(self.at)(self.vector)
+        )
 
 
 class Derived(NamedTuple):
@@ -87,11 +120,11 @@ class Shard:
         description: what is public about the units.
         public: of all units.
         plans: of the parts to hold.
-        per_machine: how many workers share a machine's cores.
+        threads: of a pass.
 
     Privacy:
         Whatever goes wrong leaves as a `Failure`: an error's text may quote a cell. It sees rows and public points, and
-        has neither keys, nor noise, nor the ledger.
+        has neither noise, nor its keys, nor the ledger.
     """
 
     def __init__(
@@ -100,14 +133,16 @@ class Shard:
         description: Description,
         public: Public,
         plans: Sequence[PartPlan],
-        per_machine: int,
+        threads: int,
     ) -> None:
         threadpool_limits(1, user_api="blas")  # a part's sum does not depend on how many cores there are
         self._source, self._description, self._public = source, description, public
         self._plans = {plan.index: plan for plan in plans}
-        self._threads = max(1, thread_count() // per_machine)
+        self._threads = min(thread_count(), threads)
         self._private_engines: dict[int, dict[int, InProcessEngine]] = {SOURCE: {}}
         self._structures: dict[bytes, Any] = {}
+        self._private_losses: dict[int, dict[tuple[bytes, int], LossSum]] = {}
+        self._private_vectors: tuple[Any, NDArray[np.float64]] | None = None  # of the last part asked for
 
     def load(self, part: int) -> Failure | None:
         """Read a part."""
@@ -148,6 +183,24 @@ class Shard:
         except Exception as error:
             return Failure(type(error).__name__, part)
 
+    def loss_sum(
+        self, preparation: Preparation, known_as: int, asked: LossQuestion, parts: Sequence[int]
+    ) -> ExactSum | Failure:
+        """The sum over some parts of what is asked about an objective."""
+        part = parts[0]
+        try:
+            with double_precision():
+                self._prepare(preparation)
+                total: ExactSum | None = None
+                for part in parts:
+                    private_sum = asked.of(self._loss_sum(known_as, asked.form, part))
+                    private_part = ExactSum.of_part(private_sum, asked.bound)
+                    total = private_part if total is None else total.plus(private_part)
+            assert total is not None
+            return total
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+
     def combine(self, *private_sums: ExactSum | Failure) -> ExactSum | Failure:
         """The sum of several workers' sums, or the first failure among them."""
         failures = [answer for answer in private_sums if isinstance(answer, Failure)]
@@ -170,6 +223,44 @@ class Shard:
         except Exception as error:
             return Failure(type(error).__name__, part)
 
+    def vectors(
+        self, preparation: Preparation, known_as: int, question: Question, part: int, piece: Range
+    ) -> NDArray[np.float64] | Failure:
+        """What some units of a part contribute, see `Engine.gather`, from the first of a piece to the last.
+
+        The part's are computed once, whoever asks for its first piece, and kept until its last has been sent.
+        """
+        try:
+            with double_precision(), np.errstate(all="ignore"):
+                self._prepare(preparation)
+                asked = (
+                    known_as,
+                    part,
+                    question.form,
+                    [np.asarray(leaf).tobytes() for leaf in question.leaves],
+                )
+                if self._private_vectors is None or self._private_vectors[0] != asked:
+                    self._private_vectors = None
+                    private_engine = self._private_engines[known_as][part]
+                    self._private_vectors = (asked, private_engine.part_vectors(self._query(question)))
+                private_all = self._private_vectors[1]
+                if piece[1] >= len(private_all):
+                    self._private_vectors = None
+                return private_all[slice(*piece)]
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+
+    def there(
+        self, preparation: Preparation, known_as: int, parts: Sequence[int]
+    ) -> list[NDArray[np.bool_]] | Failure:
+        """Which units of some parts have a record that counts."""
+        part = parts[0]
+        try:
+            self._prepare(preparation)
+            return [ReferenceEngine(self._private_engines[known_as][part].units).there() for part in parts]
+        except Exception as error:
+            return Failure(type(error).__name__, part)
+
     def taken(
         self, preparation: Preparation, known_as: int, part: int, private_positions: NDArray[np.int64]
     ) -> StoredRows | Failure:
@@ -184,6 +275,7 @@ class Shard:
     def _prepare(self, preparation: Preparation) -> None:
         for gone in preparation.forgotten:
             self._private_engines.pop(gone, None)
+            self._private_losses.pop(gone, None)
         for known_as, parent, step in preparation.steps:
             self._private_engines[known_as] = {
                 part: self._engine(step.applied(part, private_engine.units))
@@ -194,6 +286,16 @@ class Shard:
         return InProcessEngine(
             private_units, threads=self._threads, private_ranges=[(0, private_units.private_count)]
         )
+
+    def _loss_sum(self, known_as: int, form: bytes, part: int) -> LossSum:
+        """The sum of an objective's losses over a part, which is kept as long as its units are."""
+        private_sums = self._private_losses.setdefault(known_as, {})
+        if (form, part) not in private_sums:
+            from ray.cloudpickle import cloudpickle
+
+            objective: HuberisedObjective = cloudpickle.loads(form)
+            private_sums[form, part] = objective.over(*self._private_engines[known_as][part].records())
+        return private_sums[form, part]
 
     def _query(self, question: Question) -> MeanQuery:
         """The query; that of an earlier round with other numbers, so that nothing is compiled anew."""

@@ -1,7 +1,7 @@
-"""Stored rows on their way from a worker: pieces of units, and the units that they make together. PRIVATE."""
+"""Stored rows on their way to or from a worker: pieces of units, and the units that they make together. PRIVATE."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,7 @@ from scipy import sparse
 
 from privopt.data.grid import GridRows
 from privopt.data.rows import MappedRows, Rows, aligned_zeros
+from privopt.data.storage import gather_rows
 from privopt.data.units import Units
 from privopt.data.users import offsets
 from privopt.public import Public
@@ -25,7 +26,7 @@ class StoredRows(NamedTuple):
     private_weights: NDArray[np.float64] | None
 
     @classmethod
-    def of(cls, units: Units) -> "StoredRows":
+    def of(cls, units: Units) -> Self:
         """Those of some units."""
         return cls(
             units.private_features,
@@ -36,22 +37,41 @@ class StoredRows(NamedTuple):
             units.private_weights,
         )
 
+    @classmethod
+    def joined(cls, pieces: "Sequence[StoredRows]") -> Self:
+        """Those of all pieces, at least one, in order; copied."""
+        columns = list(zip(*pieces, strict=True))
+        by_user = pieces[0].private_counts is not None
+        return cls(
+            _joined_rows(columns[0]),
+            *(np.concatenate(column) for column in columns[1:4]),
+            *(np.concatenate(column) if by_user else None for column in columns[4:]),
+        )
 
-def joined_units(pieces: Sequence[StoredRows], public: Public, *, seeded: bool, origin: str) -> Units:
-    """The units of all pieces, at least one, in order."""
-    columns = list(zip(*pieces, strict=True))
-    by_user = pieces[0].private_counts is not None
-    return Units(
-        public=public,
-        private_features=_joined_rows(columns[0]),
-        private_targets=np.concatenate(columns[1]),
-        private_norms=np.concatenate(columns[2]),
-        private_present=np.concatenate(columns[3]),
-        private_offsets=offsets(np.concatenate(columns[4])) if by_user else None,
-        private_weights=np.concatenate(columns[5]) if by_user else None,
-        seeded=seeded,
-        origin=origin,
-    )
+    def at(self, private_positions: NDArray[np.int64]) -> "StoredRows":
+        """Those of the records at some positions, copied, where a unit is a record."""
+        return StoredRows(
+            gather_rows(self.private_features, private_positions),
+            self.private_targets[private_positions],
+            self.private_norms[private_positions],
+            self.private_present[private_positions],
+            None,
+            None,
+        )
+
+    def units(self, public: Public, *, seeded: bool = False, origin: str = "") -> Units:
+        """As units, not copied."""
+        return Units(
+            public=public,
+            private_features=self.private_features,
+            private_targets=self.private_targets,
+            private_norms=self.private_norms,
+            private_present=self.private_present,
+            private_offsets=None if self.private_counts is None else offsets(self.private_counts),
+            private_weights=self.private_weights,
+            seeded=seeded,
+            origin=origin,
+        )
 
 
 def _joined_rows(private_pieces: Sequence[Any]) -> Rows:

@@ -2,19 +2,25 @@
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from privopt.data.read_units import read_units, stored_bytes
+from privopt.data.derived import Extra
+from privopt.data.read_units import entry_bytes, most_entries, read_units, stored_bytes
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise, check_units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.memory_limit import memory_share
+from privopt.engine.parts import Range
 from privopt.engine.placement import Placement
 from privopt.engine.streamed.residency import Residency
 from privopt.engine.streamed.spool import Spool
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.public import Relation
+
+_GONE = "the engine was closed, and its spool is given back: open the table again."
+_MADE = "what the run makes of the rows, such as a linear map of them or blocks"
 
 
 class StreamedEngine(InProcessEngine):
@@ -26,7 +32,44 @@ class StreamedEngine(InProcessEngine):
     Args:
         units: in a spool.
         threads: see `InProcessEngine`.
+        private_ranges: likewise.
+        private_read: how many records were read, and the bytes of the entries of CSR rows, or the most of them where
+            that is known; for `reserve`.
     """
+
+    def __init__(
+        self,
+        units: Units,
+        *,
+        threads: int | None = None,
+        private_ranges: Sequence[Range] | None = None,
+        private_read: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__(units, threads=threads, private_ranges=private_ranges)
+        self._private_read = private_read
+
+    def reserve(self, extra: Extra) -> None:
+        """See `Engine.reserve`: room on the disk.
+
+        Privacy:
+            What is refused follows from public numbers, from what is free on the disk, and from the number of records:
+            that which `open_streamed` has asked the disk about already. Of CSR rows it follows from the most entries
+            that the schema allows; only where a set of indices has no `max_active` from their number, which the size of
+            the spool shows in any case.
+        """
+        room = self.units.room
+        if not isinstance(room, Spool):
+            if extra != Extra():
+                raise DataUnavailable(_GONE)
+            return
+        if self._private_read is None:  # of a view, or a block: of its own rows
+            private_records, private_entries = len(self.units.private_targets), 0
+        else:
+            private_records, private_entries = self._private_read
+        try:
+            room.reserve(extra.bytes(private_records, private_entries, len(self._private_ranges)))
+        except DataUnavailable as error:
+            raise ArgumentError(f"{error} It is needed for {_MADE}.") from None
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -51,7 +94,7 @@ class _Closed:
         self.room = self.private_norms = None
 
     def __getattr__(self, name: str) -> NoReturn:
-        raise DataUnavailable("the engine was closed, and its spool is given back: open the table again.")
+        raise DataUnavailable(_GONE)
 
     def __repr__(self) -> str:
         return "closed"
@@ -92,7 +135,9 @@ def open_streamed(
     except BaseException:
         spool.close()
         raise
-    return StreamedEngine(units)
+    entries, stored = most_entries(source, description), units.private_features
+    private_entries = getattr(stored, "nnz", 0) if entries is None else entries
+    return StreamedEngine(units, private_read=(source.rows, entry_bytes(private_entries, description)))
 
 
 def _folder(given: Path | None) -> Path:

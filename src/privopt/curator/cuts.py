@@ -1,0 +1,153 @@
+"""How one run cuts its records into blocks: the same way in every process that goes on with it."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from privopt.atomic_files import keep_names
+from privopt.curator.journal import Journal, open_own
+from privopt.data.blocks import block_assignment
+from privopt.errors import ArgumentError, DataUnavailable
+from privopt.mechanisms.noise import repeated_draws
+from privopt.public import Public, Relation
+
+_KEY_BYTES = 32
+_NOTHING = np.zeros(0)
+
+Assigned = list[tuple[NDArray[np.int64], int]]
+
+
+class Cuts:
+    """The cuts of one run, drawn from a key that lies beside its journal until the run has ended.
+
+    The key is 32 bytes of the operating system, in a file of mode 0600, on disk before the first cut and so before
+    anything that was released from a block. Every cut is a line of the journal, on disk before a block answers.
+
+    Privacy:
+        What disjoint blocks cost supposes one thing: that a unit is in one block, whatever the run does (see
+        `block_assignment`). A process that goes on asks for the same cuts in the same order, or is refused: the line
+        states the number of the cut, how many records it divides, and into which sizes. The positions follow from the
+        key and the number of the cut, and the line has a digest of them, so that another key, or another version of a
+        generator, is refused before a block answers: nothing but the same assignment of places to blocks comes back.
+        That a place is the same record rests on `require_lasting`: records in files whose names, sizes and times are
+        compared, under replace-one, each at its own place in the files.
+
+        The folder's reader learns from the key which places are in which block, and no more: under replace-one the
+        assignment follows from public numbers and the key, not from a record. No price rests on its being secret:
+        disjoint blocks are charged as for any fixed assignment, and what is amplified by sampling draws its samples
+        anew, from noise that is never stored. So the price holds against whoever reads the key, too.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal, self._count = journal, 0
+        self._path = journal.path.with_suffix(".key")
+        self._key: bytes | None = None
+
+    def assigned(self, public: Public, sizes: Sequence[int], *, origin: str, in_order: bool) -> Assigned:
+        """The next cut, see `block_assignment`.
+
+        Args:
+            public: the public side of what is cut.
+            sizes: the public size of each block.
+            origin: what the records were read from, see `Units.origin`.
+            in_order: whether they are cut in their order.
+        Raises:
+            ArgumentError: units of this kind cannot be cut in a run that is to be resumed, or were cut otherwise.
+        """
+        require_lasting(public, origin)
+        self._count += 1
+        asked: dict[str, Any] = {"cut": self._count, "of": public.n, "sizes": [int(size) for size in sizes]}
+        asked["in_order"] = in_order
+        line = self._journal.next()
+        if line is not None and any(line.header.get(name) != value for name, value in asked.items()):
+            raise ArgumentError(
+                f"{str(self._journal.path)!r} belongs to another run: the records are cut into other blocks than "
+                "before. Give a folder of its own."
+            )
+        if not in_order and self._key is None:
+            self._key = self._kept(begun=line is not None)
+        generator = None if self._key is None else repeated_draws(self._key, self._count)
+        found = block_assignment(public, sizes, None if in_order else generator, private_count=public.n)
+        shown = _digest(found)
+        if line is None:
+            self._journal.add({**asked, "places": shown}, _NOTHING)
+        elif line.header.get("places") != shown and not self._journal.ended:
+            raise ArgumentError(
+                f"the key {str(self._path)!r}, or the version of numpy or randomgen, is another one than when the "
+                "records were cut: they would be in other blocks than before. Bring it back, or give a folder of its "
+                "own."
+            )
+        return found
+
+    def forget(self) -> None:
+        """Delete the key: the run has ended, and what it released is repeated without a block.
+
+        Raises:
+            DataUnavailable: it cannot be deleted.
+        """
+        try:
+            self._path.unlink(missing_ok=True)
+            if self._key is not None:
+                keep_names(self._path.parent)
+        except OSError as error:
+            raise DataUnavailable(
+                f"the key {str(self._path)!r} of a run that has ended cannot be deleted: "
+                f"{(error.strerror or '').lower()}. Delete it: it tells which records were in which block."
+            ) from None
+
+    def _kept(self, *, begun: bool) -> bytes:
+        """The key; a new one before the first cut. Of a run that has ended any will do: no block answers any more."""
+        if begun and not self._path.exists():
+            self._journal.end()
+            return os.urandom(_KEY_BYTES)
+        handle = open_own(self._path)
+        try:
+            key = os.pread(handle, _KEY_BYTES, 0)
+            if len(key) == _KEY_BYTES or begun:
+                return key
+            key = os.urandom(_KEY_BYTES)
+            written = os.pwrite(handle, key, 0)
+            os.fsync(handle)
+            keep_names(self._path.parent)
+        except OSError as error:
+            raise DataUnavailable(
+                f"the key {str(self._path)!r} cannot be written: {(error.strerror or '').lower()}. Nothing was cut. "
+                "Make room, and start the same run again to go on."
+            ) from None
+        finally:
+            os.close(handle)
+        if written < _KEY_BYTES:
+            raise DataUnavailable(f"the key {str(self._path)!r} cannot be written whole. Nothing was cut.")
+        return key
+
+
+def require_lasting(public: Public, origin: str) -> None:
+    """Refuse to cut units whose places another process might not find again.
+
+    Raises:
+        ArgumentError: units come and go, are users, or are not known to come from the same files.
+    """
+    if public.relation is not Relation.REPLACE_ONE:
+        why = "under add-or-remove-one whoever joins moves the places of others, which a key that is kept would show"
+    elif public.by_user:
+        why = "a user who is replaced moves the places of others, and users are laid out from a secret of their process"
+    elif not origin:
+        why = "nothing says that arrays hold the same records in the same order as before: read them from files (Table)"
+    else:
+        return
+    raise ArgumentError(
+        f"a run that cuts the units into blocks can be resumed for records in files under replace-one only: {why}. "
+        "Or choose another solver, or run it without a folder for resumption."
+    )
+
+
+def _digest(found: Assigned) -> str:
+    hashed = hashlib.blake2b(digest_size=32)
+    for private_positions, size in found:
+        hashed.update(b"%d %d " % (size, len(private_positions)))
+        hashed.update(np.ascontiguousarray(private_positions).data)
+    return hashed.hexdigest()

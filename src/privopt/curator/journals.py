@@ -1,0 +1,186 @@
+"""Where the runs of a program keep their journals: one folder, one journal a run, in the order of the runs."""
+
+import contextlib
+import fcntl
+import os
+import stat
+from collections.abc import Generator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from privopt.curator.digests import digest
+from privopt.curator.journal import FORMAT, Journal, require_own
+from privopt.errors import ArgumentError
+from privopt.ledger.account import Account
+from privopt.ledger.default_account import paying_account
+
+
+@dataclass
+class Journals:
+    """The journals of the runs that are made in one folder, in their order."""
+
+    folder: Path
+    made: list[Journal] = field(default_factory=list["Journal"])
+
+    def next(self) -> Journal:
+        """The journal of the next run."""
+        journal = Journal(self.path)
+        self.made.append(journal)
+        return journal
+
+    def begun(self) -> Mapping[str, Any] | None:
+        """What was asked of the next run before it was stopped; None for a run that is new.
+
+        Raises:
+            ArgumentError: its journal cannot be used.
+        """
+        if not self.path.exists():
+            return None
+        with contextlib.closing(Journal(self.path)) as journal:
+            return journal.lines[0].header if journal.lines else None
+
+    def paid(self, account: Account) -> bool:
+        """Whether this account has paid for the next run already, before it was stopped."""
+        before = self.begun()
+        return before is not None and account.has_paid(before.get("id", ""))
+
+    @property
+    def path(self) -> Path:
+        """Of the next run's journal."""
+        return self.folder / f"run-{len(self.made) + 1:04d}.journal"
+
+
+_JOURNALS: ContextVar[Journals | None] = ContextVar("privopt_journals", default=None)
+_ASKED: ContextVar[Mapping[str, str] | None] = ContextVar("privopt_asked", default=None)
+
+
+def journals() -> Journals | None:
+    """Where the runs of this context keep their releases; None where nobody asked for that."""
+    return _JOURNALS.get()
+
+
+def asked() -> Mapping[str, str]:
+    """Digests of what the call around the next run was asked for, by name."""
+    return _ASKED.get() or {}
+
+
+@contextlib.contextmanager
+def asking(arguments: Mapping[str, Any], account: Account | None) -> Generator[None]:
+    """Around a call that makes one run: what it was asked for, compared before it reads anything.
+
+    Args:
+        arguments: public ones, by the names that a user knows them by.
+        account: that was given to it.
+    Raises:
+        ArgumentError: the run that was stopped was asked for something else.
+    """
+    kept = journals()
+    if kept is None:
+        yield
+        return
+    told = {name: digest(value) for name, value in arguments.items()}
+    before = kept.begun()
+    if before is not None:
+        require_same(kept.path, {**versions(), "account": account_named(account)}, before)
+        require_same(kept.path, told, before["arguments"])
+    token = _ASKED.set(told)
+    try:
+        yield
+    finally:
+        _ASKED.reset(token)
+
+
+def versions() -> dict[str, Any]:
+    """Of the journal's form, and of what writes it."""
+    return {"format": FORMAT, "version of privopt": metadata.version("privopt")}
+
+
+def account_named(account: Account | None) -> str | None:
+    """The owner's name of the data whose account in a file pays; None for any other.
+
+    Raises:
+        AccountError: one is required, or the project's cannot be opened.
+    """
+    paying = paying_account(account)
+    return None if paying is None else paying.name
+
+
+def require_same(path: Path, asked_for: Mapping[str, Any], stated: Mapping[str, Any]) -> None:
+    """Refuse what is not as it was when the run began, and say what it is.
+
+    Raises:
+        ArgumentError: something differs.
+    """
+    for name, value in asked_for.items():
+        if name not in stated or stated[name] != value:
+            raise ArgumentError(
+                f"{str(path)!r} belongs to another run: it differs in its {name}. Start the program that was stopped, "
+                "on the same files, or give a folder of its own."
+            )
+
+
+@contextlib.contextmanager
+def resumable(folder: str | Path) -> Generator[None]:
+    """Around fits and solves that go on where they were stopped, when the same program is started again.
+
+    Every release is on disk before the solver sees it. After a crash, a power cut or `kill -9` the same calls with the
+    same folder repeat the releases that were made from there and go on with fresh noise, under the same plan and the
+    same payment. After a run that came to its end they give its result again, and nothing is charged.
+
+    Args:
+        folder: made if it is not there, with access for its owner only; one that others may enter is refused. It holds
+            what was released, the names of what was asked, and while a run is under way that cuts records into blocks
+            the key of the cuts; the data are not in it. One process at a time uses it.
+    Raises:
+        ArgumentError: it cannot be used, or is in use by another process. Inside, a run is refused that is not the one
+            that was stopped, whose noise comes from a seed, or that keeps secrets which are lost with the process:
+            streams, held points, and blocks of anything but records in files under replace-one.
+    Privacy:
+        A repeated release is charged to the run's ledger as it was; so what is repeated and what is new add up to the
+        plan that was paid for. A *copy* of the folder from an earlier time would go on from there with noise of its
+        own, a second release of what came after: do not copy or restore it.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> import privopt
+        >>> features = np.linspace(-1.0, 1.0, 200)[:, None]
+        >>> model = privopt.LogisticRegression(epsilon=1.0, delta=1e-6, bounds=(-1.0, 1.0), classes=[0, 1])
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with privopt.resumable(folder):
+        ...         first = model.fit(features, features[:, 0] > 0).coef_
+        ...     with privopt.resumable(folder):
+        ...         again = model.fit(features, features[:, 0] > 0).coef_
+        >>> bool(first == again)
+        True
+    """
+    path = Path(folder)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ArgumentError(
+            f"the folder {str(path)!r} cannot be used: {(error.strerror or '').lower()}."
+        ) from None
+    kept = Journals(path)
+    try:
+        require_own(path, os.fstat(handle), stat.S_ISDIR)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ArgumentError(
+                f"the folder {str(path)!r} is in use by another process: two that go on from the same releases would "
+                "release the rest twice."
+            ) from None
+        token = _JOURNALS.set(kept)
+        try:
+            yield
+        finally:
+            _JOURNALS.reset(token)
+            for journal in kept.made:
+                journal.close()
+    finally:
+        os.close(handle)

@@ -1,0 +1,109 @@
+"""How Ray's processes are started: on the loopback interface, with files of their owner's, and only who is needed."""
+
+import contextlib
+import importlib
+import os
+import signal
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+_LONGEST_PLACE = 24  # letters: the path of a socket has 107 at most, and Ray takes 63 of them
+
+
+def fresh_folder() -> Path:
+    """A folder that only its owner can enter, in a place of a short name: sockets lie in it."""
+    usual = tempfile.gettempdir()
+    return Path(tempfile.mkdtemp(prefix="privopt-", dir=usual if len(usual) <= _LONGEST_PLACE else "/tmp"))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def on_loopback() -> Generator[None]:
+    """Have Ray take the address that it is given: elsewhere than on a Mac it replaces 127.0.0.1 by a public one."""
+    with _instead("ray._private.ray_constants", "ENABLE_RAY_CLUSTER", False):
+        yield
+
+
+@contextlib.contextmanager
+def nothing_besides() -> Generator[None]:
+    """Have Ray start its store, its scheduler and workers alone.
+
+    Told to leave out its dashboard it starts the process all the same, and one each that watches its logs and asks for
+    more machines. Where the extra `ray[default]` is installed they would listen, some without asking for a token.
+    """
+    node: Any = importlib.import_module("ray._private.node")
+    with contextlib.ExitStack() as stack:
+        for name in ("start_api_server", "start_monitor", "start_log_monitor"):
+            stack.enter_context(_instead(node.Node, name, _nothing))
+        # The agents that it does need then have no server of their own, as if the extra were not there.
+        stack.enter_context(
+            _instead("ray._private.utils", "get_dashboard_dependency_error", lambda: ImportError())
+        )
+        yield
+
+
+@contextlib.contextmanager
+def private_files() -> Generator[None]:
+    """Files that are made from here on, by processes started from here on too, are their owner's."""
+    kept = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(kept)
+
+
+@contextlib.contextmanager
+def as_it_was() -> Generator[None]:
+    """Ray puts a handler of its own for the request to end; ours stays. Its forks only start other programs."""
+    in_main = threading.current_thread() is threading.main_thread()
+    kept = signal.getsignal(signal.SIGTERM)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="os.fork", category=RuntimeWarning)  # JAX's
+            yield
+    finally:
+        if in_main:
+            signal.signal(signal.SIGTERM, kept)
+
+
+@contextlib.contextmanager
+def undisturbed() -> Generator[None]:
+    """Ctrl-C waits until Ray has started: halfway it leaves processes behind, and the end of this one fails in Ray."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, Any]] = []
+    kept = signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, kept)
+        if came and callable(kept):
+            kept(*came[-1])
+
+
+@contextlib.contextmanager
+def _instead(place: Any, name: str, value: Any) -> Generator[None]:
+    """Something of Ray's replaced, in a module or a class that has it; one that is not there stays away."""
+    place = importlib.import_module(place) if isinstance(place, str) else place
+    if not hasattr(place, name):
+        yield
+        return
+    kept: Callable[..., Any] | bool = getattr(place, name)
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, kept)
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
