@@ -93,6 +93,37 @@ def test_every_point_of_the_grid_is_exact_and_stays_where_it_is(storage: str) ->
         assert extent * (1 - 2.0**-30) <= points[-1, 0] <= extent * (1 + 2.0**-50)
 
 
+def nearly(
+    row: NDArray[np.float64], steps: NDArray[np.float64], last: int, limit: float
+) -> NDArray[np.float64]:
+    """The rule of `near_grid` for one row, in as many words."""
+    width = len(row)
+    found = np.minimum(np.floor(np.abs(row) / steps + 0.5), last)
+    for shift in (0.45, 0.4, 0.3, 0.15, 0.0):
+        length = np.linalg.norm(found * steps)
+        if length <= limit:
+            break
+        lower = np.minimum(np.floor(np.abs(row) / steps + shift), last)
+        turn = int((np.sign(row) * found) @ np.arange(1, 2 * width, 2)) % width
+        for column in [*range(turn, width), *range(turn)]:
+            if np.linalg.norm(found * steps) <= limit * (1.0 - 2.0**-41):
+                break
+            found[column] = lower[column]
+    return np.sign(row) * found
+
+
+@pytest.mark.parametrize("storage", STORAGES)
+def test_rows_are_rounded_by_the_rule(storage: str) -> None:
+    rng, dtype = np.random.default_rng(4), np.dtype(storage)
+    rows = rng.normal(size=(300, 9)) * 10.0 ** rng.uniform(-1, 0.3, (300, 1))
+    steps, limits = grid_steps(9, 1.0, None, dtype), np.linalg.norm(rows, axis=1)
+    limits[::3] *= rng.uniform(0.97, 1.0, 100)  # some are lowered more than once
+    found = near_grid(rows, steps, dtype, limits)
+    wanted = [nearly(row, steps, np.iinfo(dtype).max, limit) for row, limit in zip(rows, limits, strict=True)]
+    assert np.array_equal(found, wanted)
+    assert np.mean(found != near_grid(rows, steps, dtype, np.full(300, np.inf))) > 0.01
+
+
 @pytest.mark.parametrize("storage", STORAGES)
 def test_towards_zero_no_entry_grows(storage: str) -> None:
     rng = np.random.default_rng(0)

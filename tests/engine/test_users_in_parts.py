@@ -97,7 +97,7 @@ def test_a_user_lies_whole_in_the_part_of_its_hash(layout):
     units = Units.from_arrays(
         tags, groups=keys, row_bound=1.0, noise=NoiseSource(3), **(rest | {"storage": "float32"})
     )
-    digests = user_digests(keys, ROWS, UserSecret.drawn(NoiseSource(3), ROWS))
+    digests, _ = user_digests(keys, ROWS, UserSecret.drawn(NoiseSource(3), ROWS))
     owners = parts_of_digests(digests, len(units.private_ranges))
     cap, seen = rest.get("max_records_per_user", 100), set()
     for part, private_part in enumerate(parts_of(units)):

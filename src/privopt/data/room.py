@@ -24,6 +24,15 @@ class Growing(Protocol):
 class Room(Protocol):
     """Provides arrays that live as long as somebody refers to them."""
 
+    @property
+    def limited(self) -> bool:
+        """Whether more lies in it than may be in memory at a time, so that passes call `trim` as they go."""
+        ...
+
+    def trim(self) -> None:
+        """Let go of what is in memory beyond the limit; nothing is lost."""
+        ...
+
     def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Zeros that start on a 64-byte boundary, so that JAX can use them without a copy."""
         ...
@@ -44,13 +53,11 @@ class Room(Protocol):
         """A room of the same kind for about `size` bytes, which has its own end."""
         ...
 
-    def trim(self) -> None:
-        """Keep to the limit on what of it is in memory, where there is one."""
-        ...
-
 
 class InMemory:
     """The memory of this process."""
+
+    limited = False
 
     def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """See `Room.zeros`."""

@@ -79,7 +79,7 @@ class UserRows:
         """
         if self.private_ranges is None:  # all users are in one part
             return
-        private_digests = user_digests(private_keys, len(private_places), self.secret)
+        private_digests, _ = user_digests(private_keys, len(private_places), self.secret)
         private_ends = self.private_offsets[[stop for _, stop in self.private_ranges]]
         private_parts = np.searchsorted(private_ends, private_places, side="right")
         private_kept = private_places >= 0
@@ -138,8 +138,10 @@ def _batches(source: RecordSource, description: Description, secret: UserSecret)
             raise DataUnavailable(CHANGED)
         private_targets = check_targets(block.private_targets, rows, description.classes)
         _, private_mapped = map_targets(private_targets, rows, description.classes, description.target_bounds)
+        private_digests, private_rest = user_digests(block.private_keys, rows, secret)
         private_records = UserRecords(
-            user_digests(block.private_keys, rows, secret),
+            private_digests,
+            private_rest,
             np.arange(start, start + rows),
             secret.lottery(start, start + rows),
             private_mapped & finite_rows(block.private_features),

@@ -53,6 +53,15 @@ class Spool:
         if size:
             self._more(size)
 
+    @property
+    def limited(self) -> bool:
+        """See `Room.limited`."""
+        return self._residency.watched
+
+    def trim(self) -> None:
+        """See `Room.trim`."""
+        self._residency.trim()
+
     def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """See `Room.zeros`."""
         count, kind = int(np.prod(shape)), np.dtype(dtype)
@@ -92,10 +101,6 @@ class Spool:
         if size:
             with _explained(self._folder):
                 self._reserve.file = _Lent(_Descriptor(nameless_file(self._folder)), _whole(size))
-
-    def trim(self) -> None:
-        """See `Room.trim`."""
-        self._residency.trim()
 
     def let_go(self) -> None:
         """Let go of all pages in memory; they stay in the file."""
