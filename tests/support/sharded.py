@@ -113,10 +113,10 @@ class ShardsHere(Fleet):
         for shard, worker in zip(shards, self.workers, strict=True):
             assert [shard.settle(part, first[part]) for part in worker.parts] == [None] * len(worker.parts)
 
-    def total(self, known_as: int, calls: Mapping[int, Call]) -> ExactSum:
+    def total(self, known_as: int, calls: Mapping[int, Call], *, told: bool = False) -> ExactSum:
         """See `Fleet.total`: in the order in which answers arrive, each of parts in the shard's order."""
         if self._way == 1:
-            return super().total(known_as, calls)
+            return super().total(known_as, calls, told=told)
         turned: dict[int, Call] = {
             k: (
                 method,
@@ -124,9 +124,12 @@ class ShardsHere(Fleet):
             )
             for k, (method, (question, parts)) in calls.items()
         }
-        return fleet.total_of(self.ask(known_as, turned)[::-1])
+        return fleet.total_of(self.ask(known_as, turned, told=told)[::-1])
 
-    def _answers(self, known_as: int, calls: Mapping[int, Call], *, fetch: bool) -> list[Any]:
+    def _answers(
+        self, known_as: int, calls: Mapping[int, Call], *, fetch: bool, told: bool = False
+    ) -> list[Any]:
+        del told  # nobody watches
         assert fetch  # so few shards are not added up by others
         answers = {k: checked(self._sent(k, known_as, calls[k])) for k in list(calls)[:: self._way]}
         return [answers[k] for k in calls]
