@@ -28,6 +28,7 @@ from privopt.queries.gradient import ClippedGradient
 ROUND_LIMIT, TINY_LIMIT_MS, LOST_LIMIT = 1.2, 20, 5  # at 2 workers, at 8, seconds beyond loading
 FEW, MANY = 2, 8  # workers
 TINY_ROWS, TINY_REPEATS = 10, 10  # of a worker; rounds for each of a pass over many rows
+LEAST_USERS = 2_400_000  # records of so many users that there are two parts
 DESCRIPTION = Description(row_bound=1.0, classes=(0, 1))
 
 
@@ -115,7 +116,7 @@ def require_same(remote: RayEngine, local: InProcessEngine, step: int) -> None:
 
 def compared(remote: RayEngine, local: InProcessEngine, repeats: int) -> dict[str, float]:
     """The medians of a round's seconds there and here, the two in turns, each time at another point."""
-    steps = dict.fromkeys(("there", "here"), 1)
+    steps: dict[str, int] = {"there": 1, "here": 1}
 
     def ask(name: str, engine: RayEngine | InProcessEngine) -> None:
         steps[name] += 1
@@ -170,7 +171,8 @@ def lost(size: Size) -> Iterator[Line]:
 
 def users(size: Size) -> Iterator[Line]:
     """`users`: loading records that go to whoever holds their users, over records that are read where they stay."""
-    about = dataclasses.replace(DESCRIPTION, n=size.rows // 4 + 1)
+    rows = max(size.rows, LEAST_USERS)
+    about = dataclasses.replace(DESCRIPTION, n=rows // 4 + 1)
     placement = Placement(engine="ray", workers=FEW)
 
     def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float, float]:
@@ -187,11 +189,11 @@ def users(size: Size) -> Iterator[Line]:
     tiny_about = dataclasses.replace(about, n=MOST_USERS)  # two parts, too
     with double_precision():
         for made, described in ((MadeRecords, DESCRIPTION), (MadeUsers, tiny_about)):  # libraries are read
-            engine, _, _, tiny_mb = loaded(made(size.rows // 100, size.columns, 3), described)
+            engine, _, _, tiny_mb = loaded(made(rows // 100, size.columns, 3), described)
             engine.close()
-        engine, alone, alone_cores, _ = loaded(MadeRecords(size.rows, size.columns, 3), DESCRIPTION)
+        engine, alone, alone_cores, _ = loaded(MadeRecords(rows, size.columns, 3), DESCRIPTION)
         engine.close()
-        engine, together, cores, grown = loaded(MadeUsers(size.rows, size.columns, 3), about)
+        engine, together, cores, grown = loaded(MadeUsers(rows, size.columns, 3), about)
         expected = engine.clipped_sum(query(size.columns, 1)).tobytes()
         process = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
         start = time.perf_counter()
@@ -212,5 +214,5 @@ def users(size: Size) -> Iterator[Line]:
         driver_mb=grown,
         driver_tiny_mb=tiny_mb,
         lost_seconds=gone,
-        rows=size.rows,
+        rows=rows,
     )

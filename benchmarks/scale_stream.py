@@ -206,10 +206,8 @@ def _spools() -> list[int]:
 
 def _opened(kind: str, path: Path, memory: int) -> Engine:
     """An engine on a table in a spool."""
-    if kind == "parquet":
-        return open_streamed(ParquetRecords(path), described(10.0), Placement(memory=memory))
     with path.open("rb") as file:
-        names = pq.read_schema(file).names if kind == "csr" else csv.open_csv(file).schema.names
+        names = csv.open_csv(file).schema.names if kind == "csv" else pq.read_schema(file).names
     number = {"kind": "num", "low": -6.0, "high": 6.0}
     level = {"kind": "cat", "levels": [*map(str, range(LEVELS))]}
     columns: dict[str, Any] = dict.fromkeys(names[:-1], level if kind == "csr" else number)

@@ -154,7 +154,7 @@ def test_a_parted_draw_keeps_the_format_of_the_rows():
 
 def test_rows_that_are_mapped_as_they_are_read_are_handed_over_as_well(monkeypatch):
     """Those of a wide sparse table seen through a matrix: too many to store, and dense."""
-    monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)
+    monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)
     generator = np.random.default_rng(0)
     table = sparse.random(90, 30, density=0.3, random_state=0, format="csr")
     units = Units.from_arrays(table, np.sign(generator.normal(size=90)), row_bound=1.0)

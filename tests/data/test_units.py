@@ -332,7 +332,7 @@ def test_mapped_rows_are_products_inside_the_new_bound(monkeypatch: pytest.Monke
         assert mapped.public.d == 4
         assert mapped.public.row_bound == 1.5
         assert not mapped.public.sparse
-    monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)
+    monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)
     lazy = Units.from_arrays(sparse.csr_array(features), row_bound=100.0).mapped(matrix, 1.5)
     assert isinstance(lazy.private_features, MappedRows)
     assert "<private>" in repr(lazy.private_features)

@@ -18,6 +18,7 @@ from tests.support.odd_cells import FORMS, every_form
 
 from privopt.data.user_digests import NOBODY, user_digests
 from privopt.data.user_keys import user_codes
+from privopt.data.user_parts import UserRecords, count_users, lay_out_part, needed
 from privopt.data.user_secret import UserSecret
 from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import NoiseSource
@@ -28,24 +29,33 @@ OF_ITS_OWN = (frozenset, Ward, complex, type)
 PLAIN = [alike for alike in SAME if not isinstance(alike[0], OF_ITS_OWN)]
 
 
-def users_of(digests: Any) -> list[list[bool]]:
+def digests_of(keys: Any, rows: int, secret: UserSecret) -> list[tuple[int, int]]:
+    """Both halves of each key's."""
+    found = user_digests(keys, rows, secret)
+    assert found.shape == (2, rows)
+    assert np.array_equal(found[0] == NOBODY, found[1] == NOBODY)
+    return [(int(first), int(second)) for first, second in found.T]
+
+
+def users_of(digests: list[tuple[int, int]]) -> list[list[bool]]:
     """Which records are one user's."""
-    return [[bool(one == other != NOBODY) for other in digests] for one in digests]
+    nobody = (int(NOBODY), int(NOBODY))
+    return [[one == other != nobody for other in digests] for one in digests]
 
 
 @every_form
 def test_digests_are_equal_where_keys_are(form: str) -> None:
     keys = [key for alike in SAME for key in alike] + MISSING
     keys = [keys[place] for place in np.random.default_rng(0).permutation(len(keys))]
-    digests = user_digests(FORMS[form](keys), len(keys), SECRET)
+    digests = digests_of(FORMS[form](keys), len(keys), SECRET)
     assert users_of(digests) == together(user_codes(keys, len(keys)).tolist())
-    alone = [user_digests(FORMS[form]([key]), 1, SECRET)[0] for key in keys]
-    assert alone == digests.tolist()
+    alone = [digests_of(FORMS[form]([key]), 1, SECRET)[0] for key in keys]
+    assert alone == digests
 
 
 @given(st.lists(ANY_KEY, min_size=1, max_size=8), st.sampled_from(["list", "series"]))
 def test_any_keys_have_equal_digests_exactly_where_their_codes_are_equal(keys: list[Any], form: str) -> None:
-    digests = user_digests(FORMS[form](keys), len(keys), SECRET)
+    digests = digests_of(FORMS[form](keys), len(keys), SECRET)
     assert users_of(digests) == together(user_codes(keys, len(keys)).tolist())
 
 
@@ -79,7 +89,7 @@ def test_blocks_of_different_types_agree_with_their_cells_read_together(
 ) -> None:
     columns = [column(dtype, numbers) for dtype, numbers in blocks]
     cells = [cell for each in columns for cell in list(np.asarray(each))]
-    apart = np.concatenate([user_digests(each, len(each), SECRET) for each in columns])
+    apart = [digest for each in columns for digest in digests_of(each, len(each), SECRET)]
     assert users_of(apart) == together(user_codes(cells, len(cells)).tolist())
 
 
@@ -90,11 +100,11 @@ def test_several_columns_name_a_user_together(rows: list[tuple[Any, int, Any]]) 
         for k, cell in enumerate(row):
             table[place, k] = cell
     expected = together(user_codes(table, len(rows)).tolist())
-    assert users_of(user_digests(table, len(rows), SECRET)) == expected
+    assert users_of(digests_of(table, len(rows), SECRET)) == expected
     frame = pd.DataFrame(table).astype({1: np.int8})
-    assert users_of(user_digests(frame, len(rows), SECRET)) == expected
-    halves = [user_digests(part, len(part), SECRET) for part in (frame[:1], table[1:])]
-    assert users_of(np.concatenate(halves)) == expected
+    assert users_of(digests_of(frame, len(rows), SECRET)) == expected
+    halves = [digests_of(part, len(part), SECRET) for part in (frame[:1], table[1:])]
+    assert users_of([*halves[0], *halves[1]]) == expected
 
 
 def test_an_instant_is_one_whatever_writes_it_and_texts_without_an_encoding_are_apart() -> None:
@@ -105,7 +115,7 @@ def test_an_instant_is_one_whatever_writes_it_and_texts_without_an_encoding_are_
         pd.Timestamp("2020-06-01 14:00", tz="Europe/Berlin"),
         pd.Timestamp(noon).as_unit("ns"),
     ]
-    assert len(set(user_digests(same, 4, SECRET))) == 1
+    assert len(set(digests_of(same, 4, SECRET))) == 1
     others = [
         noon.replace(tzinfo=None),
         pd.Timestamp(noon) + pd.Timedelta(1),
@@ -114,30 +124,55 @@ def test_an_instant_is_one_whatever_writes_it_and_texts_without_an_encoding_are_
         "'\\ud800'",
         "z",
     ]
-    assert len(set(user_digests([noon, *others], 7, SECRET))) == 7
+    assert len(set(digests_of([noon, *others], 7, SECRET))) == 7
 
 
 def test_kinds_of_keys_do_not_meet() -> None:
     keys = ["a", b"a", ("a",), (b"a",), (("a",),), ("a", "b"), ("text 1 a",), "tuple", ("ab",), ("a", ("b",))]
-    assert len(set(user_digests(keys, len(keys), SECRET))) == len(keys)
+    assert len(set(digests_of(keys, len(keys), SECRET))) == len(keys)
 
 
 def test_other_secrets_have_other_digests() -> None:
     first, second = (UserSecret.drawn(None, 3) for _ in range(2))
     keys = np.arange(100)
-    assert not set(user_digests(keys, 100, first)) & set(user_digests(keys, 100, second))
+    assert not set(digests_of(keys, 100, first)) & set(digests_of(keys, 100, second))
 
 
-def test_keys_of_a_type_of_its_own_are_refused_outside_of_the_process_that_knows_their_hash() -> None:
-    assert users_of(user_digests([frozenset("ab"), frozenset("ba"), 1], 3, SECRET))[0] == [True, True, False]
+def test_keys_of_a_type_of_its_own_are_refused_outside_of_the_process_that_numbers_them() -> None:
+    assert users_of(digests_of([frozenset("ab"), frozenset("ba"), 1], 3, SECRET))[0] == [True, True, False]
     for odd in (frozenset("ab"), 1 + 2j, (1, frozenset("ab"))):
         with pytest.raises(ArgumentError, match="several processes read"):
-            user_digests([1, odd], 2, ELSEWHERE)
+            digests_of([1, odd], 2, ELSEWHERE)
     plain = [key for alike in PLAIN for key in alike] + MISSING
-    assert (
-        user_digests(plain, len(plain), ELSEWHERE).tolist()
-        == user_digests(plain, len(plain), SECRET).tolist()
-    )
+    assert digests_of(plain, len(plain), ELSEWHERE) == digests_of(plain, len(plain), SECRET)
+
+
+class Alike:
+    """Keys whose hashes are all the same."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Alike) and self.number == other.number
+
+    def __hash__(self) -> int:
+        return 7
+
+
+def test_keys_of_one_hash_are_apart_where_they_are_not_equal() -> None:
+    keys = [Alike(1), Alike(2), Alike(1), (1, Alike(2)), (1, Alike(1)), (1, Alike(2))]
+    assert users_of(digests_of(keys, 6, SECRET)) == together(user_codes(keys, 6).tolist())
+
+
+@pytest.mark.parametrize("half", [0, 1])
+def test_one_half_of_a_digest_in_common_makes_no_user(half: int) -> None:
+    digests = np.array([[5, 5, 9], [3, 3, 4]], np.uint64)
+    digests[half, 1] = 7
+    found = UserRecords(*digests, np.arange(3), np.zeros(3), np.ones(3, bool))
+    assert count_users(found) == 3
+    assert lay_out_part(found, 1, 0, 1).private_offsets.tolist() == [0, 1, 2, 3]
+    assert len(needed(found, 1).private_places) == 3
 
 
 def test_another_process_has_the_same_digests_and_lottery() -> None:
@@ -157,4 +192,4 @@ def test_another_process_has_the_same_digests_and_lottery() -> None:
 
 def test_keys_that_do_not_fit_the_rows_are_refused() -> None:
     with pytest.raises(ArgumentError, match="give as many keys as rows"):
-        user_digests([1, 2], 3, SECRET)
+        digests_of([1, 2], 3, SECRET)

@@ -31,9 +31,9 @@ def records(draw: st.DrawFn) -> UserRecords:
     """Records of a few users of one part, with ties nowhere but in digests."""
     count = draw(st.integers(0, 30))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    users = np.sort(rng.integers(1, 2**63, 6).astype(np.uint64))
+    users = np.sort(rng.integers(1, 2**63, (2, 6)).astype(np.uint64))
     return UserRecords(
-        rng.choice(users, count),
+        *users[:, rng.integers(0, 6, count)],
         rng.permutation(10 * count)[:count].astype(np.int64),
         rng.permutation(count) / max(count, 1),
         rng.random(count) < 0.8,
@@ -75,7 +75,7 @@ def test_what_is_needed_of_each_piece_lays_out_the_whole(private, cap, pieces) -
     kept = [needed(private.taken(piece == k), cap) for k in range(4)]
     together = UserRecords(*(np.concatenate(columns) for columns in zip(*kept, strict=True)))
     assert chosen_places(together, cap) == chosen_places(private, cap)
-    assert all(len(each.private_places) <= (cap + 1) * count_users(each.private_digests) for each in kept)
+    assert all(len(each.private_places) <= (cap + 1) * count_users(each) for each in kept)
     for each in kept:
         assert np.array_equal(
             np.lexsort((each.private_places, each.private_digests)), np.arange(len(each.private_places))
@@ -103,7 +103,7 @@ def test_records_of_another_part_are_caught() -> None:
     rng = np.random.default_rng(0)
     digests = rng.integers(1, 2**64, 1000, dtype=np.uint64)
     parts = parts_of_digests(digests, 3)
-    whole = UserRecords(digests, np.arange(1000), rng.random(1000), np.ones(1000, bool))
+    whole = UserRecords(digests, digests[::-1], np.arange(1000), rng.random(1000), np.ones(1000, bool))
     for part in range(3):
         lay_out_part(whole.taken(parts == part), 2, part, 3)
         stray = [*np.flatnonzero(parts == part).tolist(), int(np.flatnonzero(parts != part)[0])]
@@ -143,7 +143,7 @@ def test_no_part_overflows_but_with_a_probability_below_2_to_minus_100() -> None
 def test_a_part_that_overflows_all_the_same_is_an_error_and_is_not_cut(monkeypatch) -> None:
     monkeypatch.setattr(user_parts, "MOST_USERS", 3)
     digests = np.array([5, 6, 7, 8, 5], np.uint64)
-    whole = UserRecords(digests, np.arange(5), np.zeros(5), np.ones(5, bool))
+    whole = UserRecords(digests, digests, np.arange(5), np.zeros(5), np.ones(5, bool))
     lay_out_part(whole.taken(np.array([0, 1, 2, 4])), 1, 0, 1)
     with pytest.raises(RuntimeError, match="more users than it may hold"):
         lay_out_part(whole, 1, 0, 1)

@@ -409,7 +409,7 @@ def test_a_view_is_the_engine_on_mapped_rows(
     layout: str, lazy: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if lazy:
-        monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)
+        monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)
         monkeypatch.setattr("privopt.engine.fast_path.block_length", lambda width: 37)
     engine = InProcessEngine(units_for(losses.logistic, layout))
     generator = np.random.default_rng(6)

@@ -24,6 +24,7 @@ from tests.contracts.queries import EVERY_QUERY, D, is_of_codes
 from tests.support.file_records import FileRecords
 
 from privopt import LogisticRegression
+from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.rows import take_rows
@@ -31,6 +32,7 @@ from privopt.data.units import Units
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
+from privopt.engine.progress import ROUND, shown_by
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
@@ -58,6 +60,7 @@ from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
 from privopt.engine.on_ray.engine import RayEngine, open_on_ray  # noqa: E402
 from privopt.engine.on_ray.layout import cut, lay_out, read_part  # noqa: E402
 from privopt.engine.on_ray.shard import SOURCE, Failure, Preparation, Shard, question_of, total_of  # noqa: E402
+from privopt.engine.on_ray.warming import warm  # noqa: E402
 
 N = 150
 SMALL = 32  # units of a part
@@ -208,6 +211,30 @@ def test_an_error_of_a_worker_names_its_kind_and_the_part_alone() -> None:
     assert shard.answer(Preparation([], []), SOURCE, (secret,), {3: None}) == Failure("AttributeError", 3)
     assert shard.load(99) == Failure("KeyError", 99)
     assert shard.combine(ExactSum.of_part(np.ones(2), 1.0), Failure("KeyError", 7)) == Failure("KeyError", 7)
+
+
+@pytest.mark.parametrize(
+    "layout", ["dense", *(pytest.param(later, marks=pytest.mark.audit) for later in LAYOUTS[1:])]
+)
+def test_a_worker_sums_over_records_of_its_format_while_it_reads(
+    layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, about = records(layout)
+    summed: list[Any] = []
+    whole = InProcessEngine.clipped_sum
+
+    def noted(engine: InProcessEngine, query: MeanQuery) -> Any:
+        summed.append((engine.units, whole(engine, query)))
+        return summed[-1][1]
+
+    monkeypatch.setattr(InProcessEngine, "clipped_sum", noted)
+    warm(source.width, source.is_sparse, source.by_user, about)
+    ((units, total),) = summed
+    real = in_memory(source, about).units
+    assert type(units.private_features) is type(real.private_features)
+    assert (units.private_offsets is None) == (real.private_offsets is None)
+    assert not np.any(total)  # nothing of anybody is in it
+    warm(-1, False, False, about)  # what fails here fails where it is asked for
 
 
 def test_no_records_are_one_part_of_nobody() -> None:
@@ -362,6 +389,42 @@ def test_drawn_rows_are_those_of_one_process(
             np.testing.assert_array_equal(found, expected)
 
 
+def test_held_vectors_travel_piece_by_piece_and_not_the_rows(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = in_memory(*records("dense"))
+    monkeypatch.setattr(engine_module, "_PIECE_BYTES", 200)
+    monkeypatch.setattr(RayEngine, "_fetched", property(lambda _: pytest.fail("all rows were fetched")))
+    assert engines[3].gather(QUERY).tobytes() == memory.gather(QUERY).tobytes()
+    assert engines[3].presence().all()
+    source, about = records("users", "add-or-remove-one")
+    by_user = opened(source, about, 2)
+    in_one = in_memory(source, about)
+    assert by_user.presence().tobytes() == in_one.presence().tobytes()
+    assert by_user.gather(QUERY).tobytes() == in_one.gather(QUERY).tobytes()
+    by_user.close()
+
+
+def test_shares_of_a_round_are_told_as_workers_answer(engines: dict[int, RayEngine]) -> None:
+    told: list[tuple[str, float]] = []
+    with shown_by(lambda what, share: told.append((what, share))):
+        engines[2].clipped_sum(QUERY)
+        engines[2].clipped_sum(QUERY, np.arange(9))
+    of_round = [share for what, share in told if what == ROUND]
+    assert of_round[-1] == 1.0
+    assert len(of_round) == 2
+
+
+def test_what_cannot_be_held_is_refused_before_a_run() -> None:
+    seen: list[tuple[type, int]] = []
+    rehearsal = DryRun(
+        in_memory(*records("dense")).public, require=lambda kind, held: seen.append((kind, held))
+    )
+    rehearsal.hold(QUERY)
+    rehearsal.hold(QUERY, groups=7)
+    assert seen == [(ClippedGradient, N * D), (ClippedGradient, 7 * D)]
+
+
 def test_without_privacy_the_order_is_that_of_the_parts(engines: dict[int, RayEngine]) -> None:
     query = ClippedGradient(loss=losses.logistic, at=np.ones(D), clip=np.inf)
     expected = in_memory(*records("dense")).clipped_sum(query).tobytes()
@@ -489,6 +552,7 @@ def test_every_solver_has_the_transcript_of_one_process(
 ) -> None:
     del cluster
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 5)
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", 5)
     units, engine = on_toy_data(case, relation, 8)
     try:
         assert solved(case, engine) == solved(case, units)

@@ -106,7 +106,7 @@ def test_the_least_bound_of_rows_leaves_room_for_the_least_row() -> None:
 def test_a_mapped_row_that_is_nearly_zero_is_clipped_by_the_least_norm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)
+    monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)
     units = of_one_row(np.array([1.0, 0.5, 0.0]), 1e307, "csr").mapped(np.eye(3) * 0.9e-24, 1.0)
     assert isinstance(units.private_features, MappedRows)
     assert np.all(units.private_norms >= LEAST_PEAK)

@@ -129,7 +129,7 @@ def test_pages_beyond_the_limit_are_let_go_and_nothing_is_lost(tmp_path):
 def test_what_fits_the_limit_is_not_watched(tmp_path):
     residency = Residency(64 * MB)
     Spool(tmp_path, 2 * MB, residency)
-    assert not residency._watched
+    assert not residency.watched
 
 
 def machine(root, **files):

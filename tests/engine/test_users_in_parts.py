@@ -23,12 +23,16 @@ from privopt.engine.placement import Placement
 from privopt.engine.reference import ReferenceEngine
 from privopt.engine.streamed import open_streamed
 from privopt.errors import DataUnavailable
+from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.workload import Workload
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.marginals import MarginalMeans
+from privopt.solve import minimize_on
+from privopt.solvers.continuous_spider import ContinuousSpider
+from privopt.solvers.gradient_descent import GradientDescent
 
 ROWS, USERS, SMALL = 240, 70, 20
 RNG = np.random.default_rng(1)
@@ -93,7 +97,7 @@ def test_a_user_lies_whole_in_the_part_of_its_hash(layout):
     units = Units.from_arrays(
         tags, groups=keys, row_bound=1.0, noise=NoiseSource(3), **(rest | {"storage": "float32"})
     )
-    digests = user_digests(keys, ROWS, UserSecret.drawn(NoiseSource(3), ROWS))
+    digests, _ = user_digests(keys, ROWS, UserSecret.drawn(NoiseSource(3), ROWS))
     owners = parts_of_digests(digests, len(units.private_ranges))
     cap, seen = rest.get("max_records_per_user", 100), set()
     for part, private_part in enumerate(parts_of(units)):
@@ -237,3 +241,21 @@ def test_more_users_than_n_are_refused_and_a_table_of_nobody_is_read(tmp_path):
     engine = open_streamed(nobody, dataclasses.replace(description, n=70), Placement(spool=tmp_path))
     assert engine.private_count == 0
     assert engine.clipped_sum(KERNEL).tolist() == [0.0] * D
+
+
+@pytest.mark.parametrize(
+    "solver", [GradientDescent(steps=4, clip=1.0), ContinuousSpider(steps=4, clip=1.0, curvature=0.25)]
+)
+def test_a_fit_has_the_same_transcript_and_model_in_every_order_of_reading(solver, tmp_path, monkeypatch):
+    def fitted(data: Any) -> tuple[Any, ...]:
+        result = minimize_on(data, losses.logistic, budget=Budget(1.0, 1e-6), solver=solver, random_state=1)
+        return np.asarray(result.params).tobytes(), [repr(release) for release in result.transcript]
+
+    expected = fitted(in_memory("users"))
+    for block, run in ((7, 50), (100, 11)):
+        monkeypatch.setattr("privopt.data.record_source.BLOCK_RECORDS", block)
+        for module in ("user_runs", "user_rows"):
+            monkeypatch.setattr(f"privopt.data.{module}.AT_ONCE", run)
+        engine = streamed("users", tmp_path)
+        assert fitted(engine) == expected
+        engine.close()

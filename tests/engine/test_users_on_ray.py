@@ -51,6 +51,7 @@ RELATIONS = ("replace-one", "add-or-remove-one")
 def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", 12)
     monkeypatch.setattr("privopt.engine.on_ray.arrivals._LOOSE", 10)
+    monkeypatch.setattr("privopt.engine.on_ray.shard.warm", lambda *_: None)
     with double_precision():
         yield
 

@@ -122,7 +122,7 @@ def units_of(layout: str, rows: int, d: int) -> Units:
     ),
 )
 def test_the_products_equal_the_general_path(layout, d, row_bound, monkeypatch):
-    monkeypatch.setattr("privopt.data.units._DENSE_VIEW_BYTES", 0)  # mapped sparse rows are not stored
+    monkeypatch.setattr("privopt.data.derived.DENSE_VIEW_BYTES", 0)  # mapped sparse rows are not stored
     monkeypatch.setattr(second_moments, "_PRODUCT_ROWS", 16)
     engine = InProcessEngine(units_of(layout, 100, d))
     query = SecondMoment(row_bound=row_bound)

@@ -12,30 +12,34 @@ from privopt.tables import versions
 
 
 class Bucket:
-    """A store that tells times to the second and has an ETag."""
+    """A store that tells times to the second, and may have tags."""
 
-    def __init__(self, tag: str) -> None:
-        self.tag = tag
+    def __init__(self, tag: str | None) -> None:
+        self.tag, self.listings = tag, 0
 
     def get_file_info(self, path: str) -> Any:
-        kind = fs.FileType.File if path == "there" else fs.FileType.NotFound
-        return fs.FileInfo(path, kind, size=7, mtime_ns=10**9)
+        self.listings += 1
+        return fs.FileInfo(path, fs.FileType.File, size=7, mtime_ns=10**9)
 
     def open_input_file(self, path: str) -> Any:
-        del path
-        bucket = self
+        if path != "there":
+            raise FileNotFoundError(path)
+        tag = self.tag
 
         class Stream(pa.BufferReader):
-            def metadata(self) -> dict[str, bytes]:
-                return {"ETag": bucket.tag.encode(), "Content-Length": b"7"}
+            def metadata(self) -> dict[str, bytes] | None:
+                return None if tag is None else {"ETag": tag.encode(), "Content-Length": b"7"}
 
         return Stream(b"1234567")
 
 
-def test_a_store_is_asked_for_its_tag() -> None:
-    assert versions.version_of(Bucket("a"), "there") == (7, "1000000000 a")
-    assert versions.version_of(Bucket("a"), "there") != versions.version_of(Bucket("b"), "there")
-    assert versions.version_of(Bucket("a"), "gone") == (-1, "")
+def test_a_store_is_asked_for_its_tag_and_for_a_time_where_it_has_none() -> None:
+    tagged = Bucket("a")
+    assert versions.version_of(tagged, "there") == (7, "a")
+    assert versions.version_of(Bucket("b"), "there") == (7, "b")
+    assert versions.version_of(tagged, "gone") == (-1, "")
+    assert tagged.listings == 0
+    assert versions.version_of(Bucket(None), "there") == (7, "1000000000")
 
 
 def test_what_fsspec_says_of_versions_counts() -> None:

@@ -4,7 +4,7 @@ All of it follows from public numbers. A pass in memory is planned as `planning.
 assumed, not measured on the machine at hand nor on another: a pass that reads a spool takes `STREAM_PASSES` passes in
 memory, or as long as a disk of `DISK_RATE` takes where the spool exceeds the share of memory; a round of a cluster
 takes `ROUND_PASSES` passes divided by its workers, as if each had one core, and `ROUND_SECONDS`. Passes and rounds are
-bars that the engines are to keep to: `benchmarks/scale.py` and `benchmarks/scale_ray.py` measure whether they do.
+bars that the engines are to keep to: `benchmarks/scale.py` measures whether they do.
 """
 
 import math

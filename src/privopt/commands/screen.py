@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from privopt.curator.base import Observer
+from privopt.engine.progress import shown_by
 from privopt.planning.plan import Plan
 from privopt.printable import printable
 from privopt.report.words import duration, number, several, several_or, size
@@ -103,7 +104,8 @@ def promises(plan: Plan) -> list[tuple[str, str]]:
 def release_bar(screen: Console, title: str, releases: int) -> Generator[Observer]:
     """A progress bar that counts releases; gives the observer that moves it.
 
-    While a stage prepares the next release, (what, 0), the bar runs to and fro and says what is prepared.
+    While a stage prepares the next release, (what, 0), the bar runs to and fro and says what is prepared. Of a round
+    over parts it says what share of them has been added up.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -113,15 +115,20 @@ def release_bar(screen: Console, title: str, releases: int) -> Generator[Observe
     )
     with Progress(*columns, console=screen, expand=screen.width < 100) as progress:
         bar = progress.add_task(title, total=None, doing="preparing")
-        task, made = progress.tasks[0], 0
+        task, made, doing = progress.tasks[0], 0, "preparing"
 
         def observe(name: str, count: int) -> None:
-            nonlocal made
+            nonlocal made, doing
             made += count
             task.total = releases if count else None  # without a total the bar runs to and fro
             doing = f"{made}/{releases} releases" if count else f"preparing: {name}"
             progress.update(bar, completed=made, doing=doing, refresh=count == 0)
 
-        yield observe
+        def tell(what: str, share: float) -> None:
+            done = f", {share:.0%} of {what}" if share < 1 else ""
+            progress.update(bar, doing=f"{doing}{done}")
+
+        with shown_by(tell):
+            yield observe
         task.total = made  # a run that adapts may end early
         progress.update(bar, completed=made, doing=f"{made}/{made} releases")

@@ -9,8 +9,9 @@ from scipy import sparse
 
 from privopt.data.grid import GridRows
 from privopt.data.record_source import Description, RecordBlock, RecordSource
-from privopt.data.room import MEMORY, Growing, Room, scatter
+from privopt.data.room import MEMORY, Growing, Room
 from privopt.data.rows import csr_of
+from privopt.data.scattered import ScatteredRows
 from privopt.data.storage import KEPT_BYTES, PARTED_BYTES, gather_rows
 from privopt.data.units import Units, UnitsNoise, check_units
 from privopt.data.user_rows import CHANGED, UserRows, user_rows
@@ -104,12 +105,11 @@ class _Stored:
         self._users, self._room = users, room
         self._rows, self._most = rows, most
         kept = rows if users is None else int(users.private_offsets[-1])
-        self._private_targets, self._private_norms = (
-            room.zeros(kept, np.float64),
-            room.zeros(kept, np.float64),
-        )
-        self._private_present = room.zeros(kept, np.bool_)
+        self._private_columns: list[NDArray[Any]] = [  # targets, norms, who is present
+            room.zeros(kept, dtype) for dtype in (np.float64, np.float64, np.bool_)
+        ]
         self._private_dense: Any = None
+        self._private_scattered: ScatteredRows | None = None
         self._steps: NDArray[np.float64] | None = None  # of rows on a grid; they follow from what is public
         self._private_sparse: _Sparse | None = None
         self._public: Public | None = None
@@ -120,33 +120,40 @@ class _Stored:
         if self._public is None:
             self._begin(private_rows)
             self._public = private_units.public
+            if self._users is not None:
+                private_dense = [] if self._private_dense is None else [self._private_dense]
+                self._private_scattered = ScatteredRows(self._room, [*self._private_columns, *private_dense])
         if isinstance(private_rows, GridRows):
             private_rows = private_rows.private_steps
         if self._private_sparse is not None:
             self._private_sparse.append(private_rows)
         here = slice(first, first + private_rows.shape[0])
-        columns = [
-            (self._private_targets, private_units.private_targets),
-            (self._private_norms, private_units.private_norms),
-            (self._private_present, private_units.private_present),
+        private_values: list[Any] = [
+            private_units.private_targets,
+            private_units.private_norms,
+            private_units.private_present,
         ]
-        if self._users is not None:
-            private_place = self._users.private_where[here] - 1
-            self._users.require_own(private_keys, private_place)
-            private_kept = private_place >= 0
+        if self._users is None:
+            for private_column, private_part in zip(self._private_columns, private_values, strict=True):
+                private_column[here] = private_part
             if self._private_dense is not None:
-                columns.append((self._private_dense, private_rows))
-            for private_column, private_values in columns:
-                scatter(private_column, private_place[private_kept], private_values[private_kept])
+                self._room.write(self._private_dense, first, private_rows)
             return
-        for private_column, private_values in columns:
-            private_column[here] = private_values
+        private_place = self._users.private_where[here] - 1
+        self._users.require_own(private_keys, private_place)
+        private_kept = private_place >= 0
         if self._private_dense is not None:
-            self._room.write(self._private_dense, first, private_rows)
+            private_values.append(private_rows)
+        assert self._private_scattered is not None
+        self._private_scattered.put(
+            private_place[private_kept], [private_part[private_kept] for private_part in private_values]
+        )
 
     def units(self, n: int, relation: Relation) -> Units:
         """All of them."""
         assert self._public is not None
+        if self._private_scattered is not None:
+            self._private_scattered.finish()
         private_rows = self._private_dense
         if self._steps is not None:
             private_rows = GridRows(private_rows, self._steps)
@@ -157,9 +164,9 @@ class _Stored:
         return Units(
             public=dataclasses.replace(self._public, n=n, relation=relation),
             private_features=private_rows,
-            private_targets=self._private_targets,
-            private_norms=self._private_norms,
-            private_present=self._private_present,
+            private_targets=self._private_columns[0],
+            private_norms=self._private_columns[1],
+            private_present=self._private_columns[2],
             room=self._room,
         )
 
@@ -169,7 +176,7 @@ class _Stored:
         if isinstance(private_rows, GridRows):
             self._steps, private_rows = private_rows.steps, private_rows.private_steps
         if not sparse.issparse(private_rows):
-            kept = len(self._private_targets)
+            kept = len(self._private_columns[0])
             self._private_dense = self._room.zeros((kept, width), private_rows.dtype)
             return
         # What users do not keep is given back with this room.

@@ -24,6 +24,15 @@ class Growing(Protocol):
 class Room(Protocol):
     """Provides arrays that live as long as somebody refers to them."""
 
+    @property
+    def limited(self) -> bool:
+        """Whether more lies in it than may be in memory at a time, so that passes call `trim` as they go."""
+        ...
+
+    def trim(self) -> None:
+        """Let go of what is in memory beyond the limit; nothing is lost."""
+        ...
+
     def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """Zeros that start on a 64-byte boundary, so that JAX can use them without a copy."""
         ...
@@ -47,6 +56,8 @@ class Room(Protocol):
 
 class InMemory:
     """The memory of this process."""
+
+    limited = False
 
     def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """See `Room.zeros`."""
@@ -72,6 +83,9 @@ class InMemory:
         """See `Room.another`."""
         del size
         return self
+
+    def trim(self) -> None:
+        """See `Room.trim`: there is no limit."""
 
     def __repr__(self) -> str:
         return "InMemory()"
@@ -108,8 +122,11 @@ def taken(room: Room, private_array: NDArray[Any], positions: NDArray[np.int64])
     return private_taken
 
 
-def scatter(private_array: NDArray[Any], positions: NDArray[np.int64], private_values: NDArray[Any]) -> None:
-    """`private_array[positions] = private_values`, a few at a time, so that a room can let go of pages in between."""
+def scatter(
+    room: Room, private_array: NDArray[Any], positions: NDArray[np.int64], private_values: NDArray[Any]
+) -> None:
+    """`private_array[positions] = private_values` in a room, within its limit on memory."""
     for start in range(0, len(positions), _SCATTERED):
         here = slice(start, start + _SCATTERED)
         private_array[positions[here]] = private_values[here]
+        room.trim()

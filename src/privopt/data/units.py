@@ -140,7 +140,8 @@ class Units:
             A row depends on its own record alone: clipped to `row_bound` as it is stored, or zero and absent
             if a feature or the target is NaN or infinite or the label is not among `classes`; one without an entry of
             size `LEAST_PEAK` is a zero row that is present (see `clip_rows`). A user owns their rows, their number and
-            the weight computed from it; a row without a key is nobody's and is dropped, so that it moves nothing. That
+            the weight computed from it; a row without a key is nobody's and is dropped, so that it moves nothing. Each
+            user lies whole in one part of the sums: of many users, in that of a secret hash, see `user_parts`. That
             equal keys mean one user, and with replace-one the number of units (of different keys), are the caller's
             declarations.
         Raises:

@@ -1,7 +1,8 @@
-"""Keys of users as 64 bits of a secret hash: equal for equal keys, whoever reads them, in whatever block. PRIVATE.
+"""Keys of users as 128 bits of a secret hash: equal for equal keys, whoever reads them, in whatever block. PRIVATE.
 
 What makes two keys one is said in `user_keys`. A key is written as a text that is the same for all keys equal to it,
-and the text is hashed by SipHash-2-4 under a key of `UserSecret`, another one for each kind of texts.
+and the text is hashed twice by SipHash-2-4 under keys of `UserSecret`, two others for each kind of texts. The first
+half of a digest tells the part, and whether the key is missing; both together tell the user.
 """
 
 import datetime
@@ -17,18 +18,18 @@ from privopt.data.user_keys import integer_key, key_columns, key_of, number_key
 from privopt.data.user_secret import UserSecret
 from privopt.errors import ArgumentError
 
-Digests = NDArray[np.uint64]
+Digests = NDArray[np.uint64]  # one half of each, or (2, rows) both
 Kind = Literal["text", "bytes", "time", "span", "tuple", "other", "columns"]
-Written = tuple[Kind, str | bytes]
+Written = tuple[Kind, Any]
 
-NOBODY = np.uint64(0)  # the digest of a missing key
+NOBODY = np.uint64(0)  # both halves of the digest of a missing key
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _EPOCH = datetime.datetime(1970, 1, 1)
 _SIPHASH: Any = hash_array
 
 
 def user_digests(private_keys: Any, rows: int, secret: UserSecret) -> Digests:
-    """The digest of each user key, `NOBODY` where it is missing.
+    """The digest of each user key, (2, rows); `NOBODY` where it is missing.
 
     Args:
         private_keys: (rows,) keys, or (rows, k) for keys of several columns, see `user_keys.user_codes`.
@@ -36,21 +37,21 @@ def user_digests(private_keys: Any, rows: int, secret: UserSecret) -> Digests:
         secret: whose hash it is.
     Privacy:
         All records of a person are one unit: keys that `user_codes` takes for one have one digest, in every process and
-        whatever the type of the column that holds them. Two keys of one digest are one unit as well, and that is
-        harmless: it is clipped and weighted as one user, so that each of the two moves a result by as much as a user
-        can, and no more. It costs utility only: with n users there are two such with probability n^2 / 2^65 at most.
-        Keys of a type of its own are known by Python's `hash`, and are one where their hashes are.
+        whatever the type of the column that holds them. Two people of one digest would be one unit, which one of them
+        leaves changed and not gone: that could move a result by more than a unit may. The hash being secret, a person
+        shares a digest with one of n others with probability n / 2^128 at most, below 2^-95 for 2^33 of them: as
+        unlikely as that the key of a noise generator is guessed.
     Raises:
         ArgumentError: there is not one key for each record; or a key is of a type of its own, and this is not the
-            process that drew the secret, whose `hash` differs.
+            process that drew the secret, which has numbered such keys.
     """
     private_columns = [_column_digests(column, secret) for column in key_columns(private_keys, rows)]
     if len(private_columns) == 1:
         return private_columns[0]
-    private_table = np.ascontiguousarray(np.stack(private_columns, axis=1))
+    private_table = np.ascontiguousarray(np.concatenate(private_columns).T)  # (rows, 2 k)
     private_texts = private_table.view(f"V{private_table.shape[1] * 8}").ravel().astype(object)
     private_digests = _hashed(private_texts, "columns", secret)
-    private_digests[np.any(private_table == NOBODY, axis=1)] = NOBODY
+    private_digests[:, np.any(private_table[:, ::2] == NOBODY, axis=1)] = NOBODY
     return private_digests
 
 
@@ -70,7 +71,7 @@ def _column_digests(private_keys: Any, secret: UserSecret) -> Digests:
             return _of_distinct(private_values, lambda known: known.astype(str).astype(object), secret)
         if dtype.kind in "mM":
             private_codes, private_known = pd.factorize(private_values.astype(np.int64))
-            return _of_cells(private_known.view(dtype), secret)[private_codes]
+            return _of_cells(private_known.view(dtype), secret)[:, private_codes]
     declared = dtype is not None or hasattr(private_keys, "__array__")
     private_cells: Any = np.asarray(private_keys, dtype=object) if declared else private_keys
     kinds = set(map(type, private_cells))
@@ -87,37 +88,50 @@ def _of_distinct(
     """The digests of numbers, each different one written once; NaN is missing."""
     private_codes, private_known = pd.factorize(private_values)
     private_digests = _hashed(written(np.asarray(private_known)), "text", secret)
-    return np.append(private_digests, NOBODY)[private_codes]  # the last one is where -1 points
+    private_missing = np.full((2, 1), NOBODY)
+    return np.append(private_digests, private_missing, axis=1)[
+        :, private_codes
+    ]  # the last one is where -1 points
 
 
 def _of_cells(private_cells: Any, secret: UserSecret) -> Digests:
     """The digests of cells of any types."""
     private_written = [_written(private_cell) for private_cell in private_cells]
-    private_digests = np.full(len(private_written), NOBODY)
+    private_digests = np.full((2, len(private_written)), NOBODY)
     kinds: set[Kind] = {written[0] for written in private_written if written is not None}
     for kind in kinds:
         if kind == "other" and not secret.is_at_home:
             raise ArgumentError(
                 "keys of users that several processes read are numbers, texts, bytes, truth values, UUIDs, times, or "
-                "tuples of these: Python's hash of any other value differs from process to process. Give such a key's "
+                "tuples of these: what any other value is equal to is known where it was made. Give such a key's "
                 "text, or read the table in one process."
             )
         private_places = [j for j, written in enumerate(private_written) if written and written[0] == kind]
         private_texts = [written[1] for written in private_written if written and written[0] == kind]
-        private_digests[private_places] = _hashed(_objects(private_texts), kind, secret)
+        if kind == "other":
+            private_texts = [_numbered(private_key, secret) for private_key in private_texts]
+        private_digests[:, private_places] = _hashed(_objects(private_texts), kind, secret)
     return private_digests
 
 
-def _hashed(private_texts: NDArray[Any], kind: Kind, secret: UserSecret) -> Digests:
-    """The hash of texts or bytes of one kind; an empty text is missing."""
-    key = secret.hash_key(kind)
+def _numbered(private_key: Hashable, secret: UserSecret) -> str:
+    """The text of a key of a type of its own; empty where it cannot be compared."""
     try:
-        private_digests = _SIPHASH(private_texts, hash_key=key, categorize=False)
+        return str(secret.number(private_key))
+    except Exception:
+        return ""
+
+
+def _hashed(private_texts: NDArray[Any], kind: Kind, secret: UserSecret) -> Digests:
+    """The hash of texts or bytes of one kind, (2, texts); an empty text is missing."""
+    keys = secret.hash_keys(kind)
+    try:
+        private_halves = [_SIPHASH(private_texts, hash_key=key, categorize=False) for key in keys]
     except UnicodeEncodeError:  # half of a pair of surrogates
-        private_bytes = [_encoded(private_text) for private_text in private_texts]
-        private_digests = _SIPHASH(_objects(private_bytes), hash_key=key, categorize=False)
-    private_digests = np.maximum(private_digests, np.uint64(1))
-    private_digests[private_texts == ""] = NOBODY
+        private_bytes = _objects(_encoded(private_text) for private_text in private_texts)
+        private_halves = [_SIPHASH(private_bytes, hash_key=key, categorize=False) for key in keys]
+    private_digests = np.maximum(np.stack(private_halves), np.uint64(1))
+    private_digests[:, private_texts == ""] = NOBODY
     return private_digests
 
 
@@ -132,7 +146,7 @@ def _written(private_cell: Any) -> Written | None:
 
 
 def _written_key(private_key: Hashable) -> Written:
-    """A key of `user_keys.key_of` as a text that is the same for all that are equal to it."""
+    """A key of `user_keys.key_of` as a text, the same for all that are equal to it; itself of a type of its own."""
     match private_key:
         case str():
             return "text", private_key
@@ -148,10 +162,11 @@ def _written_key(private_key: Hashable) -> Written:
             return "span", private_text
         case ("tuple", *private_parts):
             private_listed = [_written_key(private_part) for private_part in private_parts]
-            known = all(kind != "other" for kind, _ in private_listed)
-            return "tuple" if known else "other", _listed(private_listed)
+            if any(kind == "other" for kind, _ in private_listed):
+                return "other", private_key
+            return "tuple", _listed(private_listed)
         case _:
-            return "other", str(hash(private_key))
+            return "other", private_key
 
 
 def _listed(private_parts: Sequence[Written]) -> bytes:

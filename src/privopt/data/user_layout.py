@@ -15,9 +15,10 @@ Ranges = tuple[tuple[int, int], ...]  # positions of the first unit of each part
 
 
 def ranges_among(private_ranges: Ranges, positions: NDArray[np.int64]) -> Ranges:
-    """Where each part begins and ends among units at some positions, ascending, which stay in their parts."""
-    private_starts = [start for start, _ in private_ranges] + [private_ranges[-1][1]]
-    return tuple(itertools.pairwise(np.searchsorted(positions, private_starts).tolist()))
+    """Where each part begins and ends among units at some positions, part after part, which stay in their parts."""
+    private_owners = np.searchsorted([stop for _, stop in private_ranges], positions, side="right")
+    private_ends = np.cumsum(np.bincount(private_owners, minlength=len(private_ranges))).tolist()
+    return tuple(itertools.pairwise([0, *private_ends]))
 
 
 class UsersInMemory(NamedTuple):
@@ -59,7 +60,7 @@ def lay_out_users(
     if parts == 1:
         users = int(codes.max(initial=-1)) + 1
         return UsersInMemory(*choose_records(codes, private_usable & (codes >= 0), users, cap, lottery), None)
-    private_digests = user_digests(private_keys, rows, secret)
+    private_digests, private_rest = user_digests(private_keys, rows, secret)
     private_rows = np.flatnonzero(private_digests != NOBODY)
     private_owners = parts_of_digests(private_digests[private_rows], parts)
     private_rows = private_rows[np.argsort(private_owners, kind="stable")]
@@ -68,7 +69,11 @@ def lay_out_users(
     private_stops = [0]
     for part, private_own in enumerate(np.split(private_rows, private_ends[:-1])):
         private_records = UserRecords(
-            private_digests[private_own], private_own, lottery[private_own], private_usable[private_own]
+            private_digests[private_own],
+            private_rest[private_own],
+            private_own,
+            lottery[private_own],
+            private_usable[private_own],
         )
         private_layout = lay_out_part(private_records, cap, part, parts)
         private_chosen.append(private_own[private_layout.private_chosen])

@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from privopt.data.user_digests import NOBODY, Digests
+from privopt.data.user_keys import joined
 from privopt.data.users import choose_records
 from privopt.errors import DataUnavailable
 
@@ -25,13 +26,15 @@ class UserRecords(NamedTuple):
     """Some records as the layout of users needs them, in any order.
 
     Attributes:
-        private_digests: of their keys, none of them `NOBODY`.
+        private_digests: the first half of those of their keys, none of them `NOBODY`.
+        private_rest: the second half.
         private_places: where they stand in the source.
         private_lottery: their lottery numbers, see `UserSecret.lottery`.
         private_usable: whether they may be kept.
     """
 
     private_digests: Digests
+    private_rest: Digests
     private_places: NDArray[np.int64]
     private_lottery: NDArray[np.float64]
     private_usable: NDArray[np.bool_]
@@ -40,6 +43,7 @@ class UserRecords(NamedTuple):
         """Those at some positions, in that order."""
         return UserRecords(
             self.private_digests[private_positions],
+            self.private_rest[private_positions],
             self.private_places[private_positions],
             self.private_lottery[private_positions],
             self.private_usable[private_positions],
@@ -47,7 +51,11 @@ class UserRecords(NamedTuple):
 
 
 _NO_RECORDS = UserRecords(
-    np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.float64), np.zeros(0, np.bool_)
+    np.zeros(0, np.uint64),
+    np.zeros(0, np.uint64),
+    np.zeros(0, np.int64),
+    np.zeros(0, np.float64),
+    np.zeros(0, np.bool_),
 )
 
 
@@ -56,6 +64,7 @@ def joined_records(private_pieces: Sequence[UserRecords]) -> UserRecords:
     private_pieces = [_NO_RECORDS, *private_pieces]
     return UserRecords(
         np.concatenate([piece.private_digests for piece in private_pieces]),
+        np.concatenate([piece.private_rest for piece in private_pieces]),
         np.concatenate([piece.private_places for piece in private_pieces]),
         np.concatenate([piece.private_lottery for piece in private_pieces]),
         np.concatenate([piece.private_usable for piece in private_pieces]),
@@ -164,10 +173,9 @@ def lay_out_part(private_records: UserRecords, cap: int, part: int, parts: int) 
     require_own(private_records.private_digests, part, parts)
     private_order = np.argsort(private_records.private_places, kind="stable")
     private_sorted = private_records.taken(private_order)
-    private_codes, private_known = pd.factorize(private_sorted.private_digests)
-    users = len(private_known)
+    private_codes = _codes(private_sorted)
+    users = int(private_codes.max(initial=-1)) + 1
     require_few(users)
-    private_codes = private_codes.astype(np.int64)
     private_chosen, private_offsets = choose_records(
         private_codes, private_sorted.private_usable, users, cap, private_sorted.private_lottery
     )
@@ -183,10 +191,14 @@ def needed(private_records: UserRecords, cap: int) -> UserRecords:
     union of sets of records is among what is chosen of each. They come back sorted by digest, and by place within a
     user.
     """
-    private_order = np.lexsort((private_records.private_places, private_records.private_digests))
+    private_order = np.lexsort(
+        (private_records.private_places, private_records.private_rest, private_records.private_digests)
+    )
     private_sorted = private_records.taken(private_order)
-    private_digests = private_sorted.private_digests
-    private_begins = np.append(True, private_digests[1:] != private_digests[:-1])[: len(private_digests)]
+    private_begins = np.zeros(len(private_order), np.bool_)
+    private_begins[:1] = True
+    for private_half in (private_sorted.private_digests, private_sorted.private_rest):
+        private_begins[1:] |= private_half[1:] != private_half[:-1]
     private_codes = np.cumsum(private_begins) - 1
     private_stays = private_begins.copy()
     private_chosen, _ = choose_records(
@@ -200,6 +212,12 @@ def needed(private_records: UserRecords, cap: int) -> UserRecords:
     return private_sorted.taken(private_stays)
 
 
-def count_users(private_digests: Digests) -> int:
-    """How many users some digests name."""
-    return len(np.unique(private_digests[private_digests != NOBODY]))
+def count_users(private_records: UserRecords) -> int:
+    """How many users some records have."""
+    return int(_codes(private_records).max(initial=-1)) + 1
+
+
+def _codes(private_records: UserRecords) -> NDArray[np.int64]:
+    """One number for each user, in order of appearance."""
+    private_halves = (private_records.private_digests, private_records.private_rest)
+    return joined([pd.factorize(private_half)[0].astype(np.int64) for private_half in private_halves])

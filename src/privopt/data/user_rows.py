@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.room import Room, scatter
+from privopt.data.scattered import ScatteredRows
 from privopt.data.storage import finite_rows
 from privopt.data.targets import check_targets, map_targets
 from privopt.data.user_digests import NOBODY, user_digests
@@ -64,7 +65,7 @@ class UserRows:
         for start in range(0, len(self.private_where), AT_ONCE):
             private_some = self.private_where[start : start + AT_ONCE]
             private_kept = np.flatnonzero(private_some)
-            scatter(private_order, private_some[private_kept] - 1, start + private_kept)
+            scatter(self.room, private_order, private_some[private_kept] - 1, start + private_kept)
         return private_order
 
     def require_own(self, private_keys: Any, private_places: NDArray[np.int64]) -> None:
@@ -78,7 +79,7 @@ class UserRows:
         """
         if self.private_ranges is None:  # all users are in one part
             return
-        private_digests = user_digests(private_keys, len(private_places), self.secret)
+        private_digests, _ = user_digests(private_keys, len(private_places), self.secret)
         private_ends = self.private_offsets[[stop for _, stop in self.private_ranges]]
         private_parts = np.searchsorted(private_ends, private_places, side="right")
         private_kept = private_places >= 0
@@ -104,12 +105,13 @@ def user_rows(
         RuntimeError: see `user_parts.require_few`.
     """
     secret = UserSecret.drawn(noise, source.rows)
+    # Room is taken before the first record is read.
     private_runs = UserRuns(source.rows, description.max_records_per_user, room)
+    private_filled = _Filled(source.rows, description, room)
     for private_batch in _batches(source, description, secret):
         private_runs.append(private_batch)
     n = private_runs.count() if description.n is None else int(description.n)
     parts = part_count(n)
-    private_filled = _Filled(source.rows, description, room)
     private_stops = [0]
     for part in range(parts):
         private_filled.put(private_runs, part, parts)
@@ -136,8 +138,10 @@ def _batches(source: RecordSource, description: Description, secret: UserSecret)
             raise DataUnavailable(CHANGED)
         private_targets = check_targets(block.private_targets, rows, description.classes)
         _, private_mapped = map_targets(private_targets, rows, description.classes, description.target_bounds)
+        private_digests, private_rest = user_digests(block.private_keys, rows, secret)
         private_records = UserRecords(
-            user_digests(block.private_keys, rows, secret),
+            private_digests,
+            private_rest,
             np.arange(start, start + rows),
             secret.lottery(start, start + rows),
             private_mapped & finite_rows(block.private_features),
@@ -169,6 +173,7 @@ class _Filled:
         self.private_weights = room.zeros(rows, np.float64)
         room = room.another(2 * 8 * rows)
         self.private_where = room.zeros(rows, np.int64)
+        self._private_scattered = ScatteredRows(room, [self.private_where])
         self._private_chosen = room.zeros(rows, np.int64)
         self.private_users = 0
 
@@ -199,6 +204,7 @@ class _Filled:
             private_some = private_counts[start : start + step]
             private_places = self._private_chosen[chosen : chosen + int(private_some.sum())]
             private_starts = np.repeat(private_begins[start : start + step], private_some)
-            scatter(self.private_where, private_places, private_starts + within(private_some) + 1)
+            self._private_scattered.put(private_places, [private_starts + within(private_some) + 1])
             chosen += len(private_places)
+        self._private_scattered.finish()
         self.private_users = last

@@ -11,7 +11,7 @@ from privopt.data.user_digests import Digests
 from privopt.data.user_parts import UserRecords, count_users, joined_records, needed, part_starts
 
 AT_ONCE = 2**18  # records that are sorted or laid out together
-_RECORD_BYTES = 8 + 8 + 8 + 1
+_RECORD_BYTES = 8 + 8 + 8 + 8 + 1
 
 
 class UserRuns:
@@ -26,6 +26,7 @@ class UserRuns:
     def __init__(self, rows: int, cap: int, room: Room) -> None:
         self._cap, self._room = cap, room.another(_RECORD_BYTES * rows)
         self._private_all = UserRecords(
+            self._room.zeros(rows, np.uint64),
             self._room.zeros(rows, np.uint64),
             self._room.zeros(rows, np.int64),
             self._room.zeros(rows, np.float64),
@@ -43,7 +44,7 @@ class UserRuns:
 
     def count(self) -> int:
         """How many users there are."""
-        return sum(count_users(private_bucket.private_digests) for private_bucket in self.buckets(0, 1))
+        return sum(count_users(private_bucket) for private_bucket in self.buckets(0, 1))
 
     def buckets(self, part: int, parts: int) -> Iterator[UserRecords]:
         """The records of a part, about `AT_ONCE` at a time, each user's together.
@@ -64,6 +65,7 @@ class UserRuns:
     def _copied(self, where: slice) -> UserRecords:
         return UserRecords(
             self._private_all.private_digests[where],
+            self._private_all.private_rest[where],
             self._private_all.private_places[where],
             self._private_all.private_lottery[where],
             self._private_all.private_usable[where],

@@ -4,7 +4,8 @@ import base64
 import copy
 import hashlib
 import os
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -45,6 +46,7 @@ class UserSecret:
             of the source, whoever reads it.
         private_seed: 32 bytes, from which the hash keys are derived.
         process: tells the process that drew it from others.
+        private_others: keys of types of their own, in the order in which this process met them.
 
     Privacy:
         The choice of a user's records is uniform and independent of what they hold, since the lottery numbers are
@@ -56,6 +58,7 @@ class UserSecret:
     private_bits: Any
     private_seed: bytes
     process: bytes
+    private_others: dict[Hashable, int] = field(default_factory=dict[Hashable, int])
 
     @classmethod
     def drawn(cls, noise: UnitsNoise | None, rows: int) -> "UserSecret":
@@ -86,12 +89,16 @@ class UserSecret:
         """Whether it was drawn in this process."""
         return self.process == _PROCESS
 
-    def hash_key(self, kind: str) -> str:
-        """The key, 16 letters of 6 random bits, of the hash of one kind of texts."""
-        private_key = hashlib.blake2b(
-            self.private_seed, digest_size=12, person=b"privopt users", salt=kind.encode()
+    def hash_keys(self, kind: str) -> tuple[str, str]:
+        """The keys, 16 letters of 6 random bits each, of the two hashes of one kind of texts."""
+        private_keys = hashlib.blake2b(
+            self.private_seed, digest_size=24, person=b"privopt users", salt=kind.encode()
         ).digest()
-        return base64.b64encode(private_key).decode()
+        return base64.b64encode(private_keys[:12]).decode(), base64.b64encode(private_keys[12:]).decode()
+
+    def number(self, private_key: Hashable) -> int:
+        """The number of a key of a type of its own: the same for keys that are equal, in this process."""
+        return self.private_others.setdefault(private_key, len(self.private_others))
 
     def __repr__(self) -> str:
         return "UserSecret(<private>)"

@@ -202,8 +202,13 @@ def _stored_sum(
     lanes = lane_ends(count, work.outputs * width, entries)
     totals = np.empty((len(lanes) - 1, work.outputs, width))
 
+    room = units.room
+    step = 1 if room.limited else len(lanes)
+
     def run(first: int, last: int) -> None:
-        work.run(private_block, index, lanes, first, last, totals)
+        for lane in range(first, last, step):
+            work.run(private_block, index, lanes, lane, min(lane + step, last), totals)
+            room.trim()
 
     run_lanes(run, len(lanes) - 1, threads)
     return in_order(totals) * (steps if owners is None else 1.0)

@@ -128,7 +128,7 @@ class InProcessEngine:
         """See `Engine.clipped_sum`."""
         with double_precision(), np.errstate(all="ignore"):  # a warning must not depend on the data
             query = with_typed_leaves(checked(query, self.units.public))
-            return sum_over_parts(self._parts, query, private_draw, self._private_ranges)
+            return sum_over_parts(self._parts, query, private_draw, self._private_ranges, self.public)
 
     def part_sum(
         self, query: MeanQuery, private_draw: NDArray[np.int64] | None = None

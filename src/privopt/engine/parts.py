@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from privopt.data.units import Units
 from privopt.engine.exact_sum import ExactSum
+from privopt.engine.progress import told
 from privopt.engine.rounding import PART_UNITS
+from privopt.public import Public
 from privopt.queries.base import MeanQuery
 
 Range = tuple[int, int]  # positions of the first unit of a part, and of the first that is not in it
@@ -47,6 +49,7 @@ def sum_over_parts(
     query: MeanQuery,
     private_draw: NDArray[np.int64] | None,
     ranges: Sequence[Range] = (),
+    public: Public | None = None,
 ) -> NDArray[np.float64]:
     """The sum over all units, or over some: of one part as it is, of several by an `ExactSum`.
 
@@ -55,6 +58,7 @@ def sum_over_parts(
         query: what to compute.
         private_draw: positions of the units that take part, in any order; None for all.
         ranges: where each part begins and ends, for a draw from several.
+        public: what is public about the units, to tell how far it is; None to tell nothing.
     Privacy:
         How a unit's contribution is rounded follows from its part, and adding the parts forgets their order. A part of
         which no unit is drawn is not asked, which shows in running time only.
@@ -62,7 +66,8 @@ def sum_over_parts(
     if len(parts) == 1:
         return parts[0].part_sum(query, private_draw)
     if private_draw is None:
-        return total_of_parts((part.part_sum(query) for part in parts), query.radius())
+        asked = parts if public is None else told(parts, public)
+        return total_of_parts((part.part_sum(query) for part in asked), query.radius())
     private_shares = shares_of_parts(private_draw, ranges)
     private_asked = [k for k, private_share in enumerate(private_shares) if len(private_share)] or [0]
     return total_of_parts(

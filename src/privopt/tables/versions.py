@@ -31,13 +31,18 @@ def version_of(system: Any, path: str) -> tuple[int, str]:
         return _of_fsspec(system.handler.fs, path)
     if isinstance(system, fs.LocalFileSystem):
         return _of_this_machine(Path(path))
-    info = system.get_file_info(path)
-    if info.type != fs.FileType.File:
+    return _of_store(system, path)
+
+
+def _of_store(system: Any, path: str) -> tuple[int, str]:
+    """One question where a store has tags, whose listings tell times to the second alone; two where it has none."""
+    try:
+        with system.open_input_file(path) as stream:
+            size, told = int(stream.size()), stream.metadata() or {}
+    except FileNotFoundError:
         return _GONE
-    with system.open_input_file(path) as stream:  # the listing of a store tells times to the second
-        told = stream.metadata() or {}
     tags = [told[tag].decode(errors="replace") for tag in _OF_STORES if tag in told]
-    return int(info.size), " ".join([str(info.mtime_ns), *tags])
+    return size, " ".join(tags or [str(system.get_file_info(path).mtime_ns)])
 
 
 def _of_this_machine(path: Path) -> tuple[int, str]:

@@ -71,7 +71,7 @@ class Arrivals:
 
     def count(self) -> int:
         """How many users there are."""
-        return count_users(np.concatenate([piece.private.private_digests for piece in self._pieces]))
+        return count_users(joined_records([piece.private for piece in self._pieces]))
 
     def finish(self) -> tuple[UserLayout, StoredRows]:
         """What each user keeps, and the rows of that, user after user. Nothing is held any more.

@@ -181,7 +181,8 @@ class RayEngine:
             calls: dict[int, Call] = {
                 k: ("answer", (question, private_draws)) for k, private_draws in private_shares.items()
             }
-            private_total = self._fleet.total(self._known_as, calls)
+            everybody = private_draw is None and not self.public.drawn
+            private_total = self._fleet.total(self._known_as, calls, told=everybody)
             # One part is no sum of parts: it is not rounded to their grid.
             one = len(self._private_ranges) == 1
             return np.array(private_total.plain if one else private_total.value(question.radius), np.float64)

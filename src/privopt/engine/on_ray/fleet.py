@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from privopt.data.record_source import Description, RecordSource
+from privopt.engine import progress
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.layout import Layout, PartPlan, cut
@@ -140,27 +141,28 @@ class Fleet:
         """Which worker holds a part."""
         return self._owner[part]
 
-    def ask(self, known_as: int, calls: Mapping[int, Call]) -> list[Any]:
+    def ask(self, known_as: int, calls: Mapping[int, Call], *, told: bool = False) -> list[Any]:
         """The answers of some workers; whoever is lost is replaced and asked again.
 
         Args:
             known_as: on which units.
             calls: what to ask each worker, who makes the steps that led to the units first.
+            told: whether all parts are asked, so that it is told how many have answered, see `progress.tell`.
         Raises:
             DataUnavailable: a worker failed, or was lost once too often; or the records have changed.
         """
         with self._ended_by_interrupts():
-            return self._answers(known_as, calls, fetch=True)
+            return self._answers(known_as, calls, fetch=True, told=told)
 
-    def total(self, known_as: int, calls: Mapping[int, Call]) -> ExactSum:
+    def total(self, known_as: int, calls: Mapping[int, Call], *, told: bool = False) -> ExactSum:
         """The sum of what some workers answer; where they are many, added up by workers. See `ask`."""
         import ray
         from ray.exceptions import RayError
 
         if len(calls) <= _BRANCHES:
-            return total_of(self.ask(known_as, calls))
+            return total_of(self.ask(known_as, calls, told=told))
         with self._ended_by_interrupts():
-            references = self._answers(known_as, calls, fetch=False)
+            references = self._answers(known_as, calls, fetch=False, told=told)
             while len(references) > 1:
                 groups = [references[k : k + _BRANCHES] for k in range(0, len(references), _BRANCHES)]
                 references = [
@@ -192,7 +194,9 @@ class Fleet:
             self.close()
             raise
 
-    def _answers(self, known_as: int, calls: Mapping[int, Call], *, fetch: bool) -> list[Any]:
+    def _answers(
+        self, known_as: int, calls: Mapping[int, Call], *, fetch: bool, told: bool = False
+    ) -> list[Any]:
         """Wait for all, for each as long as patience lasts, which begins anew with every part that it has read.
 
         Returns:
@@ -223,8 +227,14 @@ class Fleet:
                 if is_answer:
                     answers[k] = found
                     del waiting[k]
+                    if told:
+                        answered = sum(len(self.workers[each].parts) for each in answers)
+                        progress.tell(progress.ROUND, answered, len(self._owner), self._layout.public)
                 else:
                     self.workers[k].loading.popleft()
+                    left_to_read = sum(len(worker.loading) for worker in self.workers)
+                    parts = len(self._owner)
+                    progress.tell(progress.ROWS, parts - left_to_read, parts, self._layout.public)
             for k, what in lost.items():
                 if self.workers[k].actor is asked[k]:  # else it was found to be lost by another's replacement
                     self._replace(k, what)

@@ -1,5 +1,6 @@
 """The parts that one worker holds, in its own process: it reads them itself, and answers with one sum over them all."""
 
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -17,6 +18,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.layout import PartPlan, read_part
 from privopt.engine.on_ray.steps import Step
 from privopt.engine.on_ray.stored_rows import StoredRows
+from privopt.engine.on_ray.warming import warm
 from privopt.engine.parts import Range
 from privopt.engine.reference import ReferenceEngine
 from privopt.precision import double_precision
@@ -142,6 +144,11 @@ class Shard:
         self._private_engines: dict[int, dict[int, InProcessEngine]] = {SOURCE: {}}
         self._structures: dict[bytes, Any] = {}
         self._private_losses: dict[int, dict[tuple[bytes, int], LossSum]] = {}
+        warming = threading.Thread(
+            target=warm, args=(source.width, source.is_sparse, source.by_user, description)
+        )
+        warming.daemon = True
+        warming.start()
         self._private_vectors: tuple[Any, NDArray[np.float64]] | None = None  # of the last part asked for
 
     def load(self, part: int) -> Failure | None:

@@ -24,7 +24,7 @@ from privopt.engine.placement import Placement
 _BUCKETS = 64  # of users that are counted; a worker more has nothing to count
 _SPAN_BYTES, _SPAN_RECORDS = 2**24, 2**16  # of stored records that are read and sent at a time, at most
 _ENTRY_BYTES, _ENTRIES = 12, 128  # of a sparse row; and so many of them, as a guess
-_MARK_BYTES = 25  # of a record: digest, place, lottery number, and whether it is usable
+_MARK_BYTES = 33  # of a record: digest, place, lottery number, and whether it is usable
 
 
 class UserFleet(Fleet):

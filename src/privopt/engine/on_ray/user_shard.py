@@ -155,17 +155,25 @@ class UserShard(Shard):
         """All records of a block, the first of which is at place `first`, clipped as they are stored."""
         rows = block.private_features.shape[0]
         secret = self._owners.secret
-        private_digests = user_digests(block.private_keys, rows, secret)
+        private_digests, private_rest = user_digests(block.private_keys, rows, secret)
         private_places = np.arange(first, first + rows)
         private_lottery = secret.lottery(first, first + rows)
         if self._owners.only_counted:
             private_usable = np.zeros(rows, np.bool_)
-            return Piece(UserRecords(private_digests, private_places, private_lottery, private_usable), None)
+            return Piece(
+                UserRecords(private_digests, private_rest, private_places, private_lottery, private_usable),
+                None,
+            )
         units = Units.from_arrays(
             block.private_features, block.private_targets, **of_records(self._description, rows)
         )
-        private = UserRecords(private_digests, private_places, private_lottery, units.private_present)
-        return Piece(private, StoredRows.of(units).at(np.flatnonzero(units.private_present)))
+        private = UserRecords(
+            private_digests, private_rest, private_places, private_lottery, units.private_present
+        )
+        stored = StoredRows.of(units)
+        if not np.all(units.private_present):
+            stored = stored.at(np.flatnonzero(units.private_present))
+        return Piece(private, stored)
 
     def _deal(self) -> None:
         """Give what has arrived to the parts."""

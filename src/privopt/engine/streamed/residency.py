@@ -15,13 +15,16 @@ _PAGE = mmap.PAGESIZE
 class Residency:
     """The pages of some mapped files that are in this process' memory: at most about a limit.
 
-    A thread looks how many pages of files the process has. Where they are more than the limit, all of them are let go
-    at once: what is not asked for again is then only in the cache of the operating system, which gives it up when
-    memory is short, and what is asked for comes back from there, in a few milliseconds for a gigabyte, or from the
-    disk. Nothing is lost by it: a page that was written is the file's, whoever has it in memory.
+    A thread looks how many pages of files the process has, and so do passes as they go, since on a machine that others
+    use a thread may wait for long. Where they are more than the limit, all of them are let go at once: what is not
+    asked for again is then only in the cache of the operating system, which gives it up when memory is short, and what
+    is asked for comes back from there, in a few milliseconds for a gigabyte, or from the disk. Nothing is lost by it: a
+    page that was written is the file's, whoever has it in memory.
 
     Args:
         limit: bytes.
+    Attributes:
+        watched: whether there are files of more bytes than that.
     """
 
     def __init__(self, limit: int) -> None:
@@ -30,16 +33,16 @@ class Residency:
         self._mapped = 0
         self._others = 0  # pages of other files, such as libraries
         self._lock = threading.Lock()
-        self._watched = False
+        self.watched = False
 
     def watch(self, mapping: mmap.mmap) -> None:
         """Count a mapped file's pages from now on."""
         with self._lock:
             self._mappings.add(mapping)
             self._mapped += len(mapping)
-            if self._watched or self._mapped <= self.limit or not _STATM.exists():
+            if self.watched or self._mapped <= self.limit or not _STATM.exists():
                 return
-            self._watched = True
+            self.watched = True
             self._others = _file_bytes()
         threading.Thread(target=_look, args=(weakref.ref(self),), name="privopt-spool", daemon=True).start()
 

@@ -53,6 +53,15 @@ class Spool:
         if size:
             self._more(size)
 
+    @property
+    def limited(self) -> bool:
+        """See `Room.limited`."""
+        return self._residency.watched
+
+    def trim(self) -> None:
+        """See `Room.trim`."""
+        self._residency.trim()
+
     def zeros(self, shape: int | tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """See `Room.zeros`."""
         count, kind = int(np.prod(shape)), np.dtype(dtype)
