@@ -72,7 +72,9 @@ class ShardsHere(Fleet):
             Worker(plans[:: self._way], seat) for plans in cut(layout.plans, workers)[:: self._way]
         ]
         self._owner = {part: k for k, worker in enumerate(self.workers) for part in worker.parts}
-        with mock.patch("privopt.engine.on_ray.shard.threadpool_limits"):  # this process keeps its threads
+        # This process keeps its threads, and what it compiles it compiles when it is asked for.
+        module = "privopt.engine.on_ray.shard"
+        with mock.patch(f"{module}.threadpool_limits"), mock.patch(f"{module}.warm"):
             shards = [self._shard(worker.plans) for worker in self.workers]
         self._fill(shards)
         for worker, shard in zip(self.workers, shards, strict=True):
