@@ -330,6 +330,22 @@ def test_a_guardian_ends_who_writes_into_the_folder_and_nobody_else(place: Path)
             each.wait()
 
 
+def test_a_guardian_is_told_although_a_forked_child_has_its_pipe_too(place: Path) -> None:
+    folder = place / "cluster"
+    folder.mkdir()
+    guardian = Guardian(folder)
+    pipe = guardian._process.stdin
+    assert pipe is not None
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[pipe.fileno()])
+    try:
+        guardian.wait()
+        assert not folder.exists()
+        guardian.end()  # nothing is left to do
+    finally:
+        child.kill()
+        child.wait()
+
+
 def test_ctrl_c_while_ray_starts_is_raised_once_it_has() -> None:
     reached: list[str] = []
 

@@ -84,7 +84,10 @@ class Guardian:
 
     def end(self) -> None:
         """Have it end the cluster; a second time nothing is left to do."""
-        if self._process.stdin is not None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):
+                # A child that was forked meanwhile has the pipe as well, which is not at its end then.
+                self._process.stdin.write(b"end")
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 
