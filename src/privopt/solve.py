@@ -1,12 +1,13 @@
 """`minimize` and `plan`: the two functions of the solver interface."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from privopt.curator.base import Observer
 from privopt.curator.dry_run import DryRun
+from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run, rehearsed
 from privopt.data.derived import Derived, Extra
@@ -165,12 +166,9 @@ def minimize(
     if not isinstance(units, Table):
         return minimize_on(units, problem, **options)
     placement = units.settled()
-    opened = units.engine(placement=placement)
-    try:
+    with asking(units.asked(), account), closing(units.engine(placement=placement)) as opened:
         kept = placement.told(described(opened))
         return minimize_on(opened, problem, **options)._replace(kept=kept)
-    finally:
-        opened.close()
 
 
 @tells_what_was_spent
