@@ -146,6 +146,24 @@ def test_a_fit_of_a_table_on_a_disk_of_any_size_goes_through_or_costs_nothing(wh
     assert not any(found[-1:] if what == "search" else found)  # garbage is collected where room is short
 
 
+def test_a_search_without_room_gives_its_rows_back_at_once(tmp_path, monkeypatch):
+    schema = {"columns": {"a": {"kind": "num", "low": -5, "high": 5}, "y": {"kind": "flag"}}, "target": "y"}
+    pq.write_table(pa.table({"a": FEATURES[:, 0], "y": LABELS}), tmp_path / "t.parquet")
+    given = Table.open(tmp_path / "t.parquet", schema, engine="stream", spool=tmp_path)
+    search = PrivateSearchCV(LogisticRegression(), {"alpha": [0.01, 1.0]}, epsilon=1.0, delta=1e-6)
+    disk = SmallDisk(tmp_path, monkeypatch)
+
+    def refuse(self, extra):
+        raise ArgumentError("no room")
+
+    monkeypatch.setattr("privopt.engine.streamed.opening.StreamedEngine.reserve", refuse)
+    with pytest.raises(ArgumentError, match="no room") as kept:
+        search.fit(given)
+    assert disk.most > 0
+    assert disk.taken() == 0  # though what was raised, and refers to them, is kept
+    assert kept.tb is not None
+
+
 def test_what_is_reserved_is_lent_again_and_is_zeros_each_time(tmp_path, monkeypatch):
     place = Spool(tmp_path, 0, Residency(MB))
     place.reserve(96 * 4096)

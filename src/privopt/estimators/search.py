@@ -297,9 +297,14 @@ def run_search(
 
     def with_room(data: Units | Engine) -> Units | Engine:
         """Data as they were stored, and room for all that comes before they are given back, and after that."""
-        if not isinstance(data, Units):
+        if isinstance(data, Units):
+            return data
+        try:
             wholes.extend(() if wholes else _wholes(search, data))
             data.reserve(functools.reduce(greater, (whole.beyond(data.public) for whole in wholes)))
+        except BaseException:
+            data.close()
+            raise
         return data
 
     def units_of(setup: Setup) -> Units | Engine:
