@@ -448,14 +448,15 @@ def test_without_privacy_the_order_is_that_of_the_parts(engines: dict[int, RayEn
     assert {engine.clipped_sum(query).tobytes() for engine in engines.values()} == {expected}
 
 
-def test_no_backend_of_jax_is_started_where_a_kernel_serves(engines: dict[int, RayEngine]) -> None:
-    engines[1].clipped_sum(QUERY)
-    backends = (
-        engines[1]
-        ._fleet.workers[0]
-        .actor.__ray_call__.remote(lambda _: len(sys.modules["jax._src.xla_bridge"]._backends))
+def test_no_backend_of_jax_is_started_where_a_kernel_serves(cluster: Cluster) -> None:
+    del cluster
+    engine = opened(*records("dense"), 1)
+    engine.clipped_sum(QUERY)
+    backends = engine._fleet.workers[0].actor.__ray_call__.remote(
+        lambda _: len(sys.modules["jax._src.xla_bridge"]._backends)
     )
     assert ray.get(backends) == 0
+    engine.close()
 
 
 def test_what_needs_all_rows_is_refused_before_a_charge_where_they_do_not_fit(
