@@ -49,6 +49,7 @@ class Paying:
 
     def __init__(self, account: Account | None) -> None:
         self.account, self.fitted, self._made = account, False, 0
+        self._resumed = False
         self._before = 0 if account is None or account.file is None else len(account.file.payments())
 
     def announce(self, plan: Plan) -> list[tuple[str, str]]:
@@ -59,11 +60,11 @@ class Paying:
             NotPriceable: nor could it ever.
             AccountError: its file must not be spent from.
         """
-        account = self.account
+        account, kept = self.account, journals()
+        self._resumed = kept is not None and kept.begun() is not None
         if account is None:
             return []
         account.require(relation=plan.public.relation, unit=plan.public.unit)
-        kept = journals()
         if kept is not None and kept.paid(account):
             return [("account", f"{account.name!r} paid for this run before it was stopped: {self._left()}")]
         if not account.affords(plan.event, plan.budget.epsilon, plan.budget.delta):
@@ -125,7 +126,14 @@ class Paying:
             add_note(error, sentence)
             screen.warn(terminal, sentence)
             return
-        screen.warn(terminal, screen.NOTHING_SPENT if self.account is None else self._entered())
+        sentence = self._nothing() if self.account is None else self._entered()
+        if self._resumed:
+            add_note(error, sentence)
+        screen.warn(terminal, sentence)
+
+    def _nothing(self) -> str:
+        """That nothing was spent, by this command."""
+        return screen.NOTHING_NOW if self._resumed else screen.NOTHING_SPENT
 
     def _entered(self) -> str:
         """What stands in the account since the command began, in words."""
@@ -136,7 +144,7 @@ class Paying:
         except AccountError:
             return "No release was made. The account cannot be read: count the fit as paid for."
         if not new:
-            return f"{screen.NOTHING_SPENT} The account is as it was."
+            return f"{self._nothing()} The account is as it was."
         entered = f"{several(new, 'payment')} {'was' if new == 1 else 'were'} entered"
         return (
             f"No release was made, but since this fit began {entered} in the account; what is paid stays paid. See "
