@@ -1121,6 +1121,9 @@ PLACES = {
     "a spool nowhere": ("--spool no/where", "is no folder"),
     "memory in words": ("--memory lots", "such as 8GB"),
     "another engine": ("--engine disk", "--engine"),
+    "memory in memory": ("--engine memory --memory 1GB", "--memory is what rows may take"),
+    "memory of a cluster": ("--engine ray --memory 1GB", "--memory is what rows may take"),
+    "retries without a cluster": ("--retries 1", "--retries is about a Ray cluster"),
     "fewer retries than none": ("--retries -1", "--retries"),
 }
 
