@@ -26,6 +26,7 @@ from tests.support.file_records import FileRecords
 from privopt import LogisticRegression
 from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
+from privopt.data.groups import draw_groups
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
@@ -33,6 +34,7 @@ from privopt.engine.exact_sum import ExactSum
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
 from privopt.engine.progress import ROUND, shown_by
+from privopt.engine.reference import group_ranges
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.ledger import Ledger
 from privopt.ledger.sampling import FixedSize, Poisson
@@ -405,6 +407,21 @@ def test_held_vectors_travel_piece_by_piece_and_not_the_rows(
     by_user.close()
 
 
+def test_groups_are_fetched_some_at_a_time(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = in_memory(*records("dense"))
+    monkeypatch.setattr("privopt.engine.reference._GROUPED_ROWS", 50)
+    monkeypatch.setattr(RayEngine, "_fetched", property(lambda _: pytest.fail("all rows were fetched")))
+    draw = draw_groups(memory.public, 11, np.random.default_rng(3), private_count=N)
+    assert len(group_ranges(memory.public, 11)) == 4
+    found = engines[3].gather_groups(QUERY, draw)
+    assert found.tobytes() == memory.gather_groups(QUERY, draw).tobytes()
+    monkeypatch.setattr(engine_module, "GATHERED_BYTES", 100)
+    with pytest.raises(ValueError, match="is to be held for each unit"):
+        engines[3].gather_groups(QUERY, draw)
+
+
 def test_shares_of_a_round_are_told_as_workers_answer(engines: dict[int, RayEngine]) -> None:
     told: list[tuple[str, float]] = []
     with shown_by(lambda what, share: told.append((what, share))):
@@ -734,6 +751,7 @@ def test_a_hundred_deaths_at_random_change_nothing(cluster: Cluster) -> None:
         killer.start()
         assert released(engine) == expected
         killer.join()
+        engine.clipped_sum(QUERY)  # who died after the last release is replaced
         deaths += 1
     engine.close()
 
@@ -763,6 +781,7 @@ def test_an_interrupt_ends_workers_and_cluster_at_once() -> None:
     code = """
 import os, signal, threading, time
 import numpy as np, ray
+from privopt.data.groups import draw_groups
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.engine.on_ray.engine import open_on_ray
 from privopt.engine.placement import Placement
@@ -793,6 +812,9 @@ with double_precision():
         assert ran.returncode == 0, ran.stderr
         pid, seconds, has_token = ran.stdout.split()
         assert not psutil.pid_exists(int(pid))
-        assert float(seconds) < 20.0  # 5 on a machine that does nothing else
+        busy = max(
+            1.0, os.getloadavg()[0] / (os.cpu_count() or 1)
+        )  # times as long as where nothing else runs
+        assert float(seconds) < 5.0 * busy
         assert has_token == "False"
         assert not [path for path in Path(place).iterdir() if path.name.startswith("privopt-")]

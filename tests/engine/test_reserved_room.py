@@ -12,6 +12,7 @@ from scipy import sparse
 from tests.support.small_disk import SmallDisk
 
 from privopt import Account, Budget, LogisticRegression, PrivateSearchCV, Table, losses
+from privopt.curator.dry_run import DryRun
 from privopt.data.derived import Derived, Extra, record_bytes
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.engine.placement import Placement
@@ -191,6 +192,15 @@ def test_what_is_made_of_units_is_counted_by_public_numbers():
     entries.view(entries.public.mapped(1000, 1.0)).cut([entries.public.block(10)])  # too wide to be stored
     assert entries.extra().copies == 1
     assert Extra(5, 2, 0).bytes(10, 7, 1) == 64
+
+
+def test_a_map_to_fewer_columns_counts_as_one_to_all_since_releases_may_choose_them():
+    public = Public(n=1000, d=10)
+    rehearsal = DryRun(public)
+    rehearsal.view(np.zeros((10, 2)), 1.0).view(np.zeros((2, 2)), 1.0)
+    rehearsal.blocks(2)
+    row = record_bytes(public, computed=False)
+    assert rehearsal.derived.extra() == Extra(record=3 * row, copies=0, sets=4)
 
 
 def test_of_an_adaptive_solver_room_for_blocks_and_a_map_is_taken(tmp_path, monkeypatch):

@@ -72,7 +72,9 @@ class ShardsHere(Fleet):
             Worker(plans[:: self._way], seat) for plans in cut(layout.plans, workers)[:: self._way]
         ]
         self._owner = {part: k for k, worker in enumerate(self.workers) for part in worker.parts}
-        with mock.patch("privopt.engine.on_ray.shard.threadpool_limits"):  # this process keeps its threads
+        # This process keeps its threads, and what it compiles it compiles when it is asked for.
+        module = "privopt.engine.on_ray.shard"
+        with mock.patch(f"{module}.threadpool_limits"), mock.patch(f"{module}.warm"):
             shards = [self._shard(worker.plans) for worker in self.workers]
         self._fill(shards)
         for worker, shard in zip(self.workers, shards, strict=True):
@@ -113,10 +115,10 @@ class ShardsHere(Fleet):
         for shard, worker in zip(shards, self.workers, strict=True):
             assert [shard.settle(part, first[part]) for part in worker.parts] == [None] * len(worker.parts)
 
-    def total(self, known_as: int, calls: Mapping[int, Call]) -> ExactSum:
+    def total(self, known_as: int, calls: Mapping[int, Call], *, told: bool = False) -> ExactSum:
         """See `Fleet.total`: in the order in which answers arrive, each of parts in the shard's order."""
         if self._way == 1:
-            return super().total(known_as, calls)
+            return super().total(known_as, calls, told=told)
         turned: dict[int, Call] = {
             k: (
                 method,
@@ -124,9 +126,12 @@ class ShardsHere(Fleet):
             )
             for k, (method, (question, parts)) in calls.items()
         }
-        return fleet.total_of(self.ask(known_as, turned)[::-1])
+        return fleet.total_of(self.ask(known_as, turned, told=told)[::-1])
 
-    def _answers(self, known_as: int, calls: Mapping[int, Call], *, fetch: bool) -> list[Any]:
+    def _answers(
+        self, known_as: int, calls: Mapping[int, Call], *, fetch: bool, told: bool = False
+    ) -> list[Any]:
+        del told  # nobody watches
         assert fetch  # so few shards are not added up by others
         answers = {k: checked(self._sent(k, known_as, calls[k])) for k in list(calls)[:: self._way]}
         return [answers[k] for k in calls]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,9 @@ class DryRun(Dataless):
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:
         child = super()._mapped_units(row_map, row_bound)
         assert isinstance(child, DryRun)
-        child.derived = self.derived.view(child.public)
+        # What is kept of the columns may follow from releases, of which only zeros are known here.
+        widest = replace(child.public, d=max(child.public.d, self.derived.public.d))
+        child.derived = self.derived.view(widest)
         return child
 
     def _require_answer(self, kind: type[Query]) -> None:

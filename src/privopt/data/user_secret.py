@@ -52,7 +52,8 @@ class UserSecret:
         The choice of a user's records is uniform and independent of what they hold, since the lottery numbers are
         drawn without them. Nothing rests on the hash but that no part overflows, see `user_parts`: for whoever knows
         it, users with keys of their choice could be made to meet in one part. The noise of a run cannot be had from
-        it: of a source that is not seeded it holds a key of its own.
+        it: of a source that is not seeded it holds a key of its own. It can be pickled, as it is sent to the workers
+        that read and hold records: which of them are kept, these see anyway. Nobody else gets it.
     """
 
     private_bits: Any

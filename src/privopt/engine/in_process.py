@@ -212,15 +212,24 @@ class InProcessEngine:
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
         """See `Engine.gather_groups`."""
+        return self.group_vectors(query, private_draw, None)
+
+    def group_vectors(
+        self, query: MeanQuery, private_draw: GroupDraw, ranges: Sequence[Range] | None
+    ) -> NDArray[np.float64]:
+        """The rows of `gather_groups` of some groups, all of whose units are here; of all where it is None."""
+        private_parts = group_parts(self.units, private_draw, ranges)
         with double_precision(), np.errstate(all="ignore"):
             if isinstance(query, LocalPass) and local_passes.supports_groups(self.units, query):
                 return np.concatenate(
                     [
                         local_passes.pass_moves(private_part, query, self._threads)
-                        for private_part in group_parts(self.units, private_draw)
+                        for private_part in private_parts
                     ]
                 )
-        return self._plain.gather_groups(query, private_draw)
+        return np.concatenate(
+            [ReferenceEngine(private_part).vectors(query) for private_part in private_parts]
+        )
 
     def presence(self) -> NDArray[np.bool_]:
         """See `Engine.presence`."""

@@ -4,6 +4,7 @@ No kernel, no shortcut for generalised-linear losses, no compiled loop: what the
 `general_path`. Faster paths are held to its results by tests.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.derived import Extra
-from privopt.data.groups import GroupDraw, GroupedUnits
+from privopt.data.groups import GroupDraw, GroupedUnits, group_records
 from privopt.data.participants import drawn_positions
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
@@ -27,7 +28,7 @@ from privopt.engine.general_path import (
     of_any_number,
 )
 from privopt.engine.loss_sums import loss_sum
-from privopt.engine.parts import parts_of, ranges_of, sum_over_parts
+from privopt.engine.parts import Range, parts_of, ranges_of, sum_over_parts
 from privopt.engine.rounding import BlockedSum
 from privopt.engine.value_sums import host_contributions
 from privopt.ledger.sampling import Sampling
@@ -249,12 +250,25 @@ def with_absent(private_parts: Sequence[NDArray[Any]], n: int) -> NDArray[Any]:
     return private_all
 
 
-def group_parts(units: Units, private_draw: GroupDraw) -> Iterator[Units]:
-    """All groups in order, some at a time: each a unit of a data set of its own."""
+def group_ranges(public: Public, groups: int) -> list[Range]:
+    """Which groups are built at a time, from public numbers alone."""
+    length = max(1, _GROUPED_ROWS // group_records(public, groups))
+    return list(itertools.pairwise([*range(0, groups, length), groups]))
+
+
+def group_parts(
+    units: Units, private_draw: GroupDraw, ranges: Sequence[Range] | None = None
+) -> Iterator[Units]:
+    """Groups in order, some at a time: each a unit of a data set of its own.
+
+    Args:
+        units: the data; all that are in the groups asked for.
+        private_draw: the groups of these units.
+        ranges: which groups; None for all.
+    """
     private_groups = GroupedUnits(units, private_draw)
-    length = max(1, _GROUPED_ROWS // private_groups.public.records_per_unit)
-    for start in range(0, private_draw.count, length):
-        yield private_groups.part(start, min(start + length, private_draw.count))
+    for start, stop in group_ranges(units.public, private_draw.count) if ranges is None else ranges:
+        yield private_groups.part(start, stop)
 
 
 def checked(query: MeanQuery, public: Public) -> MeanQuery:

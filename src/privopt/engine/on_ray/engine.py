@@ -15,7 +15,7 @@ from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
 from privopt.data.record_source import Description, RecordSource
-from privopt.data.units import UnitsNoise
+from privopt.data.units import Units, UnitsNoise
 from privopt.data.user_keys import user_count
 from privopt.engine.drawn_rows import DrawnRows, absent_rows
 from privopt.engine.in_process import InProcessEngine
@@ -29,7 +29,7 @@ from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.on_ray.user_fleet import UserFleet, count_users
 from privopt.engine.parts import Range, ranges_of_shares, shares_of_parts
 from privopt.engine.placement import Placement
-from privopt.engine.reference import checked, with_absent
+from privopt.engine.reference import checked, group_ranges, with_absent
 from privopt.ledger.sampling import Sampling
 from privopt.precision import double_precision
 from privopt.proofs.huberised_objective import HuberisedObjective
@@ -100,8 +100,8 @@ class RayEngine:
     """Computes on units that workers hold, see `open_on_ray`.
 
     Sums are those of `InProcessEngine`, to the last bit: a part is computed as it is there, by whoever holds it, and
-    what workers send up are sums of integers, which no order changes. What needs all rows at once (groups, minimisers
-    over records) fetches them, and held vectors are fetched, where they take at most `GATHERED_BYTES`.
+    what workers send up are sums of integers, which no order changes. What needs all rows at once (minimisers over
+    records) fetches them, and held vectors are fetched, where they take at most `GATHERED_BYTES`.
 
     Args:
         fleet: the workers.
@@ -193,7 +193,7 @@ class RayEngine:
         self.require(type(query), n * width)
         with double_precision(), np.errstate(all="ignore"):
             question = question_of(checked(query, self.public))
-            private_all = np.zeros((max(n, self.private_count), width))
+            private_all: NDArray[np.float64] | None = None
             at_once = max(1, _PIECE_BYTES // (8 * max(width, 1)))
             pieces: dict[int, list[tuple[int, Call]]] = {}  # of each worker, with where they go
             for part, (first, stop) in enumerate(self._private_ranges):
@@ -205,12 +205,27 @@ class RayEngine:
                 asked = {k: piece for k, piece in zip(pieces, turn, strict=True) if piece is not None}
                 private_found = self._fleet.ask(self._known_as, {k: call for k, (_, call) in asked.items()})
                 for (place, _), private_vectors in zip(asked.values(), private_found, strict=True):
+                    if private_all is None:  # a contribution may be wider than the value that is made of it
+                        private_all = np.zeros((max(n, self.private_count), private_vectors.shape[1]))
                     private_all[place : place + len(private_vectors)] = private_vectors
-            return private_all
+            return np.zeros((n, width)) if private_all is None else private_all
 
     def gather_groups(self, query: MeanQuery, private_draw: GroupDraw) -> NDArray[np.float64]:
-        """See `Engine.gather_groups`."""
-        return self._gathered("groups of units").gather_groups(query, private_draw)
+        """See `Engine.gather_groups`: some groups at a time, whose units may lie with any worker, are fetched."""
+        self.require(type(query), private_draw.count * math.prod(query.shape(self.public)))
+        private_groups = private_draw.private_groups[: self.private_count]
+        private_vectors = list[NDArray[np.float64]]()
+        for start, stop in group_ranges(self.public, private_draw.count):
+            private_positions = np.flatnonzero((start <= private_groups) & (private_groups < stop))
+            private_units = self._units_at(private_positions)
+            private_some = GroupDraw(
+                count=private_draw.count,
+                private_groups=private_groups[private_positions],
+                private_seeds=private_draw.private_seeds[private_positions],
+            )
+            private_engine = InProcessEngine(private_units)
+            private_vectors.append(private_engine.group_vectors(query, private_some, [(start, stop)]))
+        return np.concatenate(private_vectors)
 
     def presence(self) -> NDArray[np.bool_]:
         """See `Engine.presence`."""
@@ -314,11 +329,13 @@ class RayEngine:
     @cached_property
     def _fetched(self) -> InProcessEngine:
         """The same units in this process."""
-        private_pieces = self._pieces(np.arange(self.private_count))
-        private_units = StoredRows.joined(private_pieces).units(
-            self.public, seeded=self.seeded, origin=self.origin
-        )
+        private_units = self._units_at(np.arange(self.private_count))
         return InProcessEngine(private_units, private_ranges=self._private_ranges)
+
+    def _units_at(self, private_positions: NDArray[np.int64]) -> Units:
+        """The units at some positions, in this process."""
+        private_pieces = self._pieces(private_positions)
+        return StoredRows.joined(private_pieces).units(self.public, seeded=self.seeded, origin=self.origin)
 
     def _pieces(self, private_positions: NDArray[np.int64]) -> list[StoredRows]:
         """The stored rows at some positions, fetched some at a time, in the order of the parts."""

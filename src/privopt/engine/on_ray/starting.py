@@ -77,7 +77,10 @@ def as_it_was() -> Generator[None]:
 @contextlib.contextmanager
 def undisturbed() -> Generator[None]:
     """Ctrl-C waits until Ray has started: halfway it leaves processes behind, and the end of this one fails in Ray."""
-    if threading.current_thread() is not threading.main_thread():
+    in_main = threading.current_thread() is threading.main_thread()
+    if (
+        not in_main or signal.getsignal(signal.SIGINT) is None
+    ):  # elsewhere than in Python it is not ours to change
         yield
         return
     came: list[tuple[int, Any]] = []
