@@ -1108,6 +1108,7 @@ def test_records_that_are_gone_before_anything_is_charged_cost_nothing_in_words_
     outcome = run(*arguments)
     assert outcome.exit_code == 3
     said = flat(outcome.output)
+    assert ("a run was begun in this folder" in said) is resumed
     assert ("Nothing was spent: no release was made" in said) is not resumed
     assert ("was charged before stays charged" in outcome.output.splitlines()[-1]) is resumed
     assert STAYS_CHARGED not in said

@@ -17,6 +17,8 @@ from privopt.ledger.statement import Statement
 from privopt.planning.plan import Plan
 from privopt.report.words import number, several
 
+_GOES_ON = "a run was begun in this folder: its releases are repeated, and only those that it lacks are made"
+
 
 def account_for(file: Path | None, data_set: str | None, *, spends: bool = True) -> Account | None:
     """The account that a command pays from; None where none was named and none is required.
@@ -53,7 +55,7 @@ class Paying:
         self._before = 0 if account is None or account.file is None else len(account.file.payments())
 
     def announce(self, plan: Plan) -> list[tuple[str, str]]:
-        """Lines on the account for the plan that is printed before any record is read.
+        """Lines on the account, and on a run that goes on, for the plan that is printed before any record is read.
 
         Raises:
             BudgetExceeded: the account cannot pay for the plan.
@@ -63,7 +65,7 @@ class Paying:
         account, kept = self.account, journals()
         self._resumed = kept is not None and kept.begun() is not None
         if account is None:
-            return []
+            return [("resume", _GOES_ON)] if self._resumed else []
         account.require(relation=plan.public.relation, unit=plan.public.unit)
         if kept is not None and kept.paid(account):
             return [("account", f"{account.name!r} paid for this run before it was stopped: {self._left()}")]
