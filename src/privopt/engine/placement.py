@@ -69,8 +69,8 @@ class Placement:
         spool = "in a spool on a local disk, whose files had no names, and were read from there once a pass"
         workers = (
             "in the memory of the workers of a Ray cluster, between which and this process sums travelled before noise "
-            "was added to them; so did drawn rows, where rows were drawn, and from worker to worker the clipped records "
-            "of users, where a unit is a user"
+            "was added to them; so did drawn rows, where rows were drawn, and from worker to worker the clipped "
+            "records of users, where a unit is a user"
         )
         where = {"memory": memory, "stream": spool, "ray": workers, "auto": f"{memory}, or {spool}"}[
             self.engine
