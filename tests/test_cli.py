@@ -921,7 +921,9 @@ def test_a_stopped_fit_goes_on_from_its_folder_on_one_payment(
         return answer(*given)
 
     monkeypatch.setattr(LocalCurator, "_answer", stopped)
-    assert run(*arguments).exit_code == 130
+    interrupted = run(*arguments)
+    assert interrupted.exit_code == 130
+    assert "The same command, started again, goes on from there" in interrupted.output.splitlines()[-1]
     again = run(*arguments)
     assert again.exit_code == 0, again.output
     assert "paid for this run before it was stopped" in flat(again.output)

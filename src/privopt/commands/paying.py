@@ -125,6 +125,8 @@ class Paying:
         begun = bool(notes_of(error)) and not refused  # see `curator.outlays`
         if self.fitted or self._made or begun:
             sentence = screen.done(plan) if self.fitted else screen.spent(plan, self._made)
+            if journals() is not None:
+                sentence += " The same command, started again, goes on from there and is charged no more."
             add_note(error, sentence)
             screen.warn(terminal, sentence)
             return
