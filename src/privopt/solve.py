@@ -1,17 +1,18 @@
 """`minimize` and `plan`: the two functions of the solver interface."""
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from privopt.curator.base import Observer
 from privopt.curator.dry_run import DryRun
+from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run, rehearsed
 from privopt.data.derived import Derived, Extra
 from privopt.data.units import Units
-from privopt.engine.choose import described
+from privopt.engine.choose import described, in_memory
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
@@ -165,12 +166,9 @@ def minimize(
     if not isinstance(units, Table):
         return minimize_on(units, problem, **options)
     placement = units.settled()
-    opened = units.engine(placement=placement)
-    try:
+    with asking(units.asked(), account), closing(units.engine(placement=placement)) as opened:
         kept = placement.told(described(opened))
         return minimize_on(opened, problem, **options)._replace(kept=kept)
-    finally:
-        opened.close()
 
 
 @tells_what_was_spent
@@ -282,11 +280,11 @@ def foresee(
     Args:
         solver: as it will run; of one that is adaptive the most is noted that any makes.
         problem: see `minimize`.
-        data: the units, or an engine; units need no room of their own.
+        data: the units, or an engine; units in memory need no room of their own, and no rehearsal.
         derived: the units that it will see, and where it is noted.
         start: the starting point.
     """
-    if isinstance(data, Units):
+    if isinstance(data, Units) or in_memory(data):
         return
     if solver.adaptive:
         derived.anything()

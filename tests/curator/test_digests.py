@@ -1,6 +1,7 @@
 """Digests of arguments are those of another process, and differ where anything does."""
 
 import functools
+import math
 import os
 import subprocess
 import sys
@@ -112,3 +113,22 @@ def test_what_holds_itself_has_one_too(make: Callable[[], Any]) -> None:
     else:
         value.append(value)
     assert digest(value) == digest(value)
+
+
+def test_slots_count_and_a_module_by_its_name_alone():
+    class Clip:
+        __slots__ = ("at",)
+
+        def __init__(self, at):
+            self.at = at
+
+    assert digest(Clip(1.0)) == digest(Clip(1.0)) != digest(Clip(2.0))
+
+    def slope(by):  # what `jax.grad` gives captures modules of jax
+        return jax.grad(lambda x: by * x)
+
+    found = slope(1.0)
+    before = digest(found)
+    found(1.0)
+    assert digest(found) == before == digest(slope(1.0)) != digest(slope(2.0))
+    assert digest(math) != digest(jax)

@@ -242,6 +242,45 @@ def test_losses_steps_and_files_are_compared(tmp_path, table):
         model().fit(changed)
 
 
+def test_what_a_table_was_asked_for_is_compared(tmp_path):
+    path = tmp_path / "rows.parquet"
+    flags = {"ill": (RECORDS[:, 0] > 0).astype(np.int64), "well": (RECORDS[:, 0] < 0).astype(np.int64)}
+    owners = {"person": np.arange(ROWS) // 2, "house": np.arange(ROWS) // 4}
+    pq.write_table(pa.table({"a": RECORDS[:, 0], "b": RECORDS[:, 1], **flags, **owners}), path)
+    kinds = {key: {"kind": "flag" if key in flags else "id"} for key in (*flags, *owners)}
+    schema = {"columns": {**COLUMNS, **kinds}}
+    wide = {"columns": {**schema["columns"], "a": {"kind": "num", "low": -5, "high": 1}}}
+
+    def solved(schema=schema, target="ill", features=("a", "b")):
+        given = Table.open(path, schema, target=target, features=features)
+        with resumable(tmp_path / "solved"):
+            privopt.minimize(privopt.losses.logistic, given, budget=BUDGET, solver="gradient-descent")
+
+    def fitted(groups):
+        given = Table.open(path, schema, target="ill", features=["a", "b"], n=ROWS // 2)
+        with resumable(tmp_path / "fitted"):
+            model(max_records_per_user=4, solver="gradient-descent").fit(given, groups=groups)
+
+    def sought(target):
+        given = Table.open(path, schema, target=target, features=["a", "b"])
+        with resumable(tmp_path / "sought"):
+            searched(given)
+
+    solved()
+    fitted("person")
+    sought("ill")
+    for call, named in (
+        (lambda: solved(schema=wide), "schema"),
+        (lambda: solved(target="well"), "target"),
+        (lambda: solved(features=("b", "a")), "features"),
+        (lambda: fitted("house"), "groups"),
+        (lambda: sought("well"), "target"),
+    ):
+        with pytest.raises(ArgumentError, match=f"it differs in its {named}"):
+            call()
+    solved()
+
+
 @pytest.mark.parametrize("where", ["file", "process"])
 def test_a_payment_whose_line_is_missing_is_found_again(tmp_path, monkeypatch, table, where):
     account = Account(9.0, 1e-5)

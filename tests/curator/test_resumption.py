@@ -234,6 +234,25 @@ def test_a_damaged_length_hides_no_line_behind_it(tmp_path):
     assert path.read_bytes() == content
 
 
+def test_zeros_that_a_power_cut_left_are_dropped_and_hide_no_line(tmp_path):
+    path = tmp_path / "run-0001.journal"
+    made = Journal(path)
+    made.add({"name": "a"}, np.arange(3.0)), made.add({"name": "b"}, np.arange(3.0))
+    made.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + bytes(4096))
+    again = Journal(path)
+    assert [line.header["name"] for line in again.lines] == ["a", "b"]
+    again.close()
+    assert path.read_bytes() == whole
+    path.write_bytes(whole + bytes(4096) + b"x")
+    with pytest.raises(ArgumentError, match="is no journal of a run"):
+        Journal(path)
+    path.write_bytes(whole[: len(whole) // 2] + bytes(len(whole)))  # of a line that was there
+    with pytest.raises(ArgumentError, match=r"does not hold the 2 lines|is no journal"):
+        Journal(path)
+
+
 def test_after_a_line_that_could_not_be_written_there_is_no_other(tmp_path, monkeypatch):
     path = tmp_path / "a.journal"
     written = Journal(path)

@@ -132,6 +132,15 @@ def test_kinds_of_keys_do_not_meet() -> None:
     assert len(set(digests_of(keys, len(keys), SECRET))) == len(keys)
 
 
+def test_times_of_day_are_keys_in_every_process() -> None:
+    keys = [datetime.time(7, 30), datetime.time(7, 30, 0, 1), datetime.time(7, 30, fold=1), "07:30:00"]
+    digests = digests_of(keys, 4, SECRET)
+    assert users_of(digests) == together(user_codes(keys, 4).tolist()) == together([0, 1, 0, 2])
+    assert digests_of(keys, 4, ELSEWHERE) == digests
+    zoned = [*keys, datetime.time(7, 30, tzinfo=datetime.UTC)]
+    assert users_of(digests_of(zoned, 5, SECRET)) == together(user_codes(zoned, 5).tolist())
+
+
 def test_other_secrets_have_other_digests() -> None:
     first, second = (UserSecret.drawn(None, 3) for _ in range(2))
     keys = np.arange(100)

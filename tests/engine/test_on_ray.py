@@ -27,7 +27,7 @@ from privopt import LogisticRegression
 from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
 from privopt.data.groups import draw_groups
-from privopt.data.record_source import ArrayRecords, Description
+from privopt.data.record_source import ArrayRecords, Description, RecordBlock
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.engine.exact_sum import ExactSum
@@ -657,6 +657,29 @@ def test_records_that_have_changed_are_not_read_again(cluster: Cluster, tmp_path
     assert engine.clipped_sum(QUERY).tobytes() == expected  # what has been read is not read again
     os.kill(pids_of(engine)[0], signal.SIGKILL)
     with pytest.raises(DataUnavailable, match="the records have changed"):
+        engine.clipped_sum(QUERY)
+    engine.close()
+
+
+class LaterRecordsFail(ArrayRecords):
+    """Records of which those of the first part alone can be read."""
+
+    def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
+        if start > 0:
+            raise KeyError("a cell")
+        yield from super().blocks(start, stop)
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_a_failure_names_its_part_only_where_the_number_of_records_is_public(
+    relation: str, cluster: Cluster
+) -> None:
+    del cluster
+    plain, about = records("dense", relation)
+    private = plain._private
+    engine = opened(LaterRecordsFail(private.private_features, private.private_targets), about, 1)
+    where = " at part 1 of the records" if relation == "replace-one" else ""
+    with pytest.raises(DataUnavailable, match=rf"^a worker failed{where} \(KeyError\): "):
         engine.clipped_sum(QUERY)
     engine.close()
 

@@ -315,17 +315,35 @@ def test_a_guardian_ends_who_writes_into_the_folder_and_nobody_else(place: Path)
         named = subprocess.Popen([sys.executable, "-c", code, f"--log-dir={folder}/r"])
         outside = subprocess.Popen([sys.executable, "-c", code])
         holding = subprocess.Popen([sys.executable, "-c", code], pass_fds=[log.fileno()])  # as a fork would
+    looking = subprocess.Popen(["tail", "-f", folder / "log"], stdout=subprocess.DEVNULL)
+    speaking = subprocess.Popen([sys.executable, "-c", code, f"what is in {folder}/log"])
     try:
         guardian = Guardian(folder)
         guardian.wait()
         assert [each.wait(10) for each in (inside, named)] == [-signal.SIGKILL] * 2
         assert not folder.exists()
         assert outside.poll() is None
-        assert holding.poll() is None
+        assert [each.poll() for each in (holding, looking, speaking)] == [None] * 3
     finally:
-        for each in (inside, named, outside, holding):
+        for each in (inside, named, outside, holding, looking, speaking):
             each.kill()
             each.wait()
+
+
+def test_a_guardian_is_told_although_a_forked_child_has_its_pipe_too(place: Path) -> None:
+    folder = place / "cluster"
+    folder.mkdir()
+    guardian = Guardian(folder)
+    pipe = guardian._process.stdin
+    assert pipe is not None
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], pass_fds=[pipe.fileno()])
+    try:
+        guardian.wait()
+        assert not folder.exists()
+        guardian.end()  # nothing is left to do
+    finally:
+        child.kill()
+        child.wait()
 
 
 def test_ctrl_c_while_ray_starts_is_raised_once_it_has() -> None:

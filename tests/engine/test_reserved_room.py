@@ -147,6 +147,45 @@ def test_a_fit_of_a_table_on_a_disk_of_any_size_goes_through_or_costs_nothing(wh
     assert not any(found[-1:] if what == "search" else found)  # garbage is collected where room is short
 
 
+def test_a_search_without_room_gives_its_rows_back_at_once(tmp_path, monkeypatch):
+    schema = {"columns": {"a": {"kind": "num", "low": -5, "high": 5}, "y": {"kind": "flag"}}, "target": "y"}
+    pq.write_table(pa.table({"a": FEATURES[:, 0], "y": LABELS}), tmp_path / "t.parquet")
+    given = Table.open(tmp_path / "t.parquet", schema, engine="stream", spool=tmp_path)
+    search = PrivateSearchCV(LogisticRegression(), {"alpha": [0.01, 1.0]}, epsilon=1.0, delta=1e-6)
+    disk = SmallDisk(tmp_path, monkeypatch)
+
+    def refuse(self, extra):
+        raise ArgumentError("no room")
+
+    monkeypatch.setattr("privopt.engine.streamed.opening.StreamedEngine.reserve", refuse)
+    with pytest.raises(ArgumentError, match="no room") as kept:
+        search.fit(given)
+    assert disk.most > 0
+    assert disk.taken() == 0  # though what was raised, and refers to them, is kept
+    assert kept.tb is not None
+
+
+def test_nothing_is_rehearsed_for_rows_in_memory(tmp_path, monkeypatch):
+    columns = {f"x{k}": {"kind": "num", "low": -5, "high": 5} for k in range(2)}
+    schema = {"columns": {**columns, "y": {"kind": "flag"}}, "target": "y"}
+    rows = {f"x{k}": FEATURES[:200, k] for k in range(2)}
+    pq.write_table(pa.table({**rows, "y": LABELS[:200]}), tmp_path / "t.parquet")
+    search = PrivateSearchCV(
+        LogisticRegression(solver="gradient-descent"), {"alpha": [0.01, 1.0]}, epsilon=1.0, delta=1e-6
+    )
+
+    class Rehearsed(Exception):
+        pass
+
+    def rehearsal(*_, **__):
+        raise Rehearsed("here")
+
+    monkeypatch.setattr("privopt.solve.DryRun", rehearsal)
+    search.fit(Table.open(tmp_path / "t.parquet", schema, engine="memory"))
+    with pytest.raises(Rehearsed, match="here"):
+        search.fit(Table.open(tmp_path / "t.parquet", schema, engine="stream", spool=tmp_path))
+
+
 def test_what_is_reserved_is_lent_again_and_is_zeros_each_time(tmp_path, monkeypatch):
     place = Spool(tmp_path, 0, Residency(MB))
     place.reserve(96 * 4096)

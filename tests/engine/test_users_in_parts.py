@@ -22,7 +22,7 @@ from privopt.engine.parts import parts_of
 from privopt.engine.placement import Placement
 from privopt.engine.reference import ReferenceEngine
 from privopt.engine.streamed import open_streamed
-from privopt.errors import DataUnavailable
+from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
@@ -154,6 +154,19 @@ def test_many_parts_sum_to_what_one_part_sums_to(monkeypatch):
     one = InProcessEngine(in_memory("two keys"))
     assert one.units.private_ranges is None
     np.testing.assert_allclose(several.clipped_sum(KERNEL), one.clipped_sum(KERNEL), rtol=1e-12)
+
+
+@pytest.mark.parametrize("n", [15, 60, ROWS - 1])
+@pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
+def test_more_users_than_n_are_refused_in_the_same_words_where_a_part_has_no_room(n, relation, monkeypatch):
+    monkeypatch.setattr(user_parts, "MOST_USERS", 2 * SMALL)
+    about = {"row_bound": 1.0, "n": n, "relation": relation}
+    for read in (
+        lambda: Units.from_arrays(FEATURES, groups=np.arange(ROWS), **about),
+        lambda: read_units(ArrayRecords(FEATURES, None, np.arange(ROWS)), Description(**about)),
+    ):
+        with pytest.raises(ArgumentError, match="there are more users than n = "):
+            read()
 
 
 def test_tables_of_codes_are_laid_out_by_the_same_rule():

@@ -56,6 +56,8 @@ def _enter_parts(add: Callable[[bytes], object], value: Any, above: tuple[int, .
         each(sorted(map(digest, value)))
     elif isinstance(value, tuple | list | range):
         each(value)
+    elif isinstance(value, types.ModuleType):
+        _text(add, "module", value.__name__)
     elif isinstance(value, type):
         _text(add, value.__module__, value.__qualname__)
     elif isinstance(value, functools.partial):
@@ -81,11 +83,21 @@ def _enter_parts(add: Callable[[bytes], object], value: Any, above: tuple[int, .
             add(np.ascontiguousarray(array).tobytes())
     elif hasattr(value, "get_params"):
         each(sorted(value.get_params(deep=False).items()))
-    elif vars_of := getattr(value, "__dict__", None):
-        each(vars_of.items())
+    elif parts := _attributes(value):
+        each(parts.items())
     else:
         shown = repr(value)
         _text(add, "shown", "" if " at 0x" in shown else shown)
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    """What an object holds by name, in its slots as well."""
+    slots = [getattr(kind, "__slots__", ()) for kind in reversed(type(value).__mro__)]
+    names = [name for some in slots for name in ((some,) if isinstance(some, str) else some)]
+    held = {
+        name: getattr(value, name) for name in names if not name.startswith("__") and hasattr(value, name)
+    }
+    return {**held, **(getattr(value, "__dict__", None) or {})}
 
 
 def _text(add: Callable[[bytes], object], kind: str, text: str) -> None:

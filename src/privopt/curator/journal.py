@@ -137,6 +137,10 @@ class Journal:
                 break
             long, size, check = _LENGTHS.unpack(lengths)
             if check != _check(self._hashes[-1], long, size):  # else a damaged length would hide what follows
+                if not (lengths + content.read()).strip(
+                    b"\0"
+                ):  # what a power cut leaves of a line not yet on disk
+                    break
                 raise self._damaged()
             name, values, stored = content.read(long), content.read(size), content.read(_HASH_BYTES)
             if len(stored) < _HASH_BYTES:

@@ -128,7 +128,8 @@ def resumable(folder: str | Path) -> Generator[None]:
 
     Every release is on disk before the solver sees it. After a crash, a power cut or `kill -9` the same calls with the
     same folder repeat the releases that were made from there and go on with fresh noise, under the same plan and the
-    same payment. After a run that came to its end they give its result again, and nothing is charged.
+    same payment. After a run that came to its end they give its result again, and nothing is charged. A run in another
+    thread or process than the one that entered keeps no journal, and is charged again when it is made again.
 
     Args:
         folder: made if it is not there, with access for its owner only; one that others may enter is refused. It holds

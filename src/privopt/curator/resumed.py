@@ -78,9 +78,10 @@ class ResumedCurator(_NoSecrets, LocalCurator):
     Privacy:
         Which releases were made before a crash is told by the journal alone: a line is on disk, for good, before the
         solver sees its values, and what a crash kept from being written was seen by nobody. A line is repeated where
-        the solver asks for the same name at the same price, or not at all. So what both processes released is what one
-        process would have released, with independent noise in every line. A mean that is held (`hold_mean`) is computed
-        again: every function of it is charged as a release of its own, on whatever records it was computed.
+        the solver asks the same block of units for the same name at the same price, or not at all: so it is charged to
+        the ledger of the units that it was made of. What both processes released is then what one process would have
+        released, with independent noise in every line. A mean that is held (`hold_mean`) is computed again: every
+        function of it is charged as a release of its own, on whatever records it was computed.
 
         Points that are held stay refused. A test of them that was passed before a crash lets cheaper releases of *the
         same* points follow, and which points those are follows from groups, orders and, of users, a choice of records
@@ -133,16 +134,15 @@ class ResumedCurator(_NoSecrets, LocalCurator):
         asked = json_value([[slot.name, slot.event().to_dict(), [times, *slot.shape]] for slot in slots])
         line = self.journal.next()
         if line is not None:
-            if line.header.get("loop") != asked:
+            if line.header.get("loop") != asked or line.header.get("block") != self._block():
                 raise _other(slots[0].name, line)
             for slot, floats in zip(slots, line.header["floats"], strict=True):
                 self._note_floats(slot.mechanism, floats=floats)
             return self._replay_of(slots, times, line.values).loop(step, state, times, slots, feeds)
         state, released, sensitivities = super()._iterate_compiled(step, state, times, slots, feeds)
         flat = np.concatenate([np.asarray(values, np.float64).reshape(-1) for values in released])
-        self.journal.add(
-            {"loop": asked, "floats": [self._drew_floats(slot.mechanism) for slot in slots]}, flat
-        )
+        floats = [self._drew_floats(slot.mechanism) for slot in slots]
+        self.journal.add({"loop": asked, "block": self._block(), "floats": floats}, flat)
         return state, released, sensitivities
 
     def _replay_of(self, slots: Sequence[loops.Slot], times: int, values: NDArray[Any]) -> Replay:
@@ -169,7 +169,8 @@ class ResumedCurator(_NoSecrets, LocalCurator):
         line = self.journal.next()
         if line is None:
             return None
-        if (line.header.get("name"), line.header.get("event")) != (name, json_value(event.to_dict())):
+        asked = {"name": name, "event": json_value(event.to_dict()), "block": self._block()}
+        if any(line.header.get(key) != value for key, value in asked.items()):
             raise _other(name, line)
         if mechanism is not None:
             self._note_floats(mechanism, floats=line.header["floats"])
@@ -177,8 +178,12 @@ class ResumedCurator(_NoSecrets, LocalCurator):
 
     def _keep(self, name: str, event: Event, values: Any, mechanism: Mechanism | None = None) -> None:
         """Add a line, before anybody sees the values."""
-        header = {"name": name, "event": json_value(event.to_dict()), "floats": self._drew_floats(mechanism)}
-        self.journal.add(header, np.asarray(values))
+        asked = {"name": name, "event": json_value(event.to_dict()), "block": self._block()}
+        self.journal.add({**asked, "floats": self._drew_floats(mechanism)}, np.asarray(values))
+
+    def _block(self) -> list[list[int]]:
+        """Which units are asked: the block, the block of that block, and so on; of everybody nothing."""
+        return [[block.cut, block.index, block.count] for block in self.lineage]
 
     def _drew_floats(self, mechanism: Mechanism | None) -> bool:
         """Whether noise of this mechanism was seen to be made of floats, whatever it calls itself."""
@@ -194,6 +199,6 @@ def _other(name: str, line: Line) -> ReplayMismatch:
     loop = line.header.get("loop")
     found = loop[0][0] if loop else line.header.get("name")
     return ReplayMismatch(
-        f"the solver asked for {name!r} where the journal has {found!r}, or asked for it at another price: this is "
-        "not the program that was stopped. Give a folder of its own."
+        f"the solver asked for {name!r} where the journal has {found!r}, or asked for it at another price or of "
+        "another block: this is not the program that was stopped. Give a folder of its own."
     )

@@ -19,7 +19,7 @@ from privopt.data.user_secret import UserSecret
 from privopt.errors import ArgumentError
 
 Digests = NDArray[np.uint64]  # one half of each, or (2, rows) both
-Kind = Literal["text", "bytes", "time", "span", "tuple", "other", "columns"]
+Kind = Literal["text", "bytes", "time", "span", "clock", "tuple", "other", "columns"]
 Written = tuple[Kind, Any]
 
 NOBODY = np.uint64(0)  # both halves of the digest of a missing key
@@ -160,6 +160,8 @@ def _written_key(private_key: Hashable) -> Written:
             return "time", private_text
         case ("span", str() as private_text):
             return "span", private_text
+        case (_, datetime.time(tzinfo=None) as private_clock) if type(private_clock) is datetime.time:
+            return "clock", private_clock.replace(fold=0).isoformat()
         case ("tuple", *private_parts):
             private_listed = [_written_key(private_part) for private_part in private_parts]
             if any(kind == "other" for kind, _ in private_listed):

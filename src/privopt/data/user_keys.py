@@ -188,7 +188,8 @@ def number_key(private_number: Any) -> str | None:
         return None
     if abs(private_number) != math.inf and private_number == (whole := int(private_number)):
         return integer_key(whole)
-    return str(private_number)
+    private_double = float(private_number)  # a narrower type writes the same number in fewer digits
+    return str(private_double if private_double == private_number else private_number)
 
 
 def _decimal(private_number: decimal.Decimal) -> str | None:
@@ -201,6 +202,9 @@ def _decimal(private_number: decimal.Decimal) -> str | None:
         return str(private_number.normalize())
     if private_number == (whole := int(private_number)):
         return integer_key(whole)
+    private_text = str(private_double := float(private_number))
+    if private_number == private_double or private_number == decimal.Decimal(private_text):
+        return private_text
     return format(private_number.normalize(), "f")
 
 

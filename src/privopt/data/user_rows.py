@@ -13,6 +13,7 @@ from privopt.data.room import Room, scatter
 from privopt.data.scattered import ScatteredRows
 from privopt.data.storage import finite_rows
 from privopt.data.targets import check_targets, map_targets
+from privopt.data.units import check_units
 from privopt.data.user_digests import NOBODY, user_digests
 from privopt.data.user_layout import Ranges
 from privopt.data.user_parts import (
@@ -27,7 +28,7 @@ from privopt.data.user_runs import AT_ONCE, UserRuns
 from privopt.data.user_secret import UnitsNoise, UserSecret, is_secret
 from privopt.data.users import user_weights, within
 from privopt.errors import DataUnavailable
-from privopt.public import Weighting
+from privopt.public import Relation, Weighting
 
 CHANGED = (
     "the records that were read are not as many as there were when the table was opened: it has changed."
@@ -101,6 +102,7 @@ def user_rows(
         Equal keys are one user wherever their records stand: all keys are looked at, and nothing is taken from how the
         records are divided into files.
     Raises:
+        ArgumentError: there are more users than n, and a part has no room for its own.
         DataUnavailable: the source cannot be read, or does not hold as many records as it says.
         RuntimeError: see `user_parts.require_few`.
     """
@@ -114,7 +116,11 @@ def user_rows(
     parts = part_count(n)
     private_stops = [0]
     for part in range(parts):
-        private_filled.put(private_runs, part, parts)
+        try:
+            private_filled.put(private_runs, part, parts)
+        except RuntimeError:  # a part is too small for its users only if n is for all of them
+            check_units(n, private_runs.count(), Relation.parse(description.relation), by_user=True)
+            raise
         private_stops.append(private_filled.private_users)
     return UserRows(
         n,

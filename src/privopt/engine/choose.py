@@ -81,6 +81,11 @@ def described(engine: Engine) -> tuple[str, ...]:
     return () if told is None else (str(told),)
 
 
+def in_memory(engine: Engine) -> bool:
+    """Whether it keeps its units in this process' memory: it computes every query, and has no room to reserve."""
+    return type(engine) is InProcessEngine  # not one that derives from it
+
+
 def most_rows(n: int, cap: int | None) -> int:
     """The most rows that n units store, a public number: one each, or the cap on the records of a user."""
     return n if cap is None else n * cap

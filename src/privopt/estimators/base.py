@@ -7,6 +7,7 @@ parameters, and translates them back. A fitted model keeps no data, no noise and
 import abc
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
@@ -172,7 +173,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             observer("rows", 0)
         records = given.table_records(table, encoder, groups, NoiseSource(self.random_state))
         asked.encoder_, asked.n_features_in_ = encoder, records.width
-        asked._fit_records(given, records, budget, observer)
+        asked._fit_records(given, records, budget, observer, table.asked(groups))
         del asked._account_lost
         own = {name: value for name, value in vars(asked).items() if name not in asked.get_params(deep=False)}
         vars(self).pop("feature_names_in_", None)
@@ -180,11 +181,15 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         return self
 
     def _fit_records(
-        self, given: Specification, records: Records, budget: Budget, observer: Observer | None
+        self,
+        given: Specification,
+        records: Records,
+        budget: Budget,
+        observer: Observer | None,
+        told: Mapping[str, Any] = MappingProxyType({}),
     ) -> Self:
-        """Fit to records, which were checked by shape and type only."""
-        schema = None if self.encoder_ is None else self.encoder_.get_params()
-        with asking({"files": records.origin, "schema": schema, **asked_of(self)}, self.account):
+        """Fit to records, which were checked by shape and type only; `told` is what their table was asked for."""
+        with asking({**told, **asked_of(self)}, self.account):
             return self._fit_asked(given, records, budget, observer)
 
     def _fit_asked(

@@ -29,7 +29,6 @@ class Records(Protocol):
             held.
         names: of the features, where the records themselves know them.
         kept: where they are kept, in words; None for arrays.
-        origin: what they are read from, see `Units.origin`.
         noise: the fit's secret randomness.
     """
 
@@ -39,8 +38,6 @@ class Records(Protocol):
     def names(self) -> Sequence[str] | None: ...
     @property
     def kept(self) -> str | None: ...
-    @property
-    def origin(self) -> str: ...
     @property
     def noise(self) -> NoiseSource: ...
     @property
@@ -87,7 +84,7 @@ class HeldRecords:
     choice: UnitsNoise
     names: Sequence[str] | None = None
 
-    kept, origin = None, ""
+    kept = None
 
     @property
     def width(self) -> int:
@@ -145,11 +142,6 @@ class StoredRecords:
     told: dict[str, None] = field(default_factory=dict[str, None])
 
     private_targets = None
-
-    @property
-    def origin(self) -> str:
-        """A digest of the files' names, sizes and times."""
-        return self.source.fingerprint()
 
     @property
     def kept(self) -> str:

@@ -16,6 +16,7 @@ from privopt.curator.journals import journals
 from privopt.curator.run import Run
 from privopt.data.derived import Derived, greater
 from privopt.data.units import Units
+from privopt.engine.choose import in_memory
 from privopt.engine.protocol import Engine
 from privopt.estimators.records import LatestUnits, Records
 from privopt.estimators.setup import Setup
@@ -297,9 +298,14 @@ def run_search(
 
     def with_room(data: Units | Engine) -> Units | Engine:
         """Data as they were stored, and room for all that comes before they are given back, and after that."""
-        if not isinstance(data, Units):
+        if isinstance(data, Units) or in_memory(data):
+            return data
+        try:
             wholes.extend(() if wholes else _wholes(search, data))
             data.reserve(functools.reduce(greater, (whole.beyond(data.public) for whole in wholes)))
+        except BaseException:
+            data.close()
+            raise
         return data
 
     def units_of(setup: Setup) -> Units | Engine:

@@ -133,7 +133,7 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         models = self._models()
         base: Any = clone(self.estimator)
         noise = NoiseSource(self.random_state)
-        told = {"files": X.fingerprint(), "schema": X.schema.to_json()} if isinstance(X, Table) else {}
+        told = X.asked(groups) if isinstance(X, Table) else {}
         with asking({**told, **asked_of(self)}, self.account):
             return self._fit(models, base, noise, X, y, groups)
 

@@ -190,8 +190,8 @@ class SyntheticData(BaseEstimator):
         """
         check_observer(observer)
         schema = self._checked()
-        files = table.fingerprint() if isinstance(table, Table) else ""
-        with asking({"files": files, **asked_of(self), "schema": schema.to_json()}, self.account):
+        told = table.asked(groups) if isinstance(table, Table) else {}
+        with asking({**told, **asked_of(self), "schema": schema.to_json()}, self.account):
             return self._fit(schema, table, groups, observer)
 
     def _fit(self, schema: Schema, table: Any, groups: Any, observer: Observer | None) -> Self:

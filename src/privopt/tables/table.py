@@ -242,6 +242,22 @@ class Table:
         """A digest of the names, sizes and times of its files."""
         return self._place.fingerprint()
 
+    def asked(self, groups: Any = None) -> dict[str, Any]:
+        """What is asked of it, by the names that a user knows its parts by; for a run that is to be resumed.
+
+        Args:
+            groups: the column or columns that say whose record a row is; keys of users themselves are not told.
+        """
+        listed = [groups] if isinstance(groups, str) else groups if isinstance(groups, tuple | list) else []
+        return {
+            "files": self.fingerprint(),
+            "schema": self.schema.to_json(),
+            "target": self.target,
+            "features": None if self._features is None else list(self._features),
+            "excluded columns": list(self._exclude),
+            "groups": [name for name in listed if isinstance(name, str)],
+        }
+
     def holds(self, file: Path) -> bool:
         """Whether a file on this machine is one of its own."""
         return self._place.holds(file)

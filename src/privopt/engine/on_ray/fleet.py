@@ -67,7 +67,7 @@ class Fleet:
         A worker that is lost, or does not answer in time, is replaced, and its successor is asked the same query on the
         same units: the sum that arrives is the one that would have arrived, to the last bit, and is noised once. How
         often that happens depends on machines, never on what a query's answer is. A worker's error names the kind and
-        the part, see `Shard`.
+        the part, see `Shard`; the kind alone where records come and go, whose number a part's would tell of.
     """
 
     def __init__(
@@ -96,7 +96,8 @@ class Fleet:
             workers = cluster.machines[0].cores if cluster.address is None else len(cluster.machines)
         shares = cut(layout.plans, workers)
         by_user, relation = layout.secret is not None, layout.public.relation
-        if by_user or relation is Relation.REPLACE_ONE:  # the number of parts is public
+        self._parts_are_public = by_user or relation is Relation.REPLACE_ONE
+        if self._parts_are_public:
             workers = len(shares)
         self._reservation = Reservation(cluster, workers, len(shares))
         self.workers = [
@@ -169,9 +170,19 @@ class Fleet:
                     for k, group in enumerate(groups)
                 ]
             try:
-                return checked(ray.get(references[0], timeout=self._patience))
+                return self.checked(ray.get(references[0], timeout=self._patience))
             except RayError:  # somebody was lost after answering: without the tree it is seen who
                 return total_of(self._answers(known_as, calls, fetch=True))
+
+    def checked(self, answer: Any) -> Any:
+        """An answer, unless it says that a worker failed.
+
+        Raises:
+            DataUnavailable: it does.
+        """
+        if isinstance(answer, Failure) and not self._parts_are_public:
+            answer = answer._replace(part=NO_PART)
+        return checked(answer)
 
     def close(self) -> None:
         """End all workers, and their cluster where it is our own."""
@@ -263,7 +274,7 @@ class Fleet:
         from ray.exceptions import RayTaskError
 
         try:
-            return checked(ray.get(reference))
+            return self.checked(ray.get(reference))
         except RayTaskError as error:
             raise unavailable(f"a worker failed ({type(error.cause).__name__})") from None
 

@@ -13,8 +13,9 @@ from pathlib import Path
 _GRACE = 1.0  # seconds in which processes may end by themselves where it is told to end them
 _SECONDS = 10.0  # in which whoever is killed is gone
 
-# Of the cluster is who was started with the folder's name, sends its output there, or has given itself a name of Ray's
-# and a file there open. A child that the starting process has forked has its open files too, and none of these.
+# Of the cluster is who was started with an option in the folder (`--log_dir=FOLDER/r`), sends its output there, or has
+# given itself a name of Ray's and a file there open. A child that the starting process has forked has its open files
+# too, and none of these; nor has who only looks at a file there, as `less` does.
 _PROGRAM = f"""
 import os, select, shutil, signal, sys, time
 folder, parent = sys.argv[1], os.getppid()
@@ -22,7 +23,8 @@ folder, parent = sys.argv[1], os.getppid()
 def belongs(process):
     with open(f"{{process}}/cmdline", "rb") as file:
         words = file.read()
-    if os.fsencode(folder) in words:
+    inside = b"=" + os.fsencode(folder) + b"/"
+    if any(word.startswith(b"--") and inside in word for word in words.split(b"\\0")):
         return True
     numbers = os.listdir(f"{{process}}/fd") if words.startswith(b"ray::") else "12"
     return any(os.readlink(f"{{process}}/fd/{{number}}").startswith(folder + "/") for number in numbers)
@@ -82,7 +84,10 @@ class Guardian:
 
     def end(self) -> None:
         """Have it end the cluster; a second time nothing is left to do."""
-        if self._process.stdin is not None:
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            with contextlib.suppress(OSError):
+                # A child that was forked meanwhile has the pipe as well, which is not at its end then.
+                self._process.stdin.write(b"end")
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
 

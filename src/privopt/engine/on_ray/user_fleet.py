@@ -14,7 +14,7 @@ from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import check_units
 from privopt.engine.on_ray.cluster import STORE_BYTES, Cluster
 from privopt.engine.on_ray.exchange import AT_ONCE, Exchange
-from privopt.engine.on_ray.fleet import LOADING, PATIENCE, Fleet, Worker, checked, unavailable
+from privopt.engine.on_ray.fleet import LOADING, PATIENCE, Fleet, Worker, unavailable
 from privopt.engine.on_ray.layout import Layout, PartPlan, lay_out
 from privopt.engine.on_ray.shard import Shard
 from privopt.engine.on_ray.user_shard import Owners, UserActor
@@ -77,10 +77,6 @@ class UserFleet(Fleet):
     def restart(self, worker: int, what: str) -> None:
         """See `Crew.restart`."""
         super()._replace(worker, what)
-
-    def checked(self, answer: Any) -> Any:
-        """See `Crew.checked`."""
-        return checked(answer)
 
     def _replace(self, k: int, what: str) -> None:
         super()._replace(k, what)
