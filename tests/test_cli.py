@@ -27,7 +27,7 @@ from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
 from privopt.curator.local import LocalCurator
-from privopt.errors import DataUnavailable
+from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Weighting
 from privopt.tables import TableError, TabularEncoder, read_target
 from privopt.tables.table import EncodedRecords, Table
@@ -921,7 +921,9 @@ def test_a_stopped_fit_goes_on_from_its_folder_on_one_payment(
         return answer(*given)
 
     monkeypatch.setattr(LocalCurator, "_answer", stopped)
-    assert run(*arguments).exit_code == 130
+    interrupted = run(*arguments)
+    assert interrupted.exit_code == 130
+    assert "The same command, started again, goes on from there" in interrupted.output.splitlines()[-1]
     again = run(*arguments)
     assert again.exit_code == 0, again.output
     assert "paid for this run before it was stopped" in flat(again.output)
@@ -1079,9 +1081,7 @@ def test_records_that_are_gone_end_a_fit_with_exit_code_3(
     """Stands for an engine that reads rows during the run, and a file that is gone by then."""
 
     def gone(*arguments: Any, **options: Any) -> Any:
-        raise DataUnavailable(
-            "the file 't' is gone since the table was opened. What the run was charged stays charged."
-        )
+        raise DataUnavailable(f"the file 't' is gone since the table was opened. {STAYS_CHARGED}")
 
     monkeypatch.setattr(LocalCurator, "private_value", gone)
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"))
@@ -1089,6 +1089,31 @@ def test_records_that_are_gone_end_a_fit_with_exit_code_3(
     assert outcome.output.splitlines()[-1].startswith("privopt: the file 't' is gone")
     assert "count its whole price as spent on these data" in outcome.output.splitlines()[-1]
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_records_that_are_gone_before_anything_is_charged_cost_nothing_in_words_either(
+    resumed: bool, folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The two sentences, that nothing was spent and that what was charged stays charged, never stand together."""
+    arguments = [*fit_arguments(folder, "ill", tmp_path / "model"), "--solver", "gradient-descent"]
+    if resumed:
+        arguments += ["--resume", tmp_path / "kept"]
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalCurator, "_answer", interrupt)
+            assert run(*arguments).exit_code == 130
+
+    def gone(*arguments: Any, **options: Any) -> Any:
+        raise DataUnavailable(f"the file 't' is gone since the table was opened. {STAYS_CHARGED}")
+
+    monkeypatch.setattr(EncodedRecords, "blocks", gone)
+    outcome = run(*arguments)
+    assert outcome.exit_code == 3
+    said = flat(outcome.output)
+    assert ("a run was begun in this folder" in said) is resumed
+    assert ("Nothing was spent: no release was made" in said) is not resumed
+    assert ("was charged before stays charged" in outcome.output.splitlines()[-1]) is resumed
+    assert STAYS_CHARGED not in said
 
 
 PLACES = {
@@ -1099,6 +1124,9 @@ PLACES = {
     "a spool nowhere": ("--spool no/where", "is no folder"),
     "memory in words": ("--memory lots", "such as 8GB"),
     "another engine": ("--engine disk", "--engine"),
+    "memory in memory": ("--engine memory --memory 1GB", "--memory is what rows may take"),
+    "memory of a cluster": ("--engine ray --memory 1GB", "--memory is what rows may take"),
+    "retries without a cluster": ("--retries 1", "--retries is about a Ray cluster"),
     "fewer retries than none": ("--retries -1", "--retries"),
 }
 

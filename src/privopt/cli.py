@@ -69,13 +69,14 @@ class OneSentenceGroup(TyperGroup):
 def _explain(error: Exception) -> int:
     """Say what went wrong; the trace only to those who asked for it."""
     from privopt.commands.mistakes import sentence_about
-    from privopt.errors import DataUnavailable, notes_of
+    from privopt.errors import STAYS_CHARGED, DataUnavailable, notes_of
 
     if os.environ.get(DEBUG) == "1":
         traceback.print_exc()
     sentence = sentence_about(error)
     if isinstance(error, DataUnavailable):
-        return _complain(" ".join([str(error), *notes_of(error)[-1:]]), UNAVAILABLE)
+        said = str(error).removesuffix(STAYS_CHARGED)  # a note says what, and without one nothing was charged
+        return _complain(" ".join([said, *notes_of(error)[-1:]]), UNAVAILABLE)
     if sentence is not None:
         return _complain(sentence, 2)
     return _complain(

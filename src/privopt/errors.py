@@ -49,6 +49,9 @@ class NotPriceable(PrivoptError, ValueError):
     """No accountant can price this event under this neighbouring relation."""
 
 
+STAYS_CHARGED = "What the run was charged stays charged."  # of what was charged, if anything was
+
+
 class DataUnavailable(PrivoptError):
     """Records cannot be read any more: a file has changed or is gone, or workers were lost once too often.
 

@@ -12,7 +12,7 @@ import pytest
 from sklearn.base import clone
 
 import privopt
-from privopt.errors import BudgetExceeded, PrivoptError
+from privopt.errors import ArgumentError, BudgetExceeded, PrivoptError
 from privopt.estimators import table_source
 from privopt.estimators.asked_workload import asked_workload
 from privopt.estimators.synthetic_data import SyntheticData
@@ -211,6 +211,14 @@ def test_a_table_in_files_is_coded_block_by_block_as_in_one_piece(groups, tmp_pa
     other = SyntheticData(schema, **options).fit(rows, groups=groups)
     assert one.plan_.public == other.plan_.public
     pd.testing.assert_frame_equal(one.sample(50, random_state=2), other.sample(50, random_state=2))
+
+
+def test_a_table_to_be_kept_elsewhere_is_refused_since_its_codes_are_in_memory(tmp_path):
+    table(40).to_parquet(tmp_path / "table.parquet")
+    for engine in ("stream", "ray"):
+        in_files = Table.open(tmp_path / "table.parquet", SCHEMA, engine=engine)
+        with pytest.raises(ArgumentError, match=r"in the memory of this process, not by engine="):
+            SyntheticData(SCHEMA, **OPTIONS).fit(in_files)
 
 
 def test_no_value_raises_or_warns_and_a_neighbour_gives_the_same_shapes():

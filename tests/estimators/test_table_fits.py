@@ -169,6 +169,9 @@ def test_auto_goes_by_public_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (found.engine, found.memory, found.chosen) == (engine, memory, asked.engine == "auto")
         assert choose.settled(found, 10**9, 10) == found  # what was settled stays
     assert choose.needed_bytes(10**6, 100) == 1_160_000_000
+    assert choose.needed_bytes(10**6, 100, "float64") == 2_060_000_000
+    assert choose.needed_bytes(10**6, 100, "int8") == 597_500_000
+    assert choose.needed_bytes(10**6, 1) == 35_000_000  # norms and targets count where rows are short
     assert choose.most_rows(5, None) == 5
     assert choose.most_rows(5, 100) == 500
 

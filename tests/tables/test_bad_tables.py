@@ -346,3 +346,17 @@ def test_every_refusal_is_one_of_ours_and_quotes_no_cell(folder: Path) -> None:
     with pytest.raises(PrivoptError, match="not well-formed CSV") as refused:
         Table.open(folder / "secret.csv", SCHEMA).records()
     assert "secret cell" not in json.dumps(str(refused.value)) + repr(refused.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"address": "head:6379"}, "address is about a Ray cluster: give it with engine='ray'"),
+        ({"engine": "stream", "workers": 2}, "workers is about a Ray cluster"),
+        ({"engine": "memory", "memory": "1GB"}, "memory is what rows may take before they are streamed"),
+        ({"engine": "ray", "spool": "."}, "spool is the folder of a streamed table"),
+    ],
+)
+def test_a_setting_that_would_do_nothing_is_refused(given: dict[str, Any], words: str, folder: Path) -> None:
+    with pytest.raises(ArgumentError, match=words):
+        Table.open(folder / "four", SCHEMA, **given)

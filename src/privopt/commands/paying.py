@@ -17,6 +17,8 @@ from privopt.ledger.statement import Statement
 from privopt.planning.plan import Plan
 from privopt.report.words import number, several
 
+_GOES_ON = "a run was begun in this folder: its releases are repeated, and only those that it lacks are made"
+
 
 def account_for(file: Path | None, data_set: str | None, *, spends: bool = True) -> Account | None:
     """The account that a command pays from; None where none was named and none is required.
@@ -49,21 +51,22 @@ class Paying:
 
     def __init__(self, account: Account | None) -> None:
         self.account, self.fitted, self._made = account, False, 0
+        self._resumed = False
         self._before = 0 if account is None or account.file is None else len(account.file.payments())
 
     def announce(self, plan: Plan) -> list[tuple[str, str]]:
-        """Lines on the account for the plan that is printed before any record is read.
+        """Lines on the account, and on a run that goes on, for the plan that is printed before any record is read.
 
         Raises:
             BudgetExceeded: the account cannot pay for the plan.
             NotPriceable: nor could it ever.
             AccountError: its file must not be spent from.
         """
-        account = self.account
+        account, kept = self.account, journals()
+        self._resumed = kept is not None and kept.begun() is not None
         if account is None:
-            return []
+            return [("resume", _GOES_ON)] if self._resumed else []
         account.require(relation=plan.public.relation, unit=plan.public.unit)
-        kept = journals()
         if kept is not None and kept.paid(account):
             return [("account", f"{account.name!r} paid for this run before it was stopped: {self._left()}")]
         if not account.affords(plan.event, plan.budget.epsilon, plan.budget.delta):
@@ -122,10 +125,19 @@ class Paying:
         begun = bool(notes_of(error)) and not refused  # see `curator.outlays`
         if self.fitted or self._made or begun:
             sentence = screen.done(plan) if self.fitted else screen.spent(plan, self._made)
+            if journals() is not None:
+                sentence += " The same command, started again, goes on from there and is charged no more."
             add_note(error, sentence)
             screen.warn(terminal, sentence)
             return
-        screen.warn(terminal, screen.NOTHING_SPENT if self.account is None else self._entered())
+        sentence = self._nothing() if self.account is None else self._entered()
+        if self._resumed:
+            add_note(error, sentence)
+        screen.warn(terminal, sentence)
+
+    def _nothing(self) -> str:
+        """That nothing was spent, by this command."""
+        return screen.NOTHING_NOW if self._resumed else screen.NOTHING_SPENT
 
     def _entered(self) -> str:
         """What stands in the account since the command began, in words."""
@@ -136,7 +148,7 @@ class Paying:
         except AccountError:
             return "No release was made. The account cannot be read: count the fit as paid for."
         if not new:
-            return f"{screen.NOTHING_SPENT} The account is as it was."
+            return f"{self._nothing()} The account is as it was."
         entered = f"{several(new, 'payment')} {'was' if new == 1 else 'were'} entered"
         return (
             f"No release was made, but since this fit began {entered} in the account; what is paid stays paid. See "

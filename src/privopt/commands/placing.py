@@ -64,7 +64,9 @@ class Effort:
         kept = 2 * rows if "whiten" in plan.solver else rows
         one = min(pass_seconds(public, public.outputs), plan.seconds / max(plan.passes, 1.0))
         once = max(0.0, plan.seconds - one * plan.passes)  # loading, maps of the rows, releases
-        memory = max(plan.memory_bytes, kept) + reading_bytes(rows)
+        memory = max(plan.memory_bytes, kept) + reading_bytes(
+            math.ceil(public.n * public.typical_records), public.d
+        )
         if placement.engine == "stream":
             share = placement.memory or memory_share()
             cached = kept <= share
@@ -123,11 +125,11 @@ def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, 
     ]
 
 
-def _sizes(task: Task, n: int) -> tuple[int, int]:
-    """The most rows that are stored, and their features."""
+def _sizes(task: Task, n: int) -> tuple[int, int, str]:
+    """The most rows that are stored, their features and their format."""
     cap = task.options.max_records
     most = most_rows(n, (MAX_RECORDS if cap is None else cap) if task.groups else None)
-    return most, task.encoder.n_features_out_
+    return most, task.encoder.n_features_out_, str(task.options.storage)
 
 
 def tenth_rows(task: Task, estimator: Estimator, plan: Plan) -> list[tuple[str, str]]:

@@ -22,6 +22,7 @@ NOT_PRIVATE_SEED = (
 )
 MOST_TEXT = 10_000  # letters of a line
 NOTHING_SPENT = "Nothing was spent: no release was made."
+NOTHING_NOW = "Nothing was spent now; what the run in --resume was charged before stays charged."
 NOT_PRIVATE_EPSILON = "NOT PRIVATE: epsilon is infinite, so nothing is clipped and no noise is added."
 
 

@@ -2,6 +2,9 @@
 
 import dataclasses
 import math
+from typing import Any
+
+import numpy as np
 
 from privopt.data.read_units import read_units
 from privopt.data.record_source import Description, RecordSource
@@ -11,14 +14,15 @@ from privopt.engine.memory_limit import memory_share
 from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.reference import ReferenceEngine
-from privopt.public import Relation
+from privopt.public import STORAGES, Relation
 
-# Bytes that rows take in this process for each byte of stored rows: the rows, a linear map of them, and an eighth for
-# norms and targets. What is read and decoded at a time comes on top. Peaks of `privopt fit` beyond that of a fit to a
+# Rows take in this process: the stored rows, a linear map of them, and an eighth for norms and targets, at least
+# `RECORD_REST`. What is read and decoded at a time comes on top. Peaks of `privopt fit` beyond that of a fit to a
 # thousand rows, by `benchmarks.fit_memory`, with whitening: 0.46 GB for 250,000 x 100, 1.08 GB for 1,000,000 x 100.
-MEMORY_FACTOR = 2.25
+REST_SHARE, RECORD_REST = 1 / 8, 17  # of what rows take; bytes of a record
+LEAST_MAPPED = 2  # bytes of an entry of a mapped row, see `Public.mapped`
 READING_FACTOR, READING_MOST = 2.5, 260 * 10**6
-STORED = 4  # bytes of an entry
+DECODED = 4  # bytes of an entry as it is read
 
 
 def engine_on(units: Units, name: EngineName) -> Engine:
@@ -37,7 +41,7 @@ def engine_on(units: Units, name: EngineName) -> Engine:
     raise ValueError(f"engine must be 'fast' or 'reference', got {name!r}.")
 
 
-def settled(placement: Placement, public_rows: int, width: int) -> Placement:
+def settled(placement: Placement, public_rows: int, width: int, storage: Any = "float32") -> Placement:
     """Where rows are kept: as was asked for, or by "auto" in memory unless they would exceed their share of it.
 
     What is settled stays so: free memory is asked for once, and whoever settles it again gets the same answer.
@@ -46,23 +50,29 @@ def settled(placement: Placement, public_rows: int, width: int) -> Placement:
         placement: what was asked for.
         public_rows: the most that are stored, see `most_rows`: what is chosen stands in the report.
         width: features of a row.
+        storage: the format of the stored rows.
     """
     if placement.engine != "auto":
         return placement
     share = placement.memory or memory_share()
-    fits = needed_bytes(public_rows, width) <= share
+    fits = needed_bytes(public_rows, width, storage) <= share
     return dataclasses.replace(placement, engine="memory" if fits else "stream", memory=share, chosen=True)
 
 
-def needed_bytes(public_rows: int, width: int) -> int:
+def needed_bytes(public_rows: int, width: int, storage: Any = "float32") -> int:
     """What a fit takes in this process, beyond the program, if its rows are kept there."""
-    stored = public_rows * width * STORED
-    return math.ceil(stored * MEMORY_FACTOR) + reading_bytes(stored)
+    entry = np.dtype(
+        storage if storage in STORAGES else "float32"
+    ).itemsize  # another is refused by whoever stores
+    kept = width * (entry + max(entry, LEAST_MAPPED))
+    return math.ceil(public_rows * (kept + max(REST_SHARE * kept, RECORD_REST))) + reading_bytes(
+        public_rows, width
+    )
 
 
-def reading_bytes(stored: int) -> int:
-    """What is taken besides while rows of so many bytes are read."""
-    return min(math.ceil(READING_FACTOR * stored), READING_MOST)
+def reading_bytes(public_rows: int, width: int) -> int:
+    """What is taken besides while rows are read."""
+    return min(math.ceil(READING_FACTOR * public_rows * width * DECODED), READING_MOST)
 
 
 def described(engine: Engine) -> tuple[str, ...]:
@@ -111,7 +121,7 @@ def engine_of(
         )
     n = source.rows if description.n is None else description.n
     rows = most_rows(n, description.max_records_per_user if source.by_user else None)
-    placement = settled(placement, rows, source.width)
+    placement = settled(placement, rows, source.width, description.storage)
     if placement.engine == "stream":
         from privopt.engine.streamed.opening import open_streamed
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 PlaceName = Literal["auto", "memory", "stream", "ray"]
+RETRIES = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +31,33 @@ class Placement:
     spool: Path | None = None
     address: str | None = None
     workers: int | None = None
-    retries: int = 3
+    retries: int = RETRIES
     trust_network: bool = False
     chosen: bool = False
+
+    def idle(self) -> tuple[str, str, str] | None:
+        """A setting that was given and does nothing with the engine asked for; None if there is none.
+
+        Returns:
+            Its name, what it is, and the engine that it is for.
+        """
+        ray = {
+            "address": self.address is not None,
+            "workers": self.workers is not None,
+            "trust_network": self.trust_network,
+            "retries": self.retries != RETRIES,
+        }
+        spool = {
+            "spool": (self.spool is not None, "the folder of a streamed table"),
+            "memory": (self.memory is not None, "what rows may take before they are streamed"),
+        }
+        for name, given in ray.items():
+            if given and self.engine != "ray":
+                return name, "about a Ray cluster", "ray"
+        for name, (given, what) in spool.items():
+            if given and self.engine not in ("auto", "stream"):
+                return name, what, "stream"
+        return None
 
     def told(self, machines: Iterable[str] = ()) -> str:
         """Where the records of a run were kept, for its report; of "auto", where they may have been.
@@ -43,8 +68,9 @@ class Placement:
         memory = "in the memory of this process"
         spool = "in a spool on a local disk, whose files had no names, and were read from there once a pass"
         workers = (
-            "in the memory of the workers of a Ray cluster, from where sums travelled to this process before noise was "
-            "added to them"
+            "in the memory of the workers of a Ray cluster, between which and this process sums travelled before noise "
+            "was added to them; so did drawn rows, where rows were drawn, and from worker to worker the clipped "
+            "records of users, where a unit is a user"
         )
         where = {"memory": memory, "stream": spool, "ray": workers, "auto": f"{memory}, or {spool}"}[
             self.engine

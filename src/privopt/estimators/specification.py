@@ -201,7 +201,7 @@ class Specification:
         )
         return StoredRecords(
             source=source,
-            placement=settled(table.placement, rows, source.width),
+            placement=settled(table.placement, rows, source.width, self.storage),
             public_count=count,
             names=[str(name) for name in encoder.get_feature_names_out()],
             noise=noise,

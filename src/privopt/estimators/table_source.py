@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from privopt.data import user_keys as keys
+from privopt.errors import ArgumentError
 from privopt.tables.cells import as_table, column_names, user_keys
 from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError
@@ -21,8 +22,16 @@ def opened(table: Any, schema: Schema) -> Any:
     """A table with named columns; of a file, those that the schema describes and that are there.
 
     A `Table` stays in its files: `codes_of` reads it a few rows at a time, `keys_of_users` the columns of users alone.
+
+    Raises:
+        ArgumentError: rows of a `Table` are to be kept elsewhere than in this process, which holds the codes.
     """
     if isinstance(table, Table):
+        if table.placement.engine not in ("auto", "memory"):
+            raise ArgumentError(
+                f"SyntheticData keeps the codes of a table in the memory of this process, not by engine="
+                f"{table.placement.engine!r}: open it with engine='memory'."
+            )
         return table
     if isinstance(table, str | Path):
         present = set(table_columns(table))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from pyarrow import fs
 
-from privopt.errors import DataUnavailable
+from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.tables.errors import TableError
 from privopt.tables.io import DELIMITERS, PARQUET, delimiter, extension
 from privopt.tables.versions import version_of
@@ -99,9 +99,7 @@ class Place:
 
 
 def _unavailable(file: StoredFile, what: str) -> DataUnavailable:
-    return DataUnavailable(
-        f"the file {file.shown!r} {what} since the table was opened. What the run was charged stays charged."
-    )
+    return DataUnavailable(f"the file {file.shown!r} {what} since the table was opened. {STAYS_CHARGED}")
 
 
 def located(where: str | Path | Iterable[str | Path]) -> Place:

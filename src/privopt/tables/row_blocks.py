@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from privopt.errors import DataUnavailable
+from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.tables.errors import TableError
 from privopt.tables.io import guarded
 from privopt.tables.places import Place, StoredFile
@@ -100,8 +100,7 @@ class RowBlocks:
                 private_table = next(cursor.private_rest, None)
             if private_table is None:
                 raise DataUnavailable(
-                    "the files hold fewer records than when the table was opened. What the run was charged stays "
-                    "charged."
+                    f"the files hold fewer records than when the table was opened. {STAYS_CHARGED}"
                 )
             taken = min(stop - cursor.row, private_table.num_rows)
             cursor.private_left = private_table.slice(taken) if taken < private_table.num_rows else None
@@ -181,7 +180,7 @@ class RowBlocks:
             except Exception:  # a text of the library below may quote a cell
                 self._place.require_unchanged(file)
                 raise DataUnavailable(
-                    f"the file {file.shown!r} cannot be read any more. What the run was charged stays charged."
+                    f"the file {file.shown!r} cannot be read any more. {STAYS_CHARGED}"
                 ) from None
             now = time.monotonic()
             if self._place.is_local or private_table is None or now - asked >= _ASKED_SECONDS:

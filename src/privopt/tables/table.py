@@ -207,6 +207,9 @@ class Table:
             retries=retries,
             trust_network=trust_network,
         )
+        idle = placement.idle()
+        if idle is not None:
+            raise ArgumentError(f"{idle[0]} is {idle[1]}: give it with engine={idle[2]!r}.")
         return cls(
             located(uri),
             described,

@@ -100,8 +100,8 @@ class RayEngine:
     """Computes on units that workers hold, see `open_on_ray`.
 
     Sums are those of `InProcessEngine`, to the last bit: a part is computed as it is there, by whoever holds it, and
-    what workers send up are sums of integers, which no order changes. What needs all rows at once (minimisers over
-    records) fetches them, and held vectors are fetched, where they take at most `GATHERED_BYTES`.
+    what workers send up are sums of integers, which no order changes. What needs all rows at once (groups of units,
+    a pass in a secret order) fetches them, and held vectors are fetched, where they take at most `GATHERED_BYTES`.
 
     Args:
         fleet: the workers.

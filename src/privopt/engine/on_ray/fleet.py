@@ -17,13 +17,12 @@ from privopt.engine.on_ray.layout import Layout, PartPlan, cut
 from privopt.engine.on_ray.reservation import Reservation, Seat
 from privopt.engine.on_ray.shard import NO_PART, SOURCE, Derived, Failure, Preparation, Shard, total_of
 from privopt.engine.on_ray.steps import Step
-from privopt.errors import DataUnavailable
+from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.public import Relation
 
 PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
 LOADING = 10.0  # times as long may it take to start, or to read one part
 _BRANCHES = 64  # answers that one process adds up
-_STAYS = "What the run was charged stays charged."
 
 Call = tuple[str, tuple[Any, ...]]
 
@@ -198,7 +197,9 @@ class Fleet:
     @contextlib.contextmanager
     def _ended_by_interrupts(self) -> Generator[None]:
         if self._closed:
-            raise DataUnavailable(f"the engine is closed, and its workers hold no records any more. {_STAYS}")
+            raise DataUnavailable(
+                f"the engine is closed, and its workers hold no records any more. {STAYS_CHARGED}"
+            )
         try:
             yield
         except (KeyboardInterrupt, SystemExit):
@@ -343,4 +344,4 @@ def checked(answer: Any) -> Any:
 
 def unavailable(what: str) -> DataUnavailable:
     """The end of a run, in a sentence."""
-    return DataUnavailable(f"{what}: the records cannot be computed on any more. {_STAYS}")
+    return DataUnavailable(f"{what}: the records cannot be computed on any more. {STAYS_CHARGED}")
