@@ -75,14 +75,15 @@ def read_units(
         n = check_units(description.n, source.rows, relation, by_user=False)
         units = _read(source, description, None, room).units(n, relation)
         return dataclasses.replace(units, origin=source.fingerprint())
+    by_user = _of_users(description)  # refused before anything is read, as is n
     if description.n is not None or relation is Relation.ADD_OR_REMOVE_ONE:
-        check_units(description.n, 0, relation, by_user=True)  # before anything is read
+        check_units(description.n, 0, relation, by_user=True)
     users = user_rows(source, description, noise, room)
     n = check_units(users.n, len(users.private_weights), relation, by_user=True)
     units = _read(source, description, users, room).units(n, relation)
     return dataclasses.replace(
         units,
-        public=dataclasses.replace(units.public, **_of_users(description)),
+        public=dataclasses.replace(units.public, **by_user),
         private_offsets=users.private_offsets,
         private_weights=users.private_weights,
         private_ranges=users.private_ranges,
