@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.user_digests import require_known_everywhere
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
 
 BLOCK_RECORDS = 2**14  # of a source that has no blocks of its own
@@ -63,6 +64,13 @@ class RecordSource(abc.ABC):
     def fingerprint(self) -> str:
         """What the records were read from, as a digest of names, sizes and times; empty for arrays."""
 
+    def require_portable(self) -> None:  # noqa: B027 - files have nothing to refuse
+        """Refuse records whose users can be told apart in this process alone. Those of files have none.
+
+        Raises:
+            KeysOfOwnTypes: there are keys of other types than `user_keys` names.
+        """
+
     def mapped(
         self,
         width: int,
@@ -106,6 +114,10 @@ class MappedRecords(RecordSource):
                 private_features = np.asarray(private_features)
             yield RecordBlock(private_features, private_targets, block.private_keys)
 
+    def require_portable(self) -> None:
+        """See `RecordSource.require_portable`."""
+        self._source.require_portable()
+
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
         return self._source.fingerprint()
@@ -130,6 +142,11 @@ class ArrayRecords(RecordSource):
         for first in range(start, stop, BLOCK_RECORDS):
             part = slice(first, min(first + BLOCK_RECORDS, stop))
             yield RecordBlock(*(None if private is None else private[part] for private in self._private))
+
+    def require_portable(self) -> None:
+        """See `RecordSource.require_portable`: all keys are looked at, as their types may differ."""
+        for block in self.blocks(0, self.rows) if self.by_user else ():
+            require_known_everywhere(block.private_keys, block.private_features.shape[0])
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""

@@ -62,10 +62,12 @@ def open_on_ray(
         noise: source of the secret choice of users' records; default: fresh, from the operating system.
         patience: seconds for one answer of a worker, who counts as lost after that; see `Fleet`.
     Raises:
-        ArgumentError: the cluster cannot be used, see `Cluster.joined`.
+        ArgumentError: the cluster cannot be used, see `Cluster.joined`; or keys of users are of types that only this
+            process knows, which is said before anything is started.
         ValueError: what `Units.from_arrays` refuses.
         DataUnavailable: the records cannot be read.
     """
+    source.require_portable()
     cluster = Cluster.joined(placement.address, trust_network=placement.trust_network)
     try:
         is_public = Relation.parse(description.relation) is Relation.REPLACE_ONE

@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from privopt.data.record_source import Description, RecordSource
+from privopt.data.user_digests import KeysOfOwnTypes
 from privopt.engine import progress
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.on_ray.cluster import Cluster
@@ -335,8 +336,10 @@ def _kill(worker: Worker) -> None:
 
 
 def checked(answer: Any) -> Any:
-    """An answer that is none raises."""
+    """An answer that is none raises, in words of our own."""
     if isinstance(answer, Failure):
+        if answer.kind == KeysOfOwnTypes.__name__:  # of a source that did not know
+            raise KeysOfOwnTypes
         where = "" if answer.part == NO_PART else f" at part {answer.part} of the records"
         raise unavailable(f"a worker failed{where} ({answer.kind})")
     return answer
