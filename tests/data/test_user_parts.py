@@ -75,7 +75,8 @@ def test_a_layout_is_what_it_says(private, cap) -> None:
 @given(records(), st.integers(1, 4), st.lists(st.integers(0, 3), min_size=30, max_size=30))
 def test_what_is_needed_of_each_piece_lays_out_the_whole(private, cap, pieces) -> None:
     piece = np.array(pieces)[: len(private.private_places)]
-    kept = [needed(private.taken(piece == k), cap) for k in range(4)]
+    of_pieces = [private.taken(piece == k) for k in range(4)]
+    kept = [each.taken(needed(each, cap)) for each in of_pieces]
     together = UserRecords(*(np.concatenate(columns) for columns in zip(*kept, strict=True)))
     assert chosen_places(together, cap) == chosen_places(private, cap)
     assert all(len(each.private_places) <= (cap + 1) * count_users(each) for each in kept)

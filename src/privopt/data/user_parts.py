@@ -194,12 +194,11 @@ def lay_out_part(private_records: UserRecords, cap: int, part: int, parts: int) 
     return UserLayout(private_order[private_chosen], private_offsets, private_first)
 
 
-def needed(private_records: UserRecords, cap: int) -> UserRecords:
-    """Leave out records that cannot matter to `lay_out_part`, whatever other records the part has.
+def needed(private_records: UserRecords, cap: int) -> NDArray[np.int64]:
+    """Positions of the records that may matter to `lay_out_part`, whatever other records the part has.
 
     Of each user, the first record stays, and the M usable ones with the smallest lottery numbers: what is chosen of a
-    union of sets of records is among what is chosen of each. They come back sorted by digest, and by place within a
-    user.
+    union of sets of records is among what is chosen of each. They come sorted by digest, and by place within a user.
     """
     private_order = np.lexsort(
         (private_records.private_places, private_records.private_rest, private_records.private_digests)
@@ -219,7 +218,7 @@ def needed(private_records: UserRecords, cap: int) -> UserRecords:
         private_sorted.private_lottery,
     )
     private_stays[private_chosen] = True
-    return private_sorted.taken(private_stays)
+    return private_order[private_stays]
 
 
 def count_users(private_records: UserRecords) -> int:

@@ -36,7 +36,7 @@ class UserRuns:
 
     def append(self, private_records: UserRecords) -> None:
         """Put a run of what may matter of some records behind the others."""
-        private_run = needed(private_records, self._cap)
+        private_run = private_records.taken(needed(private_records, self._cap))
         start = self._private_edges[-1]
         for private_column, private_values in zip(self._private_all, private_run, strict=True):
             self._room.write(private_column, start, private_values)
