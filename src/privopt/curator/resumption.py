@@ -115,7 +115,7 @@ class Resumption:
             raise ArgumentError(
                 "units whose records were chosen from a seed cannot be used in a resumed run."
             )
-        told = {"files": data.origin}
+        told = {"files, or what is read of them": data.origin}
         line = self._journal.next()
         if line is None:
             self._journal.add(told, _NOTHING)
