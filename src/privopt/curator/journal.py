@@ -24,7 +24,7 @@ from privopt.atomic_files import keep_names
 from privopt.errors import AccountError, ArgumentError, DataUnavailable
 from privopt.ledger.claims import Claim
 
-FORMAT = 2
+FORMAT = 3
 _LENGTHS = struct.Struct("<QQ8s")  # of a line's header and of its array, in bytes, and a hash of these
 _HASH_BYTES = 32
 _MARK = struct.Struct("<Q32s")  # how many lines there are, and the hash of the last

@@ -125,7 +125,9 @@ class Resumption:
 
     def cut(self, data: Units | Engine, sizes: Sequence[int]) -> Assigned:
         """The units in disjoint parts, at random, see `Cuts.assigned`."""
-        return self._cuts.assigned(data.public, sizes, origin=data.origin, in_order=False)
+        return self._cuts.assigned(
+            data.public, sizes, origin=data.origin, in_order=False, private_count=data.private_count
+        )
 
     def end(self) -> None:
         """All was released: what was kept for what was still to come is deleted, and the journal is closed."""
