@@ -124,7 +124,7 @@ def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path)
     require_equal(expected, read_units(source, description, noise=NoiseSource(3)))
     units = streamed(layout, tmp_path).units
     require_equal(expected, units)
-    assert units.origin == source.fingerprint()
+    assert units.origin == description.origin(source)
     some = np.arange(0, units.private_count, 3)
     require_equal(expected.subset(some, len(some)), units.subset(some, len(some)))
     matrix = RNG.normal(size=(units.public.d, 3))

@@ -74,7 +74,7 @@ def read_units(
     if not source.by_user:
         n = check_units(description.n, source.rows, relation, by_user=False)
         units = _read(source, description, None, room).units(n, relation)
-        return dataclasses.replace(units, origin=source.fingerprint())
+        return dataclasses.replace(units, origin=description.origin(source))
     by_user = _of_users(description)  # refused before anything is read, as is n
     if description.n is not None or relation is Relation.ADD_OR_REMOVE_ONE:
         check_units(description.n, 0, relation, by_user=True)
@@ -88,7 +88,7 @@ def read_units(
         private_weights=users.private_weights,
         private_ranges=users.private_ranges,
         seeded=users.seeded,
-        origin=source.fingerprint(),
+        origin=description.origin(source),
     )
 
 

@@ -5,6 +5,7 @@ asks for the records of one part after the other, wherever the part is kept, and
 """
 
 import abc
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -62,7 +63,10 @@ class RecordSource(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """What the records were read from, as a digest of names, sizes and times; empty for arrays."""
+        """What the records were read from, as a digest of names, sizes and times; empty for arrays.
+
+        And what is read of it: records of the same files that differ are of sources that differ here.
+        """
 
     def require_portable(self) -> None:  # noqa: B027 - files have nothing to refuse
         """Refuse records whose users can be told apart in this process alone. Those of files have none.
@@ -178,3 +182,12 @@ class Description:
     def arguments(self) -> dict[str, Any]:
         """As keyword arguments."""
         return dict(vars(self))
+
+    def origin(self, source: RecordSource) -> str:
+        """What units of these records are read from, and as what: see `Units.origin`."""
+        files = source.fingerprint()
+        if not files:
+            return ""
+        classes = None if self.classes is None else list(self.classes)
+        told = {**self.arguments(), "relation": Relation.parse(self.relation).value, "classes": classes}
+        return hashlib.sha256(f"{files} {told!r}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -87,7 +87,7 @@ class Fleet:
         self.cluster = cluster
         self.retries_left = retries
         self._source, self._description, self._layout = source, description, layout
-        self.origin = source.fingerprint()
+        self.origin, self._files = description.origin(source), source.fingerprint()
         self._patience = patience
         self._steps: dict[int, tuple[int, Step]] = {}
         self._unneeded = set[int]()
@@ -301,7 +301,7 @@ class Fleet:
         if self.retries_left == 0:
             raise unavailable(f"a worker {what}, and no retries are left")
         self.retries_left -= 1
-        if self._source.fingerprint() != self.origin:
+        if self._source.fingerprint() != self._files:
             raise unavailable(f"a worker {what}, and the records have changed since they were opened")
         _kill(self.workers[k])
         self._start(self.workers[k], "SPREAD")
