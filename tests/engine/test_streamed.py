@@ -182,7 +182,7 @@ def test_a_run_takes_no_more_room_than_was_reserved(case, tmp_path, monkeypatch)
     )
     solver = case.solver.configure(Instance(case.problem, engine.public, BUDGET))
     engine.reserve(rehearse(solver, case.problem, engine, engine.public, BUDGET).extra())
-    monkeypatch.setattr("privopt.engine.streamed.spool._take_room", None)
+    monkeypatch.setattr("privopt.engine.streamed.disk.take_room", None)
     curator = LocalCurator(engine, Unlimited("replace-one"), noise=NoiseSource(1))
     assert len(solver.solve(curator, case.problem).transcript) > 0
 
@@ -261,10 +261,16 @@ def test_more_records_than_n_are_refused_before_there_is_a_spool(tmp_path, monke
 def test_records_that_do_not_fit_the_disk_are_refused_before_any_is_read(tmp_path):
     source = Breaks(FEATURES, LABELS)
     source.rows = 10**13
+    secret, missing = (
+        Description(row_bound=1.0, relation="add-or-remove-one", n=10**14),
+        "[0-9,.]+ MB are missing",
+    )
     for folder in (tmp_path, tmp_path / "new"):
         with pytest.raises(ArgumentError, match="no room for the rows in the spool's folder") as raised:
-            open_streamed(source, Description(row_bound=1.0), Placement(spool=folder))
+            open_streamed(source, secret, Placement(spool=folder))
         assert not set("123456789") & set(str(raised.value).replace(str(folder), ""))  # it tells no number
+        with pytest.raises(ArgumentError, match=rf"\(--spool\)\. At least {missing}\.$"):
+            open_streamed(source, Description(row_bound=1.0), Placement(spool=folder))
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 

@@ -85,7 +85,8 @@ class RecordSource(abc.ABC):
 
         Args:
             width: of a new row.
-            features: of the features of a block; picklable. A CSR row gets no more entries by it.
+            features: of the features of a block; picklable. A CSR row gets no more entries by it but
+                those of columns that are new.
             targets: of its targets; None for the same.
         """
         return MappedRecords(self, width, features, targets)
@@ -104,7 +105,8 @@ class MappedRecords(RecordSource):
         self._source, self._features, self._targets = source, features, targets
         self.rows, self.width = source.rows, width
         self.is_sparse, self.by_user = source.is_sparse, source.by_user
-        self.row_entries = source.row_entries
+        new = max(0, width - source.width)
+        self.row_entries = None if source.row_entries is None else source.row_entries + new
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""

@@ -54,6 +54,11 @@ class Program(abc.ABC, Generic[P]):
         """Whether how often it releases, and with how much noise, depends on what was released before."""
         return False
 
+    @property
+    def makes(self) -> frozenset[str]:
+        """What a run may make of its units, whatever is released: "blocks", "maps". Asked of adaptive programs."""
+        return frozenset({"blocks", "maps"})
+
     @abc.abstractmethod
     def event(self, public: Public) -> Event:
         """Everything this configured program releases. Needs no data."""
