@@ -15,7 +15,7 @@ from privopt.data.units import Units
 from privopt.engine import fast_path, local_passes
 from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.cells import cell_sum, supports_cells
-from privopt.engine.drawn_rows import DrawnRows, drawn_rows
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
 from privopt.engine.general_path import (
     block_coefficients,
     block_length,
@@ -251,6 +251,10 @@ class InProcessEngine:
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""
         return drawn_rows(self.units, private_draw, room)
+
+    def held_rows(self) -> DrawnRows | None:
+        """See `Engine.held_rows`."""
+        return held_rows(self.units)
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> Self:
         """See `Engine.view`."""

@@ -19,7 +19,7 @@ from privopt.data.participants import drawn_positions
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.data.users import within
-from privopt.engine.drawn_rows import DrawnRows, drawn_rows
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
 from privopt.engine.general_path import (
     UnitChunk,
     chunk_contributions,
@@ -165,6 +165,10 @@ class ReferenceEngine:
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""
         return drawn_rows(self.units, private_draw, room)
+
+    def held_rows(self) -> DrawnRows | None:
+        """See `Engine.held_rows`."""
+        return held_rows(self.units)
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReferenceEngine":
         """See `Engine.view`."""

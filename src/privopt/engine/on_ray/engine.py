@@ -270,6 +270,10 @@ class RayEngine:
         assert private_all is not None
         return private_all
 
+    def held_rows(self) -> DrawnRows | None:
+        """See `Engine.held_rows`: workers hold them."""
+        return None
+
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "RayEngine":
         """See `Engine.view`: the workers map the rows of their parts."""
         public = self._mapped_public(matrix, row_bound)
