@@ -18,7 +18,9 @@ from privopt.engine.streamed.residency import Residency
 from privopt.engine.streamed.spool import Spool
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.public import Relation
+from privopt.queries.base import Query
 
+LEAST_HELD = 2**25  # bytes of points of the units that may always be held in memory
 _GONE = "the engine was closed, and its spool is given back: open the table again."
 _MADE = "what the run makes of the rows, such as a linear map of them or blocks"
 
@@ -47,6 +49,17 @@ class StreamedEngine(InProcessEngine):
     ) -> None:
         super().__init__(units, threads=threads, private_ranges=private_ranges)
         self._private_read = private_read
+
+    def require(self, kind: type[Query], held: int = 0) -> None:
+        """See `Engine.require`: it computes every query, and holds in memory what is held."""
+        room = self.units.room
+        limit = held_limit(room.memory if isinstance(room, Spool) else 0)
+        if 8 * held > limit:
+            raise ValueError(
+                f"{kind.__name__} is to be held for each unit in the memory of this process, beside the spool: "
+                f"{held:,} numbers take {8 * held:,} bytes, more than the {limit:,} that rows may have: give more "
+                "memory (--memory), or take a solver that asks for means."
+            )
 
     def reserve(self, extra: Extra) -> None:
         """See `Engine.reserve`: room on the disk.
@@ -138,6 +151,15 @@ def open_streamed(
     entries, stored = most_entries(source, description), units.private_features
     private_entries = getattr(stored, "nnz", 0) if entries is None else entries
     return StreamedEngine(units, private_read=(source.rows, entry_bytes(private_entries, description)))
+
+
+def held_limit(memory: int) -> int:
+    """How many bytes of points of the units may be held, beside the spool's pages in memory.
+
+    Args:
+        memory: how many the pages may have.
+    """
+    return max(memory, LEAST_HELD)
 
 
 def _folder(given: Path | None) -> Path:
