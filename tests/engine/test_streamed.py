@@ -20,7 +20,7 @@ from privopt.data.record_source import ArrayRecords, Description, RecordSource
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
-from privopt.engine.streamed import StreamedEngine, open_streamed
+from privopt.engine.streamed import StreamedEngine, open_streamed, opening
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
@@ -281,3 +281,18 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path):
     for folder in (file, file / "below", tmp_path / "a" / "b", "/proc"):
         with pytest.raises(ArgumentError, match="spool's folder"):
             open_streamed(ArrayRecords(FEATURES, LABELS), Description(row_bound=1.0), Placement(spool=folder))
+
+
+def test_points_that_do_not_fit_beside_the_spool_are_refused(tmp_path):
+    engine = open_streamed(
+        ArrayRecords(FEATURES, LABELS),
+        Description(row_bound=1.0),
+        Placement(spool=tmp_path, memory=opening.LEAST_HELD + 8),
+    )
+    most = opening.LEAST_HELD // 8 + 1
+    view = engine.view(np.eye(FEATURES.shape[1]), 1.0)
+    for each in (engine, view):
+        each.require(ClippedGradient, most)
+        with pytest.raises(ValueError, match=f"ClippedGradient is to be held .* {most + 1:,} numbers take"):
+            each.require(ClippedGradient, most + 1)
+    engine.close()

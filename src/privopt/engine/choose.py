@@ -76,6 +76,19 @@ def reading_bytes(public_rows: int, width: int) -> int:
     return min(math.ceil(READING_FACTOR * public_rows * width * DECODED), READING_MOST)
 
 
+def held_bytes(placement: Placement) -> int | None:
+    """How many bytes of points of the units a run may hold in this process; None where nothing says."""
+    if placement.engine == "ray":
+        from privopt.engine.on_ray.engine import GATHERED_BYTES
+
+        return GATHERED_BYTES
+    if placement.engine == "stream":
+        from privopt.engine.streamed.opening import held_limit
+
+        return held_limit(placement.memory or memory_share())
+    return None
+
+
 def described(engine: Engine) -> tuple[str, ...]:
     """What an engine says of the machines that hold its records; nothing, where that is this one."""
     told = getattr(engine, "described", None)

@@ -235,7 +235,8 @@ class RayEngine:
             return np.ones(self.public.n, np.bool_)
         calls: dict[int, Call] = {k: ("there", (list(parts),)) for k, parts in self._shares(None).items()}
         private_found = self._fleet.ask(self._known_as, calls)
-        return with_absent([part for private_parts in private_found for part in private_parts], self.public.n)
+        private_parts = [part for private_parts in private_found for part in private_parts]
+        return with_absent(private_parts, self.private_count, self.public.n)
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
         """See `drawn_positions`."""

@@ -20,7 +20,9 @@ from privopt.engine.streamed.spool import KeptRoom, Spool
 from privopt.engine.succession import Succession
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.public import Relation
+from privopt.queries.base import Query
 
+LEAST_HELD = 2**25  # bytes of points of the units that may always be held in memory
 _GONE = "the engine was closed, and its spool is given back: open the table again."
 _MADE = "what the run makes of the rows, such as a linear map of them or blocks"
 
@@ -53,6 +55,17 @@ class StreamedEngine(InProcessEngine):
     ) -> None:
         super().__init__(units, threads=threads, private_ranges=private_ranges)
         self._private_read, self._private_apart, self._counted = private_read, private_apart, counted
+
+    def require(self, kind: type[Query], held: int = 0) -> None:
+        """See `Engine.require`: it computes every query, and holds in memory what is held."""
+        room = self.units.room
+        limit = held_limit(room.memory if isinstance(room, Spool) else 0)
+        if 8 * held > limit:
+            raise ValueError(
+                f"{kind.__name__} is to be held for each unit in the memory of this process, beside the spool: "
+                f"{held:,} numbers take {8 * held:,} bytes, more than the {limit:,} that rows may have: give more "
+                "memory (--memory), or take a solver that asks for means."
+            )
 
     def reserve(self, extra: Extra) -> None:
         """See `Engine.reserve`: room on the disk.
@@ -185,6 +198,15 @@ def _told(error: NoRoom, counted: bool) -> str:
     if error.private_missing is None:
         return str(error)
     return f"{error} At least {error.private_missing / 1e6:,.1f} MB are missing."
+
+
+def held_limit(memory: int) -> int:
+    """How many bytes of points of the units may be held, beside the spool's pages in memory.
+
+    Args:
+        memory: how many the pages may have.
+    """
+    return max(memory, LEAST_HELD)
 
 
 def _folder(given: Path | None) -> Path:

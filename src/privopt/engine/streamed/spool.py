@@ -50,6 +50,11 @@ class Spool:
         """See `Room.limited`."""
         return self._residency.watched
 
+    @property
+    def memory(self) -> int:
+        """How many bytes of its pages may be in memory at a time."""
+        return self._residency.limit
+
     def trim(self) -> None:
         """See `Room.trim`."""
         self._residency.trim()
