@@ -19,6 +19,7 @@ from privopt.planning.plan import LEARNT_SHARE, Plan
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
+from privopt.tables.places import shown_name
 from privopt.tables.table import Table
 
 
@@ -130,8 +131,8 @@ def _units(table: Table, files: Sequence[str], task: Task) -> tuple[int, str]:
         n, how = table.user_count(task.groups), f"counted in {named(task.groups)}"
     if n < 2:
         raise Mistake(
-            f"the table {' '.join(files)!r} has {n} {task.unit}s: a private mean needs at least 2, and useful "
-            "ones many."
+            f"the table {' '.join(map(shown_name, files))!r} has {n} {task.unit}s: a private mean needs at least 2, "
+            "and useful ones many."
         )
     return n, how
 

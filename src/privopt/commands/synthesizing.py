@@ -26,7 +26,7 @@ from privopt.planning.plan import Plan
 from privopt.public import Relation
 from privopt.report.words import number, several
 from privopt.tables.io import PARQUET
-from privopt.tables.places import located
+from privopt.tables.places import located, shown_name
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
 
@@ -114,7 +114,8 @@ def _units(table: Table, files: Sequence[str], schema: Schema, options: Synthesi
         n, how = user_count(table.user_count(options.group)), f"counted in {named(options.group)}"
     if n < 2:
         raise Mistake(
-            f"the table {' '.join(files)!r} has {n} units: at least 2 are needed, and many to be useful."
+            f"the table {' '.join(map(shown_name, files))!r} has {n} units: at least 2 are needed, and "
+            "many to be useful."
         )
     return n, how
 

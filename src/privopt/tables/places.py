@@ -9,7 +9,7 @@ import fnmatch
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from privopt.tables.io import DELIMITERS, PARQUET, delimiter, extension
 from privopt.tables.versions import version_of
 
 OURS = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})  # that pyarrow itself opens
+_HTTP = ("http", "https")  # of the extra [http]
 _URI = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 _LOG = "_delta_log"
 _PATIENCE, _PATIENCE_SECONDS = "retry_limit_seconds", 20  # with a store of Google's that does not answer
@@ -41,6 +42,11 @@ class StoredFile(NamedTuple):
     size: int
     stamp: str
 
+    @property
+    def name(self) -> str:
+        """The path without what a URL may carry behind it, such as a signature: its end says the format."""
+        return self.path.partition("?")[0] if "://" in self.path else self.path
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
@@ -52,14 +58,14 @@ class Place:
         partitions: columns of a Delta table that stand in the names of its folders, not in its files.
     """
 
-    system: Any
-    files: tuple[StoredFile, ...]
+    system: Any = field(repr=False)  # of either the text may hold a password
+    files: tuple[StoredFile, ...] = field(repr=False)
     partitions: tuple[str, ...] = ()
 
     @property
     def delimiter(self) -> str | None:
         """What stands between the cells of texts; None for Parquet."""
-        return delimiter(self.files[0].path)
+        return delimiter(self.files[0].name)
 
     @property
     def size(self) -> int:
@@ -78,8 +84,13 @@ class Place:
         return any(Path(one.path).exists() and file.samefile(one.path) for one in self.files)
 
     def fingerprint(self) -> str:
-        """A digest of the names, sizes and times of the files."""
-        told = "\n".join(f"{file.path} {file.size} {file.stamp}" for file in self.files)
+        """A digest of the names, sizes and versions of the files; passwords in URIs do not enter it.
+
+        Nor does what stands behind a URL, unless its store tells no version: then that alone may tell two files apart.
+        """
+        told = "\n".join(
+            f"{file.shown if file.stamp else file.path} {file.size} {file.stamp}" for file in self.files
+        )
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
     def require_unchanged(self, file: StoredFile) -> None:
@@ -100,6 +111,22 @@ class Place:
 
 def _unavailable(file: StoredFile, what: str) -> DataUnavailable:
     return DataUnavailable(f"the file {file.shown!r} {what} since the table was opened. {STAYS_CHARGED}")
+
+
+def shown_name(where: str | Path) -> str:
+    """How a table is named to people: a URI without its user, password and query, which may hold keys and signatures.
+
+    A password need not be written as URIs ask for: behind a colon everything up to the last @ is taken for one.
+    """
+    name = str(where)
+    scheme = _URI.match(name)
+    if scheme is None:
+        return name
+    rest = name[scheme.end() :]
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    if "@" in (rest if ":" in authority else authority):
+        rest = rest.rpartition("@")[2] if ":" in authority else rest[authority.rindex("@") + 1 :]
+    return scheme.group() + rest.partition("?")[0]
 
 
 def located(where: str | Path | Iterable[str | Path]) -> Place:
@@ -141,7 +168,8 @@ def _found(where: str | Path) -> tuple[Any, list[StoredFile], list[str]]:
     else:
         kind = _kind(system, path, shown)
         if kind == fs.FileType.NotFound and name != "-":
-            raise TableError(f"There is no table {shown!r}.")
+            access = ", or you have no access to it" if "://" in shown else ""
+            raise TableError(f"There is no table {shown!r}{access}.")
         if kind == fs.FileType.Unknown or kind == fs.FileType.NotFound:
             raise TableError(
                 f"{shown!r} is a pipe or a device, which can be read once: a table is read several times, so write it "
@@ -156,7 +184,7 @@ def _found(where: str | Path) -> tuple[Any, list[StoredFile], list[str]]:
             if not paths:
                 raise TableError(f"The folder {shown!r} holds no table.")
     prefix = shown.partition("://")[0] + "://" if "://" in shown else ""
-    shown_as = [one if "://" in one else prefix + one for one in paths]
+    shown_as = [shown_name(one) if "://" in one else prefix + one for one in paths]
     return system, [_stored(system, *both) for both in zip(paths, shown_as, strict=True)], partitions
 
 
@@ -167,7 +195,7 @@ def _opened(where: str | Path) -> tuple[Any, str, str, str]:
     if scheme is None:
         base, pattern = (name, "") if Path(name).exists() else _split(name, "*?[")
         return fs.LocalFileSystem(), str(Path(base or ".").absolute()), name, pattern
-    shown = re.sub(r"//[^/@]*@", "//", name).partition("?")[0]
+    shown = shown_name(name)
     plain, mark, query = name.partition("?")
     base, pattern = _split(plain, "*[")
     if pattern and len(base) <= len(scheme.group()):
@@ -192,16 +220,21 @@ def _system(uri: str, scheme: str) -> tuple[Any, str]:
     try:
         import fsspec  # pyright: ignore[reportMissingImports, reportMissingTypeStubs]  # of the user's choice
     except ImportError:
+        needed = "'privopt[http]'" if scheme in _HTTP else f"fsspec, and what it needs for {scheme}"
         raise TableError(
-            f"{scheme}:// is opened by the package fsspec, which is not installed: pip install fsspec, and what it "
-            f"needs for {scheme}. Without it: {', '.join(sorted(OURS))}."
+            f"{scheme}:// is opened by the package fsspec, which is not installed: pip install {needed}. Without it: "
+            f"{', '.join(sorted(OURS))}."
         ) from None
     try:
         opened: Any = fsspec.core.url_to_fs(uri)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     except ImportError:
+        needed = (
+            "pip install 'privopt[http]'"
+            if scheme in _HTTP
+            else f"look up in the pages of fsspec which one it needs for {scheme}, and install it"
+        )
         raise TableError(
-            f"{scheme}:// is opened by fsspec with a package that is not installed: look up in the pages of fsspec "
-            f"which one it needs for {scheme}, and install it."
+            f"{scheme}:// is opened by fsspec with a package that is not installed: {needed}."
         ) from None
     except ValueError:  # it knows no such scheme
         raise TableError(
@@ -237,10 +270,13 @@ def _listed(system: Any, folder: str, *, deep: bool) -> list[str]:
         return [info.path.removeprefix(start) for info in found if info.type == fs.FileType.File]
     except UnicodeError:  # raised where the path is asked for
         raise TableError(
-            f"The folder {folder!r} holds a file whose name is not UTF-8 text: rename it, or move it elsewhere."
+            f"The folder {shown_name(folder)!r} holds a file whose name is not UTF-8 text: rename it, or move it "
+            "elsewhere."
         ) from None
     except Exception:
-        raise TableError(f"The folder {folder!r} cannot be listed: look at your access.") from None
+        raise TableError(
+            f"The folder {shown_name(folder)!r} cannot be listed: look at your access."
+        ) from None
 
 
 def _in_folder(system: Any, folder: str) -> list[str]:
@@ -324,12 +360,12 @@ def _require_different(system: Any, files: Sequence[StoredFile]) -> None:
 
 def _require_one_format(files: Sequence[StoredFile]) -> None:
     for file in files:
-        if not extension(file.path):
+        if not extension(file.name):
             raise TableError(
                 f"The table {file.shown!r} is of no known format: its name must end in one of "
                 f"{', '.join((*PARQUET, *DELIMITERS))}."
             )
-    if len({delimiter(file.path) for file in files}) > 1:
+    if len({delimiter(file.name) for file in files}) > 1:
         raise TableError(
             "The tables given are of several formats: give Parquet files alone, or CSV files, or TSV files."
         )

@@ -97,7 +97,7 @@ def read_text(
 
 def _opened(place: Place, file: StoredFile) -> Any:
     """What is in a file, as a stream of bytes that Python reads."""
-    if not extension(file.path).endswith(".gz"):
+    if not extension(file.name).endswith(".gz"):
         return io.BufferedReader(_Plain(place.system.open_input_file(file.path)))
     packed = place.system.open_input_stream(file.path, compression="gzip")
     return io.BufferedReader(_Plain(Counted(packed, file.shown, file.size)))
@@ -198,7 +198,7 @@ def _parsed(
         read_options=arrow_csv.ReadOptions(
             column_names=None if first else list(names), block_size=max(len(private_text), MOST_HEADER)
         ),
-        parse_options=arrow_csv.ParseOptions(delimiter=delimiter(file.path), newlines_in_values=True),
+        parse_options=arrow_csv.ParseOptions(delimiter=delimiter(file.name), newlines_in_values=True),
         convert_options=arrow_csv.ConvertOptions(
             check_utf8=False,  # a cell that is no UTF-8 text is read as a missing one
             include_columns=list(wanted),

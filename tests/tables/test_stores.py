@@ -1,0 +1,201 @@
+"""Tables in a store of objects, and URIs of files: read as on this machine, refused in a sentence, no secret told."""
+
+import json
+import os
+import urllib.parse
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.object_store import KEY, SECRET, ObjectStore, object_store
+from tests.tables.toy_tables import SCHEMA, write_forms
+from typer.testing import CliRunner
+
+from privopt import Account, LogisticRegression, Table
+from privopt.cli import app
+from privopt.errors import DataUnavailable
+from privopt.tables import TableError
+from privopt.tables.places import located, shown_name
+from privopt.tables.table import EncodedRecords
+
+SPENT = ("--epsilon", "1", "--delta", "1e-5", "--solver", "gradient-descent")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("a folder")
+    write_forms(path)
+    (path / "s.json").write_text(json.dumps(SCHEMA))
+    return path
+
+
+@pytest.fixture
+def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ObjectStore]:
+    with object_store() as made:
+        for file in folder.rglob("*"):
+            if file.is_file():
+                made.objects[f"bucket/t/{file.relative_to(folder)}"] = file.read_bytes()
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        for name, value in made.environment.items():
+            monkeypatch.setenv(name, value)
+        yield made
+
+
+def run(*words: Any) -> Any:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def fitted(where: Any, **placed: Any) -> Any:
+    model = LogisticRegression(epsilon=1.0, delta=1e-5, solver="gradient-descent", random_state=0)
+    return model.fit(Table.open(where, SCHEMA, **placed))
+
+
+def test_a_table_in_a_store_gives_the_model_of_the_same_table_here(folder: Path, store: ObjectStore) -> None:
+    here = fitted(folder / "four").coef_.tobytes()
+    for where in ("s3://bucket/t/four", "s3://bucket/t/four/p*.parquet"):
+        assert fitted(where).coef_.tobytes() == here
+    assert fitted("s3://bucket/t/one.csv.gz", engine="stream", memory="1MB").coef_.tobytes() == here
+    uri = (folder / "four").as_uri()
+    assert "%20" in uri
+    assert fitted(f"{uri}/*.parquet").coef_.tobytes() == here
+    assert {line.split()[0] for line in store.asked} == {"GET", "HEAD"}  # nothing was written
+
+
+@pytest.mark.parametrize("end", ["is gone", "has changed"])
+def test_an_object_that_is_another_by_now_ends_the_fit(
+    end: str, folder: Path, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the size and the time of the one that was opened, and another tag."""
+    blocks = EncodedRecords.blocks
+
+    def replaced(self: Any, start: int, stop: int) -> Any:
+        name = "bucket/t/one.csv"
+        content = store.objects.pop(name, b"")
+        if end == "has changed":
+            store.objects[name] = content.replace(b'"f"', b'"m"')
+        return blocks(self, start, stop)
+
+    monkeypatch.setattr(EncodedRecords, "blocks", replaced)
+    account = Account(9.0, 1e-3)
+    model = LogisticRegression(epsilon=1.0, delta=1e-6, account=account)
+    with pytest.raises(DataUnavailable, match=f"one.csv' {end} since the table was opened"):
+        model.fit(Table.open("s3://bucket/t/one.csv", SCHEMA))
+    assert not account.entries
+    store.objects["bucket/t/one.csv"] = (folder / "one.csv").read_bytes()
+    outcome = run(
+        "fit", "s3://bucket/t/one.csv", "--schema", folder / "s.json", *SPENT, "--output", tmp_path / "m"
+    )
+    assert outcome.exit_code == 3
+    assert f"the file 's3://bucket/t/one.csv' {end}" in outcome.output
+    assert "Nothing was spent" in outcome.output
+    assert not (tmp_path / "m").exists()
+
+
+def addressed(store: ObjectStore, path: str, *, user: str = "") -> str:
+    """A URI that says by itself where its store is and, if it does, who asks."""
+    query = urllib.parse.urlencode({"endpoint_override": store.url, "scheme": "http", "region": "us-east-1"})
+    return f"s3://{user}bucket/{path}?{query}"
+
+
+REFUSED = {
+    "s3://no-bucket/one.csv": "There is no table 's3://no-bucket/one.csv', or you have no access",
+    "s3://bucket/t/no.csv": "There is no table 's3://bucket/t/no.csv', or you have no access",
+    "s3://bucket/t/*.tsv.gz": "No table matches",
+    "s3://somebody:wr0ng-s3cret@bucket/t/one.csv": "'s3://bucket/t/one.csv' cannot be reached: .* your access",
+    "s3://somebody:wr0ng-s3cret@bucket/t/*.csv": "'bucket/t' cannot be listed: look at your access",
+    "s3://somebody:wr0ng-s3cret/x@bucket/t/one.csv": "The store of 's3://bucket/t/one.csv' cannot be opened",
+    "s3://somebody:wr0ng-s3cret?y@bucket/t/one.csv": "'s3://bucket/t/one.csv'",
+    "gs://somebody:wr0ng-s3cret@[bucket/t/one.csv": r"'gs://\[bucket/t/one.csv'",
+}
+
+
+@pytest.mark.parametrize("uri", REFUSED)
+def test_what_a_store_does_not_give_is_refused_in_a_sentence(uri: str, store: ObjectStore) -> None:
+    with pytest.raises(TableError, match=REFUSED[uri]) as refused:
+        located(uri)
+    assert "s3cret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+    assert refused.value.__suppress_context__ or refused.value.__context__ is None
+
+
+def test_wrong_keys_of_the_environment_are_refused(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAOFNOBODY")
+    with pytest.raises(
+        TableError, match=r"'s3://bucket/t/one.csv' cannot be reached: .* your access"
+    ) as refused:
+        located("s3://bucket/t/one.csv")
+    assert "NOBODY" not in str(refused.value)
+
+
+def test_a_secret_of_a_uri_stands_nowhere(
+    folder: Path, store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    user = f"{KEY}:{urllib.parse.quote(SECRET, safe='')}@"
+    where = addressed(store, "t/one.parquet", user=user)
+    common = ("--schema", folder / "s.json", *SPENT)
+    outcomes = [
+        run(
+            "account",
+            "create",
+            tmp_path / "a.sqlite",
+            "--data-set",
+            "toy",
+            "--epsilon",
+            "9",
+            "--delta",
+            "1e-3",
+        ),
+        run(
+            "fit",
+            where,
+            *common,
+            "--account",
+            tmp_path / "a.sqlite",
+            "--resume",
+            tmp_path / "r",
+            "--output",
+            tmp_path / "m",
+        ),
+        run("predict", tmp_path / "m", where, "--output", tmp_path / "p.parquet"),
+        run("report", tmp_path / "m"),
+        run("verify", tmp_path / "m"),
+    ]
+    assert [outcome.exit_code for outcome in outcomes] == [0] * 5, [outcome.output for outcome in outcomes]
+    store.objects["bucket/t/none.csv"] = b"age,sex,who,ill\n"
+    few = run("fit", addressed(store, "t/none.csv", user=user), *common, "--output", tmp_path / "n")
+    assert few.exit_code == 2
+    assert "the table 's3://bucket/t/none.csv' has 0 records" in few.output
+    kept = [file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()]
+    assert len(kept) > 5
+    told = [outcome.output.encode() for outcome in (*outcomes, few)]
+    for secret in (KEY, SECRET, urllib.parse.quote(SECRET, safe="")):
+        assert not [text for text in (*kept, *told) if secret.encode() in text]
+    assert SECRET not in repr(Table.open(where, SCHEMA)) + repr(located(where))
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("s3://bucket/t/a@b.csv", "s3://bucket/t/a@b.csv"),
+        ("s3://key:se/cr@et@bucket/t.csv", "s3://bucket/t.csv"),
+        ("s3://key:1/c@bucket/t.csv", "s3://bucket/t.csv"),
+        ("s3://key:se?cr#et@bucket/t.csv", "s3://bucket/t.csv"),
+        ("S3://key@bucket/a@b.csv?c=d@e", "S3://bucket/a@b.csv"),
+        ("https://u:p@host:8443/t.csv?X-Amz-Signature=5", "https://host:8443/t.csv"),
+        ("https://host/t.csv?user=a@b&sig=5?6", "https://host/t.csv"),
+        (
+            "abfss://box@account.dfs.core.windows.net/t.parquet?sas=5",
+            "abfss://account.dfs.core.windows.net/t.parquet",
+        ),
+        ("what/is?[no]-uri@:5.csv", "what/is?[no]-uri@:5.csv"),
+    ],
+)
+def test_of_a_uri_no_password_and_no_query_is_shown(uri: str, shown: str) -> None:
+    assert shown_name(uri) == shown
