@@ -121,6 +121,45 @@ print(model.coef_.shape)
     assert ran.returncode == 0, ran.stderr
 
 
+# Users whose number is not given: counted, and then exchanged, by the cores that the two nodes have.
+USERS = """
+import sys
+import numpy as np
+from privopt.data import user_parts
+from privopt.data.record_source import ArrayRecords, Description
+from privopt.data.units import Units
+from privopt.engine.in_process import InProcessEngine
+from privopt.engine.on_ray.engine import open_on_ray
+from privopt.engine.placement import Placement
+from privopt.mechanisms.noise import NoiseSource
+from privopt.problems import losses
+from privopt.queries.gradient import ClippedGradient
+
+user_parts.MEAN_RECORDS, user_parts.LEAST_USERS = 64, 1
+rng = np.random.default_rng(1)
+rows, targets, keys = rng.normal(size=(3000, 4)), rng.choice([-1.0, 1.0], 3000), np.arange(3000) * 7 % 90
+about = Description(row_bound=1.0, max_records_per_user=5)
+placement = Placement(engine="ray", address=sys.argv[1])
+engine = open_on_ray(ArrayRecords(rows, targets, keys), about, placement, noise=NoiseSource(1))
+memory = InProcessEngine(Units.from_arrays(rows, targets, groups=keys, noise=NoiseSource(1), **about.arguments()))
+query = ClippedGradient(loss=losses.logistic, at=np.ones(4), clip=0.3)
+assert engine.public == memory.public and engine.public.n == 90
+assert len(engine._private_ranges) == 8 and len(engine._fleet.workers) == 2
+assert engine.clipped_sum(query).tobytes() == memory.clipped_sum(query).tobytes()
+engine.close()
+"""
+
+
+@pytest.mark.audit
+def test_users_are_counted_and_held_by_one_cluster(place: Path) -> None:
+    with two_nodes(place / "c", tokens=True) as running:
+        command = [sys.executable, "-c", USERS, running.address]
+        ran = subprocess.run(
+            command, env=running.environment, capture_output=True, text=True, check=False, timeout=400
+        )
+    assert ran.returncode == 0, ran.stderr
+
+
 def report(folder: Path) -> str:
     return (folder / "report.json").read_text()
 

@@ -1,6 +1,6 @@
 """Keys of users in a block of a table, such that equal keys of any blocks are one user. PRIVATE."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from privopt.data import user_keys
 from privopt.tables.errors import TableError
 
 
@@ -27,24 +26,6 @@ def block_keys(table: Any, columns: Sequence[str]) -> NDArray[Any]:
     for place, private_column in enumerate(private_columns):
         private_keys[:, place] = private_column
     return private_keys
-
-
-def count_users(blocks: Iterable[NDArray[Any]]) -> int:
-    """How many users the keys of all blocks name: public under replace-one only. Holds each user's key once."""
-    private_known: Any = None
-    for private_block in blocks:
-        private_more = _once(private_block).astype(object)
-        if private_known is not None:
-            private_more = _once(np.concatenate([private_known, private_more]))
-        private_known = private_more
-    return 0 if private_known is None else len(private_known)
-
-
-def _once(private_keys: NDArray[Any]) -> NDArray[Any]:
-    """Each different key once, without missing ones."""
-    private_codes = user_keys.user_codes(private_keys, len(private_keys))
-    found, first = np.unique(private_codes, return_index=True)
-    return private_keys[first[found >= 0]]
 
 
 def _cells(private_column: Any, name: str) -> NDArray[Any]:

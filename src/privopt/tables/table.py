@@ -20,7 +20,7 @@ from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighti
 from privopt.tables.amounts import bytes_of
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.errors import TableError
-from privopt.tables.keys import block_keys, count_users
+from privopt.tables.keys import block_keys
 from privopt.tables.places import Place, located
 from privopt.tables.row_blocks import RowBlocks, checked_headers
 from privopt.tables.schema import Schema
@@ -411,7 +411,9 @@ class Table:
         """Counted by the workers of a cluster where they shall hold the records, else here."""
         records = self.key_records(names)
         if self.placement.engine != "ray":
-            return count_users(block.private_keys for block in records.blocks(0, records.rows))
+            from privopt.engine.streamed import counted_users  # late, as the engine is
+
+            return counted_users(records, self.placement)
         from privopt.engine.on_ray.user_fleet import count_users as count_on_ray  # late: an extra
 
         return count_on_ray(records, Description(row_bound=1.0), self.placement)

@@ -345,17 +345,21 @@ class RayEngine:
         return StoredRows.joined(private_pieces).units(self.public, seeded=self.seeded, origin=self.origin)
 
     def _pieces(self, private_positions: NDArray[np.int64]) -> list[StoredRows]:
-        """The stored rows at some positions, fetched some at a time, in the order of the parts."""
-        private_pieces = list[StoredRows]()
-        for part, private_share in enumerate(shares_of_parts(private_positions, self._private_ranges)):
-            worker = self._fleet.owner(part)
-            for start in range(0, len(private_share), self._at_once):
-                call: Call = ("taken", (part, private_share[start : start + self._at_once]))
-                private_pieces += self._fleet.ask(self._known_as, {worker: call})
-        if not private_pieces:
-            call = ("taken", (0, np.zeros(0, np.int64)))
-            private_pieces += self._fleet.ask(self._known_as, {self._fleet.owner(0): call})
-        return private_pieces
+        """The stored rows at some positions, in the order of the parts, fetched some at a time of each worker."""
+        private_asked = [
+            (part, private_share[start : start + self._at_once])
+            for part, private_share in enumerate(shares_of_parts(private_positions, self._private_ranges))
+            for start in range(0, len(private_share), self._at_once)
+        ] or [(0, np.zeros(0, np.int64))]
+        places: dict[int, list[int]] = {}  # of each worker, which of these it has
+        for place, (part, _) in enumerate(private_asked):
+            places.setdefault(self._fleet.owner(part), []).append(place)
+        private_found: dict[int, StoredRows] = {}
+        for turn in itertools.zip_longest(*places.values()):
+            now = {k: place for k, place in zip(places, turn, strict=True) if place is not None}
+            calls: dict[int, Call] = {k: ("taken", private_asked[place]) for k, place in now.items()}
+            private_found.update(zip(now.values(), self._fleet.ask(self._known_as, calls), strict=True))
+        return [private_found[place] for place in range(len(private_asked))]
 
     def _shares(self, private_draw: NDArray[np.int64] | None) -> PrivateShares:
         """What each worker sums over: its parts, and who takes part in each. A part of which nobody does is left out.

@@ -129,7 +129,7 @@ def count_users(
     Args:
         source: the records, with keys.
         description: what is public about the units.
-        placement: see `open_on_ray`.
+        placement: see `open_on_ray`, whose cluster is the one that counts: a process is connected to one at a time.
         patience: see `Fleet`.
     Raises:
         ArgumentError: the cluster cannot be used, see `Cluster.joined`.

@@ -10,6 +10,7 @@ from privopt.data.derived import Extra
 from privopt.data.read_units import entry_bytes, most_entries, read_units, stored_bytes
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise, check_units
+from privopt.data.user_count import COUNTED_BYTES, count_users, digest_runs
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.memory_limit import memory_share
 from privopt.engine.parts import Range
@@ -207,6 +208,30 @@ def held_limit(memory: int) -> int:
         memory: how many the pages may have.
     """
     return max(memory, LEAST_HELD)
+
+
+def counted_users(source: RecordSource, placement: Placement) -> int:
+    """How many users the keys of a source name, counted in a spool, or in memory where the records shall be there.
+
+    Public under replace-one only.
+
+    Args:
+        source: the records, with keys.
+        placement: see `open_streamed`; "auto" counts in memory what fits its share there, whoever the records are of.
+    Raises:
+        ArgumentError: the folder of the spool cannot be used, or has no room.
+        DataUnavailable: the source cannot be read.
+    """
+    limit = placement.memory or memory_share()
+    fits = placement.engine == "auto" and COUNTED_BYTES * source.rows <= limit
+    if fits or placement.engine == "memory":
+        return count_users(source)
+    spool = Spool(_folder(placement.spool), 0, Residency(limit))
+    try:
+        runs = digest_runs(source.rows, spool)
+    except DataUnavailable as error:
+        raise ArgumentError(str(error)) from None
+    return count_users(source, runs)
 
 
 def _folder(given: Path | None) -> Path:
