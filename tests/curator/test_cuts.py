@@ -130,6 +130,15 @@ def test_of_users_and_of_units_that_come_and_go_every_order_has_the_same_law(
         assert abs(count - times * share) < 5 * np.sqrt(times * share * (1 - share))
 
 
+def test_a_key_that_was_there_before_the_first_cut_is_not_used(tmp_path: Path) -> None:
+    key = tmp_path / "run-0001.key"
+    key.write_bytes(bytes(32))
+    key.chmod(0o600)
+    found = cut(tmp_path)
+    assert key.read_bytes() != bytes(32)
+    assert cut(tmp_path) == found
+
+
 def test_how_many_units_are_there_is_in_no_line(tmp_path: Path) -> None:
     public = Public(n=40, d=2, relation=Relation.ADD_OR_REMOVE_ONE)
     told = list[Any]()

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,3 +113,54 @@ def test_thirty_kills_at_random_moments_are_paid_once(
     assert charged == 1
     evidence("resumption", f"a killed {'search' if program is SEARCH else 'game'}", tried=30, of="kills",
              largest=charged, bound=1)  # fmt: skip
+
+
+@pytest.mark.audit
+def test_runs_and_copies_of_their_folder_that_are_killed_come_to_one_result(
+    tmp_path: Path, arguments: list[str], evidence: Any
+) -> None:
+    """Two at a time of up to five folders, killed somewhere; at last each is started again, and all that end agree."""
+    moments, folders, ended, refused = np.random.default_rng(2), [Path(arguments[0])], set[str](), 0
+
+    def started(folder: Path) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-c", COMMON + SEARCH, str(folder), *arguments[1:]]
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+        )
+
+    def journal(folder: Path) -> Path:
+        return folder / "run-0001.journal"
+
+    def told(child: "subprocess.Popen[str]") -> int:
+        """What came of a process: how often it was refused; a result is noted."""
+        out, said = child.communicate()
+        if child.returncode > 0:
+            assert re.search("AccountError|in use by another|DataUnavailable", said), said
+        elif child.returncode == 0:
+            ended.add(out.split()[-1])
+        return child.returncode > 0
+
+    first = started(folders[0])
+    while not journal(folders[0]).exists() or journal(folders[0]).stat().st_size < 4000:
+        time.sleep(0.001)
+    first.kill()
+    told(first)
+    for _ in range(6):
+        folder = folders[moments.integers(len(folders))]
+        if len(folders) < 5:
+            folders.append(tmp_path / f"copy {len(folders)}")
+            shutil.copytree(folder, folders[-1])
+        some = [started(folder), started(folders[moments.integers(len(folders))])]
+        before = journal(folder).stat().st_size
+        more = before + int(moments.exponential(1500.0))
+        while some[0].poll() is None and journal(folder).stat().st_size < more:
+            time.sleep(0.001)
+        for child in some:
+            child.kill()
+            refused += told(child)
+    refused += sum(told(started(folder)) for folder in folders)
+    assert len(ended) == 1
+    assert refused > 0
+    charged = len(Account(path=arguments[1]).file.payments())  # type: ignore[union-attr]
+    assert charged == 1
+    evidence("resumption", "killed copies of a folder", tried=13, of="kills", largest=charged, bound=1)

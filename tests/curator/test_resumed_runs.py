@@ -383,12 +383,13 @@ def test_an_adaptive_program_with_a_stream_is_refused_before_it_is_paid(tmp_path
     assert not account.entries
 
 
-def test_another_engine_goes_on_with_the_same_blocks(tmp_path, monkeypatch, table):
+@pytest.mark.parametrize("run", [searched, searched_by_user])
+def test_another_engine_goes_on_with_the_same_blocks(tmp_path, monkeypatch, table, run):
     folder = tmp_path / "kept"
     with stopping(monkeypatch, 6), pytest.raises(Stopped, match="kill"), resumable(folder):
-        searched(table)
+        run(table)
     streamed = Table.open(tmp_path / "rows.parquet", SCHEMA, engine="stream")
     with resumable(folder):
-        found = searched(streamed)
+        found = run(streamed)
     with resumable(folder):
-        np.testing.assert_array_equal(searched(table), found)
+        np.testing.assert_array_equal(run(table), found)

@@ -272,6 +272,25 @@ def test_after_a_line_that_could_not_be_written_there_is_no_other(tmp_path, monk
     again.close()
 
 
+def test_a_line_that_ctrl_c_stopped_is_followed_by_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "a.journal"
+    written = Journal(path)
+    written.add({"name": "first"}, np.ones(2))
+
+    def stop(handle):
+        raise KeyboardInterrupt("Ctrl-C")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal.os, "fsync", stop)
+        with pytest.raises(KeyboardInterrupt, match="Ctrl-C"):
+            written.add({"name": "second"}, np.ones(200))
+    with pytest.raises(ValueError, match="closed"):
+        written.add({"name": "in its place"}, np.ones(2))
+    again = Journal(path)
+    assert [line.header["name"] for line in again.lines] == ["first", "second"]
+    again.close()
+
+
 def test_a_fork_and_a_second_name_of_the_file_are_refused(tmp_path, monkeypatch):
     written = Journal(tmp_path / "a.journal")
     (tmp_path / "b.journal").hardlink_to(tmp_path / "a.journal")

@@ -115,15 +115,17 @@ class Cuts:
             ) from None
 
     def _kept(self, *, begun: bool) -> bytes:
-        """The key; a new one before the first cut. Of a run that has ended any will do: no block answers any more."""
+        """The key; before the first cut a new one, whatever was there.
+
+        Of a run that has ended any will do: no block answers any more.
+        """
         if begun and not self._path.exists():
             self._journal.end()
             return os.urandom(_KEY_BYTES)
         handle = open_own(self._path)
         try:
-            key = os.pread(handle, _KEY_BYTES, 0)
-            if len(key) == _KEY_BYTES or begun:
-                return key
+            if begun:
+                return os.pread(handle, _KEY_BYTES, 0)
             key = os.urandom(_KEY_BYTES)
             written = os.pwrite(handle, key, 0)
             os.fsync(handle)

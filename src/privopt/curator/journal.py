@@ -112,8 +112,10 @@ class Journal:
             os.pwrite(self._mark, _MARK.pack(len(self._hashes), found), 0)
             if self._claim is not None:
                 self._claim.advance(len(self._hashes), found.hex())
-        except (OSError, AccountError) as error:
+        except BaseException as error:
             self.close()  # a later line would hide that this one is missing
+            if not isinstance(error, OSError | AccountError):
+                raise
             why = (error.strerror or "no reason given").lower() if isinstance(error, OSError) else str(error)
             raise DataUnavailable(
                 f"the journal {str(self.path)!r} cannot be written: {why.rstrip('.')}. "

@@ -10,7 +10,9 @@ crash leaves it with at any moment; a copy that lacks one, or has another line i
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -139,9 +141,9 @@ class CounterInPlace:
         del key
         folder = self._path.parent
         try:
-            if not folder.exists():
-                folder.mkdir(exist_ok=True)
-                folder.chmod(folder.parent.stat().st_mode & 0o777)  # whoever may pay may run
+            with suppress(FileExistsError):
+                folder.mkdir()
+                folder.chmod(stat.S_IMODE(folder.parent.stat().st_mode))  # whoever may pay may run
                 keep_names(folder.parent)
             self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
