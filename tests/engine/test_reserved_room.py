@@ -31,6 +31,7 @@ from privopt.solvers.clip_choice import PrivateClip
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.randomized_smoothing import RandomizedSmoothing
 from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.whitening import Whitening
 
@@ -256,9 +257,12 @@ def test_of_an_adaptive_solver_room_is_taken_for_all_that_it_may_make(tmp_path):
 
     assert taken(PrivateClip()) == Extra(record=2 * row, sets=2)
     assert taken(AdaptiveGradientDescent()) == Extra()
-    assert taken(Whitening(inner=AdaptiveGradientDescent())) == Extra(record=row, sets=1)
-    staged = StronglyConvexStages(inner=AdaptiveGradientDescent())
-    assert taken(staged) == Extra(record=row, sets=1)
+    for share, maps in ((0.0, 1), (0.1, 2)):
+        whitened = Whitening(inner=AdaptiveGradientDescent(), rescaling_share=share)
+        assert taken(whitened) == Extra(record=maps * row, sets=maps)
+        assert taken(RandomizedSmoothing(inner=whitened)) == Extra(record=maps * row, sets=maps)
+        staged = StronglyConvexStages(inner=whitened)
+        assert taken(staged) == Extra(record=(1 + maps) * row, sets=1 + maps)
     engine.close()
     gc.collect()
     with pytest.raises(DataUnavailable, match="closed"):

@@ -18,7 +18,7 @@ class Course(Protocol):
     @property
     def adaptive(self) -> bool: ...
     @property
-    def makes(self) -> frozenset[str]: ...
+    def makes(self) -> tuple[int, int]: ...
 
 
 def foresee(
@@ -37,7 +37,7 @@ def foresee(
     if isinstance(data, Units) or in_memory(data):
         return
     if program.adaptive:
-        derived.anything(blocks="blocks" in program.makes, maps="maps" in program.makes)
+        derived.anything(*program.makes)
         return
     solve(DryRun(derived.public, require=data.require, derived=derived))
 

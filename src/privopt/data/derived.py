@@ -85,16 +85,18 @@ class Derived:
         self._cuts.append([Derived(public, computed=self._computed) for public in publics])
         return self._cuts[-1]
 
-    def anything(self, *, blocks: bool = True, maps: bool = True) -> None:
-        """Blocks, and of each a map that is no wider than its rows: what is made where it cannot be known.
+    def anything(self, blocks: int, maps: int) -> None:
+        """What is made where it cannot be known, in any order: sets of blocks, and maps no wider than the rows.
 
         Args:
-            blocks: whether there may be any.
-            maps: likewise.
+            blocks: how often all units are cut into blocks.
+            maps: how often the rows of all are mapped.
         """
-        (block,) = self.cut([self.public]) if blocks else (self,)
-        if maps:
-            block.view(self.public.mapped(self.public.d, self.public.row_bound))
+        whole = self
+        for _ in range(blocks):
+            (whole,) = whole.cut([self.public])
+        for _ in range(maps):
+            whole.view(self.public.mapped(self.public.d, self.public.row_bound))
 
     def beyond(self, at_hand: Public) -> Extra:
         """What these units and all that is made of them take, beyond other units of the same records, at hand before.

@@ -26,9 +26,9 @@ class GameSolver(Program[Game]):
         """The program: arithmetic on releases."""
 
     @property
-    def makes(self) -> frozenset[str]:
+    def makes(self) -> tuple[int, int]:
         """Blocks: no game maps the rows."""
-        return frozenset({"blocks"})
+        return 1, 0
 
     def applicable(self, problem: Game, public: Public) -> str | None:
         """Whatever can be played on such records."""

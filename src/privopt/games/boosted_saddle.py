@@ -94,6 +94,12 @@ class BoostedSaddle(GameSolver):
         return self.inner.adaptive
 
     @property
+    def makes(self) -> tuple[int, int]:
+        """What the inner solver makes, of blocks."""
+        blocks, maps = self.inner.makes
+        return blocks + 1, maps
+
+    @property
     def answered(self) -> tuple[Who, ...]:
         """The players whose answers solvers find."""
         return planning.answered_players(self.players)

@@ -128,9 +128,9 @@ class AdaptiveGradientDescent(Solver):
         return True
 
     @property
-    def makes(self) -> frozenset[str]:
+    def makes(self) -> tuple[int, int]:
         """Nothing: it asks for sums over all units."""
-        return frozenset()
+        return 0, 0
 
     @property
     def rho(self) -> float:

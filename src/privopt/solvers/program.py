@@ -55,9 +55,12 @@ class Program(abc.ABC, Generic[P]):
         return False
 
     @property
-    def makes(self) -> frozenset[str]:
-        """What a run may make of its units, whatever is released: "blocks", "maps". Asked of adaptive programs."""
-        return frozenset({"blocks", "maps"})
+    def makes(self) -> tuple[int, int]:
+        """How often a run may cut all its units into blocks, and map the rows of all, whatever is released.
+
+        Asked of adaptive programs: what others make is found by running them without data.
+        """
+        return 1, 1
 
     @abc.abstractmethod
     def event(self, public: Public) -> Event:

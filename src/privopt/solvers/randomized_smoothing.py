@@ -58,7 +58,7 @@ class RandomizedSmoothing(Solver):
         return self.inner.adaptive
 
     @property
-    def makes(self) -> frozenset[str]:
+    def makes(self) -> tuple[int, int]:
         """As the inner solver."""
         return self.inner.makes
 

@@ -83,9 +83,10 @@ class StronglyConvexStages(Solver):
         return self.inner.adaptive
 
     @property
-    def makes(self) -> frozenset[str]:
-        """Blocks, and what the inner solver makes of them."""
-        return self.inner.makes | {"blocks"}
+    def makes(self) -> tuple[int, int]:
+        """What the inner solver makes, of blocks."""
+        blocks, maps = self.inner.makes
+        return blocks + 1, maps
 
     def events(self, public: Public) -> tuple[Event, ...]:
         """What each stage releases."""

@@ -114,9 +114,10 @@ class Whitening(Solver):
         return self.inner.adaptive
 
     @property
-    def makes(self) -> frozenset[str]:
-        """A map of the rows, and what the inner solver makes of it."""
-        return self.inner.makes | {"maps"}
+    def makes(self) -> tuple[int, int]:
+        """What the inner solver makes, of a map of the rows; where releases are rescaled, another map."""
+        blocks, maps = self.inner.makes
+        return blocks, maps + (1 if self.rescaling_share == 0 else 2)
 
     @property
     def rests_on_convexity(self) -> str:
