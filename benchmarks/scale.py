@@ -38,7 +38,7 @@ from benchmarks import scale_stream
 from benchmarks.results import rounded
 from benchmarks.scale_frame import Line, Size, line
 
-QUICK_ROWS = 1_200_000
+QUICK_ROWS = 2**20  # two parts: one for each of two workers
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
 
