@@ -3,7 +3,6 @@
 A process of its own, so that memory and compilation belong to the method measured and to nothing else.
 """
 
-import contextlib
 import json
 import statistics
 import sys
@@ -19,12 +18,11 @@ from benchmarks import methods
 from benchmarks.encoded import Encoded, open_encoded
 from benchmarks.methods import Cell
 from benchmarks.optimum import accuracy, mean_loss, optimum, scores
+from benchmarks.peak_memory import peak_memory_mb, reset_peak_memory
 from benchmarks.results import Record, machine
 from privopt.errors import NotPriceable
 
 TUNING_SEED = 10_000
-STATUS = Path("/proc/self/status")
-MEGABYTE = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,25 +167,6 @@ def _fit(data: Encoded, cell: Cell, solver: Any, seed: int) -> Fit:
 def _alpha(model: Any) -> float:
     """The strength of the penalty that the model's objective has."""
     return float(model.alpha_)
-
-
-def reset_peak_memory() -> float:
-    """Begin a new measurement of the peak; what the process holds now, in MB, 0 where the system cannot tell."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _held_mb("VmRSS")
-
-
-def peak_memory_mb() -> float:
-    """The most memory this process has held since the last reset, the data and all libraries included."""
-    return _held_mb("VmHWM")
-
-
-def _held_mb(what: str) -> float:
-    if not STATUS.exists():
-        return 0.0
-    lines = STATUS.read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(f"{what}:")) * 1024 / MEGABYTE
 
 
 def main() -> None:

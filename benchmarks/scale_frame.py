@@ -19,11 +19,12 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much is measured: records, features, and runs of each task."""
+    """How much is measured: records, features, runs of each task; and whether all has to end within two minutes."""
 
     rows: int
     columns: int
     repeats: int
+    quick: bool = False
 
     def records(self) -> tuple[ArrayRecords, Description]:
         """Normal features and random labels, and what is public of them."""
@@ -65,13 +66,25 @@ def in_turns(
     return {name: statistics.median(found[1:]) for name, found in times.items()}
 
 
-def line(what: str, workers: int, ratio: float | None, overhead: float | None = None, **more: Any) -> Line:
-    """One result; `overhead` in seconds."""
+def line(
+    what: str,
+    workers: int,
+    ratio: float | None,
+    overhead: float | None = None,
+    *,
+    at_most: Mapping[str, float] | None = None,
+    at_least: Mapping[str, float] | None = None,
+    **more: Any,
+) -> Line:
+    """One result; `overhead` in seconds. The limits are of fields; `within` says whether they are kept."""
+    at_most, at_least = at_most or {}, at_least or {}
     overhead_ms = None if overhead is None else 1e3 * overhead
-    return {
-        "benchmark": "scale",
-        "what": what,
-        "workers": workers,
-        "ratio": ratio,
-        "overhead_ms": overhead_ms,
-    } | more
+    found = {"benchmark": "scale", "what": what, "workers": workers, "ratio": ratio}
+    found |= {"overhead_ms": overhead_ms} | more
+    if at_most or at_least:
+        found |= {"at_most": dict(at_most)} if at_most else {}
+        found |= {"at_least": dict(at_least)} if at_least else {}
+        found["within"] = all(found[name] <= limit for name, limit in at_most.items()) and all(
+            found[name] >= limit for name, limit in at_least.items()
+        )
+    return found

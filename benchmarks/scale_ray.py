@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import ray
 
-from benchmarks.cells import peak_memory_mb, reset_peak_memory
+from benchmarks.peak_memory import peak_memory_mb, reset_peak_memory
 from benchmarks.scale_frame import Line, Size, in_turns, line, seconds
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.units import Units
@@ -25,10 +25,12 @@ from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.queries.gradient import ClippedGradient
 
-ROUND_LIMIT, TINY_LIMIT_MS, LOST_LIMIT = 1.2, 20, 5  # at 2 workers, at 8, seconds beyond loading
+ROUND_LIMIT, ROUND_LIMIT_MS, LOST_LIMIT = 1.2, 20, 5  # of 2 workers; of tiny shares; seconds beyond loading
+DRIVER_LIMIT_MB = 150  # more than before it opened a table of users
 FEW, MANY = 2, 8  # workers
 TINY_ROWS, TINY_REPEATS = 10, 10  # of a worker; rounds for each of a pass over many rows
-LEAST_USERS = 2_400_000  # records of so many users that there are two parts
+LEAST_USERS = 600_000  # so that there are two parts
+RECORDS_A_USER, QUICK_RECORDS_A_USER = 4, 2
 DESCRIPTION = Description(row_bound=1.0, classes=(0, 1))
 
 
@@ -69,15 +71,19 @@ class MadeRecords(ArrayRecords):
 
 
 class MadeUsers(MadeRecords):
-    """The same records, four of each user, far from each other."""
+    """The same records, some of each user, far from each other."""
 
     by_user = True
+
+    def __init__(self, rows: int, width: int, seed: int, users: int) -> None:
+        super().__init__(rows, width, seed)
+        self._users = users
 
     def blocks(self, start: int, stop: int) -> Any:
         """See `RecordSource.blocks`."""
         for block in super().blocks(start, stop):
             length = len(block.private_features)
-            yield block._replace(private_keys=np.arange(start, start + length) * 7919 % (self.rows // 4))
+            yield block._replace(private_keys=np.arange(start, start + length) * 7919 % self._users)
             start += length
 
 
@@ -126,13 +132,19 @@ def compared(remote: RayEngine, local: InProcessEngine, repeats: int) -> dict[st
 
 
 def rounds(size: Size) -> Iterator[Line]:
-    """`round`: a gradient over many rows by workers, over the same in this process."""
-    for workers in (FEW, MANY):
+    """`round`: a gradient over many rows by workers, over the same in this process.
+
+    The few milliseconds of any round are a small part of a pass over the rows of a whole run alone: fewer rows have
+    their limit in milliseconds.
+    """
+    for workers in (FEW,) if size.quick else (FEW, MANY):
         with both(size.rows, size.columns, workers) as (remote, local, _):
             times = compared(remote, local, size.repeats)
             ratio, more = times["there"] / times["here"], times["there"] - times["here"]
-            limit = ROUND_LIMIT if workers == FEW else None
-            yield line("round", workers, ratio, more, limit=limit, rows=size.rows)
+            limit = {"overhead_ms": ROUND_LIMIT_MS} if size.quick else {"ratio": ROUND_LIMIT}
+            yield line(
+                "round", workers, ratio, more, at_most=limit if workers == FEW else None, rows=size.rows
+            )
 
 
 def tiny(size: Size) -> Iterator[Line]:
@@ -142,7 +154,9 @@ def tiny(size: Size) -> Iterator[Line]:
         both(MANY * TINY_ROWS, size.columns, MANY) as (remote, local, _),
     ):
         times = compared(remote, local, TINY_REPEATS * size.repeats)
-        yield line("tiny", MANY, None, times["there"] - times["here"], limit_ms=TINY_LIMIT_MS)
+        yield line(
+            "tiny", MANY, None, times["there"] - times["here"], at_most={"overhead_ms": ROUND_LIMIT_MS}
+        )
 
 
 def lost(size: Size) -> Iterator[Line]:
@@ -164,15 +178,16 @@ def lost(size: Size) -> Iterator[Line]:
             seconds=gone,
             reload=reload,
             first_load=loaded,
-            limit=reload + LOST_LIMIT,
+            at_most={"seconds": reload + LOST_LIMIT},
             rows=size.rows,
         )
 
 
 def users(size: Size) -> Iterator[Line]:
     """`users`: loading records that go to whoever holds their users, over records that are read where they stay."""
-    rows = max(size.rows, LEAST_USERS)
-    about = dataclasses.replace(DESCRIPTION, n=rows // 4 + 1)
+    each = QUICK_RECORDS_A_USER if size.quick else RECORDS_A_USER
+    rows = max(size.rows, each * LEAST_USERS)
+    about = dataclasses.replace(DESCRIPTION, n=rows // each + 1)
     placement = Placement(engine="ray", workers=FEW)
 
     def loaded(source: MadeRecords, described: Description) -> tuple[RayEngine, float, float, float]:
@@ -188,12 +203,14 @@ def users(size: Size) -> Iterator[Line]:
     cluster = Cluster.joined(None)  # started before anything is timed
     tiny_about = dataclasses.replace(about, n=MOST_USERS)  # two parts, too
     with double_precision():
-        for made, described in ((MadeRecords, DESCRIPTION), (MadeUsers, tiny_about)):  # libraries are read
-            engine, _, _, tiny_mb = loaded(made(rows // 100, size.columns, 3), described)
+        few = rows // 100
+        tiny_users = MadeUsers(few, size.columns, 3, few // each)
+        for source, described in ((MadeRecords(few, size.columns, 3), DESCRIPTION), (tiny_users, tiny_about)):
+            engine, _, _, tiny_mb = loaded(source, described)  # libraries are read
             engine.close()
         engine, alone, alone_cores, _ = loaded(MadeRecords(rows, size.columns, 3), DESCRIPTION)
         engine.close()
-        engine, together, cores, grown = loaded(MadeUsers(rows, size.columns, 3), about)
+        engine, together, cores, grown = loaded(MadeUsers(rows, size.columns, 3, rows // each), about)
         expected = engine.clipped_sum(query(size.columns, 1)).tobytes()
         process = ray.get(engine._fleet.workers[0].actor.__ray_call__.remote(lambda _: os.getpid()))
         start = time.perf_counter()
@@ -214,5 +231,6 @@ def users(size: Size) -> Iterator[Line]:
         driver_mb=grown,
         driver_tiny_mb=tiny_mb,
         lost_seconds=gone,
+        at_most={"driver_mb": DRIVER_LIMIT_MB},
         rows=rows,
     )

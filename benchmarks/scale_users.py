@@ -9,7 +9,6 @@ spread over the whole table. Files are written to the folder of temporary files,
 
 import argparse
 import json
-import resource
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.peak_memory import peak_memory_mb
 from benchmarks.processes import lines_of
 from benchmarks.results import rounded
 from privopt.data.record_source import BLOCK_RECORDS, Description, RecordBlock, RecordSource
@@ -100,7 +100,7 @@ def main() -> None:
                     written(Path(folder), given.records, given.users, kind),
                 )
             )
-            over = (large["peak"] - tiny["peak"]) / _MB - given.memory
+            over = large["peak_mb"] - tiny["peak_mb"] - given.memory
             line = {"what": "users", "workers": 1, "keys": kind, "over_mb": over, "limit_mb": PEAK_LIMIT_MB}
             line |= {"memory_mb": given.memory, "us_a_record": 1e6 * large["seconds"] / given.records}
             print(json.dumps(rounded(line | {"records": given.records, "users": large["users"]})), flush=True)
@@ -113,8 +113,7 @@ def _opened(path: Path, memory: int) -> dict[str, float]:
     seconds = time.process_time() - begun
     users = engine.public.n
     engine.close()
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"peak": peak, "seconds": seconds, "users": users}
+    return {"peak_mb": peak_memory_mb(), "seconds": seconds, "users": users}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from benchmarks.bars import Verdict
-from benchmarks.cells import peak_memory_mb, reset_peak_memory
+from benchmarks.peak_memory import peak_memory_mb, reset_peak_memory
 from benchmarks.processes import lines_of
 from benchmarks.results import Record, machine, select
 

@@ -289,14 +289,17 @@ def test_everything_that_users_type_resolves() -> None:
     assert not [name for name in privopt.__all__ if not hasattr(privopt, name)]
 
 
-def test_importing_the_package_changes_no_jax_setting_and_starts_no_figure() -> None:
+def test_importing_the_package_changes_no_jax_setting_and_loads_nothing_that_a_fit_does_not_need() -> None:
     program = """
 import sys, jax
 before = dict(jax.config.values)
 import privopt
 assert dict(jax.config.values) == before
 assert not jax.config.jax_enable_x64
-assert "matplotlib.pyplot" not in sys.modules
+privopt.LogisticRegression, privopt.minimize
+assert dict(jax.config.values) == before
+unneeded = {"fsspec", "matplotlib.pyplot", "pyarrow.dataset", "ray", "sklearn.metrics"}
+assert not unneeded & set(sys.modules)
 """
     finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr

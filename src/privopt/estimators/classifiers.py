@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.metrics import accuracy_score
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
@@ -54,7 +53,7 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of records whose class is predicted right."""
-        return measured(accuracy_score, y, self.predict(X), sample_weight=sample_weight)
+        return measured("accuracy_score", y, self.predict(X), sample_weight=sample_weight)
 
     def _labels(self, y: NDArray[Any] | None) -> NDArray[Any]:
         """The declared labels; those in y if the user declared them public."""

@@ -7,7 +7,6 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import RegressorMixin
-from sklearn.metrics import d2_pinball_score, d2_tweedie_score, r2_score
 
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
@@ -45,7 +44,7 @@ class PrivateRegressor(RegressorMixin, PrivateLinearModel):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the variance that the model explains (R^2)."""
-        return measured(r2_score, y, self.predict(X), sample_weight=sample_weight)
+        return measured("r2_score", y, self.predict(X), sample_weight=sample_weight)
 
 
 @final
@@ -166,7 +165,7 @@ class QuantileRegressor(PenalisedModel, PrivateRegressor):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the pinball loss of the constant quantile that the model explains (D2)."""
         prediction = self.predict(X)
-        return measured(d2_pinball_score, y, prediction, sample_weight=sample_weight, alpha=self.quantile)
+        return measured("d2_pinball_score", y, prediction, sample_weight=sample_weight, alpha=self.quantile)
 
 
 @final
@@ -203,7 +202,7 @@ class PoissonRegressor(PenalisedModel, PrivateRegressor):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of the Poisson deviance of the constant rate that the model explains (D2)."""
-        return measured(d2_tweedie_score, y, self.predict(X), sample_weight=sample_weight, power=1)
+        return measured("d2_tweedie_score", y, self.predict(X), sample_weight=sample_weight, power=1)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

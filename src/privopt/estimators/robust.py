@@ -5,7 +5,6 @@ from typing import Any, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import d2_pinball_score
 
 from privopt.estimators import arguments
 from privopt.estimators.classifiers import TwoClassScores
@@ -98,4 +97,4 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
             return super().score(X, y, sample_weight)
         prediction: NDArray[np.float64] = self.predict(X)
         level = self.quantile if self.loss == "quantile" else 0.5
-        return measured(d2_pinball_score, y, prediction, sample_weight=sample_weight, alpha=level)
+        return measured("d2_pinball_score", y, prediction, sample_weight=sample_weight, alpha=level)

@@ -1,16 +1,17 @@
 """Quality on records that somebody holds, measured by scikit-learn: exact, so as private as those records are."""
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from privopt.errors import ArgumentError
 
+Measure = Literal["accuracy_score", "d2_pinball_score", "d2_tweedie_score", "r2_score"]
 
-def measured(measure: Callable[..., Any], y: Any, predicted: Any, **more: Any) -> float:
-    """`measure(y, predicted, **more)`.
+
+def measured(measure: Measure, y: Any, predicted: Any, **more: Any) -> float:
+    """`measure(y, predicted, **more)`, one of scikit-learn's.
 
     Args:
-        measure: of `sklearn.metrics`.
+        measure: its name in `sklearn.metrics`.
         y: what was to be predicted, private.
         predicted: one for each row.
         more: the measure's own arguments.
@@ -20,8 +21,10 @@ def measured(measure: Callable[..., Any], y: Any, predicted: Any, **more: Any) -
     Raises:
         ArgumentError: y cannot be compared with predictions.
     """
+    import sklearn.metrics  # late: much, and nothing of it is needed to fit
+
     try:
-        return float(measure(y, predicted, **more))
+        return float(getattr(sklearn.metrics, measure)(y, predicted, **more))
     except (ValueError, TypeError):
         pass  # raised outside, since an exception remembers the one that it replaces
     raise ArgumentError(
