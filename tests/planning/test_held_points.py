@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.contracts.cases import BUDGET, CASES, as_units, toy_arrays
 
+from privopt import LogisticRegression
 from privopt.curator.dry_run import DryRun
 from privopt.planning.instance import Instance
 from privopt.precision import double_precision
@@ -36,3 +37,17 @@ def test_a_solver_holds_as_many_numbers_as_its_plan_says(case: Any, relation: st
             solver.solve(DryRun(public, require=noted), case.problem)
             assert max(asked) == solver.held(case.problem, public) == solver.plan(instance).held
         assert solver.name in HOLDS or not solver.held(case.problem, public)
+
+
+@pytest.mark.parametrize("alpha", [0.1, "private"])
+def test_a_search_holds_as_much_as_its_dearest_fit(alpha: Any) -> None:
+    model = LogisticRegression(
+        epsilon=1.0,
+        delta=1e-9,
+        alpha=alpha,
+        bounds=(-1, 1),
+        classes=[0, 1],
+        fit_intercept=False,
+        solver="user-federated-averaging",
+    )
+    assert model.plan(n_features=3, n=10**6, by_user=True).held == 3 * 10**6
