@@ -31,6 +31,7 @@ class Program(abc.ABC, Generic[P]):
 
     name: ClassVar[str]  # in plans and on the command line
     defaults: ClassVar[Defaults] = {}
+    needs_rows: ClassVar[bool] = False  # all of them at once in one place, as a pass in a secret order does
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -167,6 +168,7 @@ class Program(abc.ABC, Generic[P]):
             passes=program.passes(),
             memory_bytes=program.memory_bytes(instance.problem, public),
             held=program.held(instance.problem, public),
+            needs_rows=program.needs_rows,
             seconds=loading_seconds(public) + program.seconds(instance.problem, public),
             predicted_excess=forecast.excess,
             predicted_range=forecast.excess_range,
