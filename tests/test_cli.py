@@ -1169,3 +1169,11 @@ def test_a_plan_whose_held_points_do_not_fit_is_refused(
     assert re.search(r"holds [\d,]*,000,000,000 numbers of the users in this process", flat(outcome.output))
     assert words in flat(outcome.output)
     assert run(*users, *solver, *typed.split(), "--n", 10**6).exit_code == 0
+
+
+def test_a_plan_that_needs_all_rows_at_once_is_refused_on_a_cluster(folder: Path, run: Run) -> None:
+    typed = ("plan", "--schema", folder / "ill.json", *BUDGET, "--solver", "phased-sgd", "--n", 5 * 10**7)
+    outcome = run(*typed, "--engine", "ray")
+    assert outcome.exit_code == 2
+    assert "phased-sgd holds all rows at once in this process" in flat(outcome.output)
+    assert run(*typed, "--engine", "stream", "--memory", "1GB").exit_code == 0

@@ -209,6 +209,7 @@ def test_an_error_of_a_worker_names_its_kind_and_the_part_alone() -> None:
     source, about = records("dense")
     layout_of = lay_out(source, about, None)
     shard = Shard(source, about, layout_of.public, layout_of.plans, 1)
+    assert shard.load(3) is None
     secret = np.full((2, 2), 12345.678)
     assert shard.answer(Preparation([], []), SOURCE, (secret,), {3: None}) == Failure("AttributeError", 3)
     assert shard.load(99) == Failure("KeyError", 99)

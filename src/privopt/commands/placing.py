@@ -14,7 +14,7 @@ from typing import Any
 from privopt.commands.mistakes import Mistake
 from privopt.commands.options import MAX_RECORDS
 from privopt.commands.task import Estimator, Task
-from privopt.engine.choose import held_bytes, most_rows, needed_bytes, reading_bytes, settled
+from privopt.engine.choose import fetched_bytes, held_bytes, most_rows, needed_bytes, reading_bytes, settled
 from privopt.engine.memory_limit import memory_share
 from privopt.engine.placement import Placement
 from privopt.planning.effort import data_bytes, pass_seconds
@@ -81,7 +81,7 @@ class Effort:
             engine=placement.engine,
             rows=rows,
             kept=kept,
-            memory=memory + 8 * plan.held,
+            memory=memory + _held_bytes(plan, placement),
             pass_seconds=one,
             seconds=once + one * plan.passes,
             bytes_read=float(rows) * plan.passes,
@@ -98,21 +98,27 @@ def settled_for(task: Task, n: int, placement: Placement) -> Placement:
 
 
 def require_held(plan: Plan, placement: Placement) -> None:
-    """Refuse a plan whose points of the units do not fit into this process, where the rows lie elsewhere.
+    """Refuse a plan that needs more of the units in this process than fits, where their rows lie elsewhere.
 
     Raises:
-        Mistake: they do not.
+        Mistake: it does.
     """
-    limit = held_bytes(placement)
-    if limit is not None and 8 * plan.held > limit:
-        held = (
-            f"holds {plan.held:,} numbers of the {plan.public.unit}s in this process, {size(8 * plan.held)}"
-        )
-        more = "give more --memory, " if placement.engine == "stream" else ""
-        raise Mistake(
-            f"{plan.solver} {held}, and with --engine {placement.engine} at most {size(limit)} are: {more}"
-            "take another --solver, or --engine memory."
-        )
+    needed, limit = _held_bytes(plan, placement), held_bytes(placement)
+    if limit is None or needed <= limit:
+        return
+    what = (
+        f"{plan.held:,} numbers of the {plan.public.unit}s" if needed == 8 * plan.held else "all rows at once"
+    )
+    more = "give more --memory, " if placement.engine == "stream" else ""
+    raise Mistake(
+        f"{plan.solver} holds {what} in this process, {size(needed)}, and with --engine {placement.engine} at most "
+        f"{size(limit)} are: {more}take another --solver, or --engine memory."
+    )
+
+
+def _held_bytes(plan: Plan, placement: Placement) -> int:
+    """What a run holds in this process besides stored rows, or of rows that it fetches."""
+    return max(8 * plan.held, fetched_bytes(placement, plan.public) if plan.needs_rows else 0)
 
 
 def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.reference import ReferenceEngine
 from privopt.engine.succession import Succession
-from privopt.public import STORAGES, Relation
+from privopt.public import STORAGES, Public, Relation
 
 # Rows take in this process: the stored rows, a linear map of them, and an eighth for norms and targets, at least
 # `RECORD_REST`. What is read and decoded at a time comes on top. Peaks of `privopt fit` beyond that of a fit to a
@@ -87,6 +87,15 @@ def held_bytes(placement: Placement) -> int | None:
 
         return held_limit(placement.memory or memory_share())
     return None
+
+
+def fetched_bytes(placement: Placement, public: Public) -> int:
+    """How many bytes all rows take in this process where a query needs them there at once and they lie elsewhere."""
+    if placement.engine != "ray":
+        return 0
+    from privopt.engine.on_ray.engine import unit_bytes
+
+    return public.n * unit_bytes(public)
 
 
 def described(engine: Engine) -> tuple[str, ...]:

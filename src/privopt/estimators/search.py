@@ -158,6 +158,7 @@ def plan_search(
         solver.seconds(one.setup.problem, public)
         for solver, one, public in zip(refits, candidates, whole, strict=False)
     ]
+    runs = [*zip(fits, candidates, parts, strict=True), *zip(refits, candidates, whole, strict=False)]
     return SearchPlan(
         candidates=tuple(candidates),
         scored=scored,
@@ -188,6 +189,8 @@ def plan_search(
             memory_bytes=2 * data_bytes(whole[0]),
             seconds=around + sum(fitting) + max(refitting, default=0.0),
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
+            held=max(solver.held(one.setup.problem, public) for solver, one, public in runs),
+            needs_rows=any(solver.needs_rows for solver in (*fits, *refits)),
         ),
     )
 

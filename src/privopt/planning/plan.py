@@ -117,8 +117,9 @@ class Plan:
         evaluations: values of single records that a run asks for, where it asks for nothing else of the loss; else 0.
         measure: what `predicted_excess` is: the "excess" of an objective, the "duality gap" of a game.
         black_box: of a loss that is known by its values only, what the user declared of it, in sentences.
-        held: how many numbers of the units, or of groups of them, the curator holds at a time; at most. It says where a
-            fit can be made, and is no part of a plan that is kept.
+        held: how many numbers of the units, or of groups of them, the curator holds at a time; at most. Like the next
+            it says where a fit can be made, and is no part of a plan that is kept.
+        needs_rows: whether all rows must be in one place at once.
     """
 
     solver: str
@@ -142,6 +143,7 @@ class Plan:
     evaluations: float = 0.0
     black_box: tuple[str, ...] = ()
     held: int = field(default=0, compare=False)
+    needs_rows: bool = field(default=False, compare=False)
 
     @property
     def epsilon(self) -> float:

@@ -45,6 +45,7 @@ class PhasedSGD(Solver):
     name: ClassVar[str] = "phased-sgd"
     for_convex: ClassVar[str] = "its privacy and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
+    in_secret_order: ClassVar[bool] = True
 
     phases: int = derived(at_least=0)
     clip: float = derived(above=0)

@@ -1,7 +1,7 @@
 """What every program over a curator has: public fields, a price known beforehand, and a plan, whatever it solves."""
 
 import abc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -31,6 +31,9 @@ class Program(abc.ABC, Generic[P]):
 
     name: ClassVar[str]  # in plans and on the command line
     defaults: ClassVar[Defaults] = {}
+    in_secret_order: ClassVar[bool] = (
+        False  # whether it passes over all rows so, which must be in one place then
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -94,8 +97,21 @@ class Program(abc.ABC, Generic[P]):
 
     def held(self, problem: P, public: Public) -> int:
         """How many numbers of the units, or of groups of them, the curator holds for a run at a time; at most."""
-        del problem, public
-        return 0
+        configured = (each for each in self._programs_inside() if not each.open_fields())
+        return max((each.held(problem, public) for each in configured), default=0)
+
+    @property
+    def needs_rows(self) -> bool:
+        """Whether all rows must be in one place at once, for this program or for one inside."""
+        return self.in_secret_order or any(each.needs_rows for each in self._programs_inside())
+
+    def _programs_inside(self) -> "Iterator[Program[Any]]":
+        """The programs in its fields."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            for one in value if isinstance(value, tuple) else (value,):
+                if isinstance(one, Program):
+                    yield one
 
     def forecast(self, instance: Any) -> Forecast:
         """What to expect of this configured program on a task, before the data are read."""
@@ -175,6 +191,7 @@ class Program(abc.ABC, Generic[P]):
             passes=program.passes(),
             memory_bytes=program.memory_bytes(instance.problem, public),
             held=program.held(instance.problem, public),
+            needs_rows=program.needs_rows,
             seconds=loading_seconds(public) + program.seconds(instance.problem, public),
             predicted_excess=forecast.excess,
             predicted_range=forecast.excess_range,
@@ -186,15 +203,19 @@ class Program(abc.ABC, Generic[P]):
             evaluations=program.loss_values(instance.problem, public),
         )
 
+    def open_fields(self) -> list[str]:
+        """The fields that are still to be derived."""
+        return [
+            name for name, field in declared(type(self)).items() if field.derived and not self.is_set(name)
+        ]
+
     def check_configured(self) -> None:
         """Refuse to run with fields that are open.
 
         Raises:
             ValueError: there are some.
         """
-        missing = [
-            name for name, field in declared(type(self)).items() if field.derived and not self.is_set(name)
-        ]
+        missing = self.open_fields()
         if missing:
             raise ValueError(
                 f"{self.title} is not configured: {', '.join(missing)} not set. Call `configure(instance)` first."

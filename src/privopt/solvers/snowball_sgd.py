@@ -45,6 +45,7 @@ class SnowballSGD(Solver):
     name: ClassVar[str] = "snowball-sgd"
     for_convex: ClassVar[str] = "its privacy and its bound"
     defaults: ClassVar[Defaults] = planning.DEFAULTS
+    in_secret_order: ClassVar[bool] = True
 
     clip: float = derived(above=0)
     noise_ratio: float = derived(above=0)

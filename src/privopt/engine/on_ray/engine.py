@@ -45,6 +45,11 @@ _PIECE_BYTES = 2**23  # of rows that travel at a time
 PrivateShares = dict[int, dict[int, NDArray[np.int64] | None]]  # of each worker, by part
 
 
+def unit_bytes(public: Public) -> int:
+    """What a unit's stored rows take at most; public."""
+    return 8 * (public.d + 3) * public.records_per_unit
+
+
 def open_on_ray(
     source: RecordSource,
     description: Description,
@@ -309,8 +314,7 @@ class RayEngine:
 
     @property
     def _unit_bytes(self) -> int:
-        """What a unit's stored rows take at most; public."""
-        return 8 * (self.public.d + 3) * self.public.records_per_unit
+        return unit_bytes(self.public)
 
     @property
     def _at_once(self) -> int:

@@ -16,7 +16,7 @@ from privopt.engine.exact_sum import ExactSum
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.layout import Layout, PartPlan, cut
 from privopt.engine.on_ray.reservation import Reservation, Seat
-from privopt.engine.on_ray.shard import NO_PART, SOURCE, Derived, Failure, Preparation, Shard, total_of
+from privopt.engine.on_ray.shard import NO_PART, SOURCE, Failure, NumberedStep, Preparation, Shard, total_of
 from privopt.engine.on_ray.steps import Step
 from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.public import Relation
@@ -282,10 +282,10 @@ class Fleet:
     def _sent(self, k: int, known_as: int, call: Call) -> Any:
         """Ask a worker, who first makes what it does not know yet."""
         worker, asked_on = self.workers[k], known_as
-        steps = list[Derived]()
+        steps = list[NumberedStep]()
         while known_as != SOURCE and known_as not in worker.knows:
             parent, step = self._steps[known_as]
-            steps.insert(0, Derived(known_as, parent, step.at(worker.parts)))
+            steps.insert(0, NumberedStep(known_as, parent, step.at(worker.parts)))
             worker.knows.add(known_as)
             known_as = parent
         forgotten, worker.forgets = worker.forgets, []

@@ -1,8 +1,9 @@
 """The parts that one worker holds, in its own process: it reads them itself, and answers with one sum over them all."""
 
+import operator
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import numpy as np
@@ -26,6 +27,8 @@ from privopt.proofs.huberised_objective import HuberisedObjective
 from privopt.proofs.huberised_sum import LossSum
 from privopt.public import Public
 from privopt.queries.base import MeanQuery
+
+T = TypeVar("T")
 
 SOURCE = 0  # what the units as they were read are known by
 NO_PART = -1  # of a failure that is about records, and no part of the units
@@ -80,7 +83,7 @@ class LossQuestion(NamedTuple):
         )
 
 
-class Derived(NamedTuple):
+class NumberedStep(NamedTuple):
     """A step, what it starts from, and what its outcome is known by."""
 
     known_as: int
@@ -96,7 +99,7 @@ class Preparation(NamedTuple):
         forgotten: outcomes of steps to let go of.
     """
 
-    steps: list[Derived]
+    steps: list[NumberedStep]
     forgotten: list[int]
 
 
@@ -175,38 +178,22 @@ class Shard:
             question: the query.
             private_draws: of each part that is asked, the positions of those who take part; None for all.
         """
-        part = min(private_draws)
-        try:
-            with double_precision(), np.errstate(all="ignore"):
-                self._prepare(preparation)
-                query = self._query(question)
-                total: ExactSum | None = None
-                for part, private_draw in private_draws.items():
-                    private_sum = self._private_engines[known_as][part].part_sum(query, private_draw)
-                    private_part = ExactSum.of_part(private_sum, question.radius)
-                    total = private_part if total is None else total.plus(private_part)
-            assert total is not None
-            return ExactSum(*(np.asarray(limb) for limb in total))
-        except Exception as error:
-            return Failure(type(error).__name__, part)
+
+        def asked(part: int, private_engine: InProcessEngine) -> ExactSum:
+            private_sum = private_engine.part_sum(self._query(question), private_draws[part])
+            return _as_sent(ExactSum.of_part(private_sum, question.radius))
+
+        return self._over(private_draws, preparation, known_as, asked, ExactSum.plus)
 
     def loss_sum(
         self, preparation: Preparation, known_as: int, asked: LossQuestion, parts: Sequence[int]
     ) -> ExactSum | Failure:
         """The sum over some parts of what is asked about an objective."""
-        part = parts[0]
-        try:
-            with double_precision():
-                self._prepare(preparation)
-                total: ExactSum | None = None
-                for part in parts:
-                    private_sum = asked.of(self._loss_sum(known_as, asked.form, part))
-                    private_part = ExactSum.of_part(private_sum, asked.bound)
-                    total = private_part if total is None else total.plus(private_part)
-            assert total is not None
-            return total
-        except Exception as error:
-            return Failure(type(error).__name__, part)
+
+        def answered(part: int, _: InProcessEngine) -> ExactSum:
+            return ExactSum.of_part(asked.of(self._loss_sum(known_as, asked.form, part)), asked.bound)
+
+        return self._over(parts, preparation, known_as, answered, ExactSum.plus)
 
     def combine(self, *private_sums: ExactSum | Failure) -> ExactSum | Failure:
         """The sum of several workers' sums, or the first failure among them."""
@@ -219,16 +206,12 @@ class Shard:
         self, preparation: Preparation, known_as: int, private_draws: Mapping[int, NDArray[np.int64]]
     ) -> list[DrawnRows] | Failure:
         """The rows at drawn positions of some parts, for a compiled loop."""
-        part = min(private_draws)
-        try:
-            self._prepare(preparation)
-            found = list[DrawnRows]()
-            for part, private_draw in private_draws.items():
-                units = self._private_engines[known_as][part].units
-                found.append(drawn_rows(units, private_draw, len(private_draw)))
-            return found
-        except Exception as error:
-            return Failure(type(error).__name__, part)
+
+        def drawn(part: int, private_engine: InProcessEngine) -> list[DrawnRows]:
+            private_draw = private_draws[part]
+            return [drawn_rows(private_engine.units, private_draw, len(private_draw))]
+
+        return self._over(private_draws, preparation, known_as, drawn, operator.add)
 
     def vectors(
         self, preparation: Preparation, known_as: int, question: Question, part: int, piece: Range
@@ -237,45 +220,72 @@ class Shard:
 
         The part's are computed once, whoever asks for its first piece, and kept until its last has been sent.
         """
-        try:
-            with double_precision(), np.errstate(all="ignore"):
-                self._prepare(preparation)
-                asked = (
-                    known_as,
-                    part,
-                    question.form,
-                    [np.asarray(leaf).tobytes() for leaf in question.leaves],
-                )
-                if self._private_vectors is None or self._private_vectors[0] != asked:
-                    self._private_vectors = None
-                    private_engine = self._private_engines[known_as][part]
-                    self._private_vectors = (asked, private_engine.part_vectors(self._query(question)))
-                private_all = self._private_vectors[1]
-                if piece[1] >= len(private_all):
-                    self._private_vectors = None
-                return private_all[slice(*piece)]
-        except Exception as error:
-            return Failure(type(error).__name__, part)
+        leaves = [np.asarray(leaf).tobytes() for leaf in question.leaves]
+        asked = (known_as, part, question.form, leaves)
+
+        def some(part: int, private_engine: InProcessEngine) -> NDArray[np.float64]:
+            del part
+            if self._private_vectors is None or self._private_vectors[0] != asked:
+                self._private_vectors = None  # let go of those of another part first
+                self._private_vectors = (asked, private_engine.part_vectors(self._query(question)))
+            private_all = self._private_vectors[1]
+            if piece[1] >= len(private_all):
+                self._private_vectors = None
+            return private_all[slice(*piece)]
+
+        return self._over([part], preparation, known_as, some)
 
     def there(
         self, preparation: Preparation, known_as: int, parts: Sequence[int]
     ) -> list[NDArray[np.bool_]] | Failure:
         """Which units of some parts have a record that counts."""
-        part = parts[0]
-        try:
-            self._prepare(preparation)
-            return [ReferenceEngine(self._private_engines[known_as][part].units).there() for part in parts]
-        except Exception as error:
-            return Failure(type(error).__name__, part)
+
+        def present(part: int, private_engine: InProcessEngine) -> list[NDArray[np.bool_]]:
+            del part
+            return [ReferenceEngine(private_engine.units).there()]
+
+        return self._over(parts, preparation, known_as, present, operator.add)
 
     def taken(
         self, preparation: Preparation, known_as: int, part: int, private_positions: NDArray[np.int64]
     ) -> StoredRows | Failure:
         """The stored rows of the units at some positions of a part."""
-        try:
-            self._prepare(preparation)
-            units = self._private_engines[known_as][part].units
+
+        def stored(part: int, private_engine: InProcessEngine) -> StoredRows:
+            del part
+            units = private_engine.units
             return StoredRows.of(units.subset(private_positions, units.public.n))
+
+        return self._over([part], preparation, known_as, stored)
+
+    def _over(
+        self,
+        parts: Iterable[int],
+        preparation: Preparation,
+        known_as: int,
+        compute: Callable[[int, InProcessEngine], T],
+        add: Callable[[T, T], T] | None = None,
+    ) -> T | Failure:
+        """What is computed on each of some parts, added up; or what went wrong, and at which part.
+
+        Args:
+            parts: at least one; one where nothing says how to add.
+            preparation: what to do first.
+            known_as: on which units.
+            compute: of a part and its engine.
+            add: two of what is computed.
+        """
+        numbers = list(parts)
+        part = numbers[0]
+        try:
+            with double_precision(), np.errstate(all="ignore"):
+                self._prepare(preparation)
+                private_total = compute(part, self._private_engines[known_as][part])
+                for part in numbers[1:]:
+                    private_more = compute(part, self._private_engines[known_as][part])
+                    assert add is not None
+                    private_total = add(private_total, private_more)
+            return private_total
         except Exception as error:
             return Failure(type(error).__name__, part)
 
@@ -311,6 +321,11 @@ class Shard:
 
             self._structures[question.form] = jax.tree.structure(cloudpickle.loads(question.form))
         return jax.tree.unflatten(self._structures[question.form], question.leaves)
+
+
+def _as_sent(private_sum: ExactSum) -> ExactSum:
+    """The same as NumPy arrays, which take no backend of JAX where they arrive."""
+    return ExactSum(*(np.asarray(limb) for limb in private_sum))
 
 
 def total_of(private_sums: Sequence[ExactSum]) -> ExactSum:
