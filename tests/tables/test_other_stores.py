@@ -276,7 +276,10 @@ def test_workers_of_another_cluster_need_keys_of_their_own(
             "fit", "s3://bucket/t/four", *typed, *placed, "--output", tmp_path / "m", environment=environment
         )
         assert refused.returncode == 3, refused.stderr
-        assert "a worker failed at part 0 of the records (DataUnavailable)" in refused.stderr
+        assert (
+            "a worker failed at part 0 of the records (DataUnavailable: each machine reads" in refused.stderr
+        )
+        assert "Nothing was spent" in refused.stdout
         secret = SECRET.replace("/", "%2F").replace("+", "%2B")
         uri = f"s3://{KEY}:{secret}@bucket/t/four?endpoint_override={store.url[7:]}&scheme=http&region=us-east-1"
         done = command("fit", uri, *typed, *placed, "--output", tmp_path / "m", environment=environment)

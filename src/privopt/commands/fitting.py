@@ -34,11 +34,10 @@ def run(files: Sequence[str], options: FitOptions, *, output: Path | None, overw
     paying = Paying(account_for(options.account, options.data_set))
     resumed = resuming.resumable_in(options.resume, options.seed, output=directory)
     with _reserved(directory), resumed:
-        table = opened(files, task)
-        n, how_n = _units(table, files, task)
+        table, terminal = opened(files, task), screen.console()
+        n, how_n = _units(table, files, task, terminal)
         table.placement = settled_for(task, n, table.placement)
         estimator = task.estimator(n).set_params(account=paying.account)
-        terminal = screen.console()
         plan = planning.announce(
             terminal,
             task,
@@ -116,8 +115,8 @@ def _free(output: Path | None, *, overwrite: bool) -> Path:
     return output
 
 
-def _units(table: Table, files: Sequence[str], task: Task) -> tuple[int, str]:
-    """The public number of units, and where it comes from.
+def _units(table: Table, files: Sequence[str], task: Task, terminal: Console) -> tuple[int, str]:
+    """The public number of units, and where it comes from; of a table that must be read for it, it says so.
 
     Privacy:
         Counted only under replace-one, where the number of records (or users) is public by definition.
@@ -125,10 +124,13 @@ def _units(table: Table, files: Sequence[str], task: Task) -> tuple[int, str]:
     n = task.options.n
     if n is not None:
         return n, "given by --n"
-    if not task.groups:
-        n, how = table.row_count(), "the table's rows"
+    if task.groups:
+        keys = named(task.groups)
+        with screen.working(terminal, f"Counting users: {keys} is read for it once; --n would save that."):
+            n, how = table.user_count(task.groups), f"counted in {keys}"
     else:
-        n, how = table.user_count(task.groups), f"counted in {named(task.groups)}"
+        with screen.working(terminal, "Counting records: texts are read for it once."):
+            n, how = table.row_count(), "the table's rows"
     if n < 2:
         raise Mistake(
             f"the table {' '.join(map(shown_name, files))!r} has {n} {task.unit}s: a private mean needs at least 2, "
