@@ -1176,3 +1176,22 @@ def test_a_plan_says_where_rows_are_kept_and_what_a_tenth_would_reach(folder: Pa
     place = json.loads(run(*words, "--json", "--memory", "1GB").output)["place"]
     assert place["engine"] == "stream"
     assert place["bytes_read"] > 1e11
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("--engine ray", "with --engine ray at most 1.1 GB are: take another"),
+        ("--memory 1GB --json", "with --engine stream at most 1 GB are: give more --memory"),
+    ],
+)
+def test_a_plan_whose_held_points_do_not_fit_is_refused(
+    typed: str, words: str, folder: Path, run: Run
+) -> None:
+    users = ("plan", "--schema", folder / "ill.json", *BUDGET, "--group", "person")
+    solver = ("--solver", "user-federated-averaging")
+    outcome = run(*users, *solver, *typed.split(), "--n", 10**9)
+    assert outcome.exit_code == 2
+    assert re.search(r"holds [\d,]*,000,000,000 numbers of the users in this process", flat(outcome.output))
+    assert words in flat(outcome.output)
+    assert run(*users, *solver, *typed.split(), "--n", 10**6).exit_code == 0

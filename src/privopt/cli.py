@@ -14,6 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
+from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
     CompositionName,
     FitOptions,
@@ -41,28 +42,40 @@ class OneSentenceGroup(TyperGroup):
     def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
         """Run a command and leave with its exit code."""
         options["standalone_mode"] = False
-        self._spent = list[str]()
-        try:
-            code = super().main(args, *rest, **options)
-        except (KeyboardInterrupt, typer.Abort):
-            code = STOPPED
-        except ParserError as error:
-            message = str(cast("Any", error).format_message()).rstrip(". ")
-            code = _complain(f"{message}. See `privopt --help`.", 2)
-        except Exception as error:
-            code = _explain(error)
-        if code == STOPPED:
-            _complain(" ".join(["stopped.", *(self._spent or ["Nothing was spent."])]), STOPPED)
+        self._spent, self._interrupts = list[str](), Interrupts()
+        with self._interrupts.heard():
+            code = self._code(args, *rest, **options)
+            if code == STOPPED:
+                _complain(" ".join(["stopped.", *(self._spent or ["Nothing was spent."])]), STOPPED)
         sys.exit(code if isinstance(code, int) else 0)
 
+    def _code(self, args: Sequence[str] | None, *rest: Any, **options: Any) -> Any:
+        """Run a command, and say what is wrong; the exit code."""
+        try:
+            return super().main(args, *rest, **options)
+        except (KeyboardInterrupt, typer.Abort):
+            self._interrupts.settle()
+            return STOPPED
+        except ParserError as error:
+            self._interrupts.settle()
+            message = str(cast("Any", error).format_message()).rstrip(". ")
+            return _complain(f"{message}. See `privopt --help`.", 2)
+        except Exception as error:
+            self._interrupts.settle()
+            return STOPPED if self._interrupts.came else _explain(error)
+
     def invoke(self, ctx: Any) -> Any:
-        """Run a command, and remember what one that is interrupted has spent: its exception goes no further."""
+        """Run a command, and remember what one that is interrupted has spent: its exception goes no further.
+
+        A library may raise something else than the interrupt that it has met.
+        """
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as error:
-            from privopt.errors import notes_of
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or self._interrupts.came:
+                from privopt.errors import notes_of
 
-            self._spent = notes_of(error)[-1:]  # the command's own, where it had begun to spend
+                self._spent = notes_of(error)[-1:]  # the command's own, where it had begun to spend
             raise
 
 

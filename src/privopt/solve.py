@@ -1,18 +1,18 @@
 """`minimize` and `plan`: the two functions of the solver interface."""
 
-from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
-from privopt.curator.base import Observer
-from privopt.curator.dry_run import DryRun
+from privopt.curator.base import Curator, Observer
 from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
+from privopt.curator.rehearsals import foresee, reserved
 from privopt.curator.run import Run, rehearsed
-from privopt.data.derived import Derived, Extra
+from privopt.data.derived import Derived
 from privopt.data.units import Units
-from privopt.engine.choose import described, in_memory
+from privopt.engine.choose import described
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
@@ -251,9 +251,13 @@ def rehearse(
         What it makes of the units.
     """
     derived = Derived(public)
-    foresee(solver, problem, data, derived, start)
+
+    def solve(curator: Curator) -> object:
+        return solver.solve(curator, problem, start)
+
+    foresee(solver, solve, data, derived)
     rehearsed(
-        lambda curator: solver.solve(curator, problem, start),
+        solve,
         public,
         data.origin,
         budget,
@@ -270,43 +274,6 @@ def parts_of(problem: Problem) -> dict[str, Any]:
         "constraint": problem.constraint,
         "layout of parameters": problem.layout,
     }
-
-
-def foresee(
-    solver: Solver, problem: Problem, data: Units | Engine, derived: Derived, start: Any = None
-) -> None:
-    """Note what a solver makes of some units, and refuse what the engine cannot do.
-
-    Args:
-        solver: as it will run; of one that is adaptive the most is noted that any makes.
-        problem: see `minimize`.
-        data: the units, or an engine; units in memory need no room of their own, and no rehearsal.
-        derived: the units that it will see, and where it is noted.
-        start: the starting point.
-    """
-    if isinstance(data, Units) or in_memory(data):
-        return
-    if solver.adaptive:
-        derived.anything()
-        return
-    solver.solve(DryRun(derived.public, require=data.require, derived=derived), problem, start)
-
-
-@contextmanager
-def reserved(data: Units | Engine, extra: Extra) -> Generator[None]:
-    """Around a run: the room that it needs is taken before it is paid for, and given back at its end.
-
-    Raises:
-        ArgumentError: there is no such room; nothing was paid.
-    """
-    if isinstance(data, Units):
-        yield
-        return
-    data.reserve(extra)
-    try:
-        yield
-    finally:
-        data.reserve(Extra())
 
 
 def announce(problem: Problem, public: Public, budget: Budget, solver: Solver | str) -> tuple[Solver, Plan]:

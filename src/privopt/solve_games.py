@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from privopt.curator.base import Observer
+from privopt.curator.base import Curator, Observer
 from privopt.curator.outlays import tells_what_was_spent
+from privopt.curator.rehearsals import foresee, reserved
 from privopt.curator.run import Run, rehearsed
+from privopt.data.derived import Derived
 from privopt.data.units import Units
-from privopt.engine.protocol import EngineName
+from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.games.registry import GAME_SOLVERS, choose_game
 from privopt.ledger.account import Account
@@ -20,13 +22,13 @@ from privopt.problems.saddle import Game
 from privopt.public import Public
 from privopt.queries.effects import require_pure_payoff
 from privopt.result import Result
-from privopt.solve_arguments import check_arguments, check_game
+from privopt.solve_arguments import check_arguments, check_game, check_payment
 
 
 @tells_what_was_spent
 def minimax(
     game: Game,
-    units: Units,
+    units: Units | Engine,
     *,
     budget: Budget,
     solver: GameSolver | str = "auto",
@@ -40,7 +42,7 @@ def minimax(
 
     Args:
         game: a `BilinearGame`, or a `SaddleProblem` with a payoff of your own.
-        units: the data, see `Units.from_arrays`.
+        units: the data, see `Units.from_arrays`; or an engine on them, such as `Table.engine` gives.
         budget: the (epsilon, delta) of this solve.
         solver: "auto", a name, or a solver of games.
         account: a budget shared with other solves; charged for the whole plan before the data is read.
@@ -54,7 +56,9 @@ def minimax(
         ValueError, TypeError: an argument is not usable, or the payoff has effects such as a callback.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
-    check_arguments(units, budget, account, observer)
+    if not isinstance(units, Engine):
+        check_arguments(units, budget, account, observer)
+    check_payment(budget, account, observer)
     source = NoiseSource.named(noise, random_state)
     with double_precision():
         public = units.public
@@ -64,23 +68,28 @@ def minimax(
         configured = chosen.configure(task)
         announced = replace(configured.plan(task), reason=reason)
         require_pure_payoff(game, public)
-        rehearsed(
-            lambda curator: configured.solve(curator, game), public, units.origin, budget, announced.event
-        )
-        run = Run(
-            configured.title,
-            announced.event,
-            budget,
-            public,
-            noise=source,
-            account=account,
-            observer=observer,
-            seeded=units.seeded,
-            engine=engine,
-            of={"game": game, "solver": configured},
-        )
-        result = configured.solve(run.curator(units), game)
-        run.end()
+
+        def solve(curator: Curator) -> object:
+            return configured.solve(curator, game)
+
+        derived = Derived(public)
+        foresee(configured, solve, units, derived)
+        rehearsed(solve, public, units.origin, budget, announced.event)
+        with reserved(units, derived.extra()):
+            run = Run(
+                configured.title,
+                announced.event,
+                budget,
+                public,
+                noise=source,
+                account=account,
+                observer=observer,
+                seeded=units.seeded,
+                engine=engine,
+                of={"game": game, "solver": configured},
+            )
+            result = configured.solve(run.curator(units), game)
+            run.end()
         return result._replace(plan=announced)
 
 

@@ -1,7 +1,10 @@
 """Cuts of a run that is to be resumed: the same in every process, whatever stands in the records."""
 
+import os
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +13,9 @@ from privopt.curator import cuts
 from privopt.curator.cuts import Cuts, require_lasting
 from privopt.curator.journal import Journal
 from privopt.data.units import Units
+from privopt.data.user_parts import MEAN_USERS
 from privopt.errors import ArgumentError, DataUnavailable
-from privopt.public import Relation
+from privopt.public import Public, Relation
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 SIZES = [20, 15, 20]
@@ -27,7 +31,9 @@ def cut(folder: Path, sizes: list[int] = SIZES, rows: np.ndarray = ROWS) -> list
     try:
         made = Cuts(journal)
         for in_order in (False, False, True):
-            parts = made.assigned(units(rows).public, sizes, origin="files", in_order=in_order)
+            parts = made.assigned(
+                units(rows).public, sizes, origin="files", in_order=in_order, private_count=len(rows)
+            )
             found.append([int(place) for places, _ in parts for place in places])
     finally:
         journal.close()
@@ -71,13 +77,65 @@ def test_without_room_for_the_key_nothing_is_cut(tmp_path: Path, monkeypatch: py
     assert cut(tmp_path) == cut(tmp_path)
 
 
-def test_only_records_in_files_under_replace_one_last() -> None:
+def test_units_in_files_last_and_so_many_users_that_a_secret_lays_them_out_do_not() -> None:
     public = units(ROWS).public
-    require_lasting(public, "files")
-    for other, origin in (
-        (replace(public, relation=Relation.ADD_OR_REMOVE_ONE), "files"),
-        (replace(public, unit="user"), "files"),
-        (public, ""),
-    ):
-        with pytest.raises(ArgumentError, match="for records in files under replace-one only"):
-            require_lasting(other, origin)
+    users = replace(public, unit="user", n=MEAN_USERS)
+    for lasting in (public, replace(public, relation=Relation.ADD_OR_REMOVE_ONE), users):
+        require_lasting(lasting, "files")
+        with pytest.raises(ArgumentError, match="nothing says that arrays hold the same"):
+            require_lasting(lasting, "")
+    require_lasting(replace(public, n=MEAN_USERS + 1), "files")
+    with pytest.raises(ArgumentError, match="507,904 users are laid out from a secret"):
+        require_lasting(replace(users, n=MEAN_USERS + 1), "files")
+
+
+def assignments(
+    folder: Path, public: Public, sizes: list[int], there: int
+) -> tuple[tuple[tuple[int, ...], ...], Any]:
+    """Which places each block has under a key of its own, the same when it goes on; and what the journal says."""
+    found, lines = list[Any](), list[Any]()
+    for _ in range(2):
+        journal = Journal(folder / "run-0001.journal")
+        made = Cuts(journal)
+        parts = made.assigned(public, sizes, origin="files", in_order=False, private_count=there)
+        found.append(tuple(tuple(sorted(map(int, places))) for places, _ in parts))
+        lines.append(dict(journal.lines[0].header))
+        journal.close()
+    assert found[0] == found[1]
+    assert lines[0] == lines[1]
+    return found[0], lines[0]
+
+
+@pytest.mark.parametrize("relation", [Relation.REPLACE_ONE, Relation.ADD_OR_REMOVE_ONE])
+def test_of_users_and_of_units_that_come_and_go_every_order_has_the_same_law(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, relation: Relation
+) -> None:
+    """Under a random key the assignment of 4 places is that of any permutation of them, as often: within 5 sigma."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr(cuts, "keep_names", lambda folder: None)
+    public = Public(n=4, d=2, unit="user", relation=relation)
+    counted, told = Counter[Any](), set[str]()
+    times = 1500
+    for number in range(times):
+        (tmp_path / str(number)).mkdir(mode=0o700)
+        found, line = assignments(tmp_path / str(number), public, [2, 2], 4)
+        counted[found] += 1
+        told.add(line.pop("places"))
+        assert line == {"cut": 1, "of": 4, "sizes": [2, 2], "in_order": False, "dtype": "<f8", "shape": [0]}
+    assert len(told) == times  # the digest says nothing of the assignment, which often was the same
+    possible = 6 if relation is Relation.REPLACE_ONE else 16
+    assert len(counted) == possible
+    share = 1.0 / possible
+    for count in counted.values():
+        assert abs(count - times * share) < 5 * np.sqrt(times * share * (1 - share))
+
+
+def test_how_many_units_are_there_is_in_no_line(tmp_path: Path) -> None:
+    public = Public(n=40, d=2, relation=Relation.ADD_OR_REMOVE_ONE)
+    told = list[Any]()
+    for there in (30, 37, 40):
+        (tmp_path / str(there)).mkdir(mode=0o700)
+        found, line = assignments(tmp_path / str(there), public, [20, 20], there)
+        assert sorted(place for places in found for place in places) == list(range(there))
+        told.append({name: line[name] for name in line if name != "places"} | {"long": len(line["places"])})
+    assert told[0] == told[1] == told[2]

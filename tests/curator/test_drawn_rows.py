@@ -15,6 +15,7 @@ from privopt.curator.feeds import Feed
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.compiled_loops import traced_sum
+from privopt.engine.drawn_rows import in_place
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import FixedSize, Poisson
 from privopt.ledger.unlimited import Unlimited
@@ -82,7 +83,9 @@ def test_a_loop_has_the_same_bytes_wherever_the_rows_are(stretch, monkeypatch):
         assert outcome(PartedEngine(units, size)) == expected
 
 
-def test_rows_of_units_that_were_not_drawn_never_reach_the_loop(monkeypatch):
+@pytest.mark.parametrize("rate", [0.02, 0.2])
+def test_rows_of_units_that_were_not_drawn_stay_where_they_are(rate):
+    """Of samples that are together larger than the table, each row that was drawn is asked for once."""
     units = units_of("add-or-remove-one")
     handed = []
 
@@ -92,17 +95,51 @@ def test_rows_of_units_that_were_not_drawn_never_reach_the_loop(monkeypatch):
             handed.append((private_draw, found))
             return found
 
+        def held_rows(self):
+            return None
+
     curator = LocalCurator(Noting(units), Unlimited(units.public.relation), noise=NoiseSource(3))
+
+    def step(state, release):
+        query = ClippedGradient(loss=losses.logistic, at=state, clip=0.5)
+        return state - release(query, Gaussian(40.0), Poisson(rate))
+
+    curator.iterate(step, jnp.zeros(D), STEPS)
+    ((draw, rows),) = handed
+    assert rate == 0.02 or len(set(draw)) == len(draw) > N * 0.5
+    count = len(draw)
+    assert np.array_equal(rows.private_features[:count], units.private_features[draw])
+    assert not any(np.any(column[count:]) for column in rows)
+
+
+def test_a_small_table_in_memory_is_not_copied():
+    """Nothing but the table itself and the positions that were drawn reaches a loop that draws it over and over."""
+    engine = InProcessEngine(units_of("replace-one"))
+    rows = engine.held_rows()
+    assert all(
+        np.shares_memory(one, other)
+        for one, other in zip(
+            rows,
+            (
+                engine.units.private_features,
+                engine.units.private_targets,
+                engine.units.private_norms,
+                engine.units.private_present,
+            ),
+            strict=True,
+        )
+    )
+    curator = LocalCurator(engine, Unlimited("replace-one"), noise=NoiseSource(3))
+    curator.private_engine.rows = None  # nobody asks for copies
 
     def step(state, release):
         query = ClippedGradient(loss=losses.logistic, at=state, clip=0.5)
         return state - release(query, Gaussian(40.0), Poisson(0.2))
 
-    curator.iterate(step, jnp.zeros(D), STEPS)
-    ((draw, rows),) = handed
-    count = len(draw)
-    assert np.array_equal(rows.private_features[:count], units.private_features[draw])
-    assert not any(np.any(column[count:]) for column in rows)
+    assert np.all(np.isfinite(curator.iterate(step, jnp.zeros(D), STEPS)))
+    assert (
+        InProcessEngine(units_of("replace-one", "int8")).held_rows() is None
+    )  # rows are made as they are read
 
 
 def test_room_and_place_do_not_round_a_record_otherwise():
@@ -120,7 +157,9 @@ def test_room_and_place_do_not_round_a_record_otherwise():
             private_rows = InProcessEngine(units).rows(np.arange(room), room)
             for place in {0, room // 2, room - 1}:
                 there = private_rows._replace(private_present=np.arange(room) == place)
-                found.add(np.asarray(program(there, np.array([0, room], np.int32), room=room)).tobytes())
+                found.add(
+                    np.asarray(program(in_place(there), np.array([0, room], np.int32), room=room)).tobytes()
+                )
         assert len(found) == 1
 
 

@@ -43,11 +43,16 @@ class Watched(LocalCurator):
     """Notes what a program keeps between its releases."""
 
     kept: set[str]
+    made: set[str]
 
     def _child(self, private_engine: Any, ledger: Any) -> LocalCurator:
         child = Watched(private_engine, ledger, noise=self._noise, transcript=self.transcript)
-        child.kept = self.kept
+        child.kept, child.made = self.kept, self.made
         return child
+
+    def _mapped_units(self, *arguments: Any) -> Any:
+        self.made.add("maps")
+        return super()._mapped_units(*arguments)
 
     def hold(self, query: Any, **named: Any) -> Any:
         self.kept.add("points")
@@ -56,6 +61,7 @@ class Watched(LocalCurator):
     def _disjoint_units(self, *arguments: Any) -> Any:
         lasting = self.public.relation is Relation.REPLACE_ONE and not self.public.by_user
         self.kept.add("lasting blocks" if lasting else "blocks")
+        self.made.add("blocks")
         return super()._disjoint_units(*arguments)
 
     def _open_stream(self, *arguments: Any) -> Any:
@@ -78,9 +84,10 @@ def check(program: Any, problem: Any, units: Units, budget: Budget) -> None:
         except ArgumentError:
             refused = True
         watched = Watched(units, ledger())
-        watched.kept = set()
+        watched.kept, watched.made = set(), set()
         program.solve(watched, problem)
     assert refused is bool(watched.kept - {"lasting blocks"}), watched.kept
+    assert watched.made <= program.makes or not program.adaptive, watched.made
 
 
 @pytest.mark.parametrize(("case", "relation"), MINIMISED)

@@ -26,7 +26,7 @@ from privopt.solvers.phased_sgd import PhasedSGD
 
 ROWS = 300
 COLUMNS = {"a": {"kind": "num", "low": -1, "high": 1}, "b": {"kind": "num", "low": -1, "high": 1}}
-SCHEMA = {"columns": {**COLUMNS, "ill": {"kind": "flag"}}, "target": "ill"}
+SCHEMA = {"columns": {**COLUMNS, "ill": {"kind": "flag"}, "owner": {"kind": "id"}}, "target": "ill"}
 RECORDS = np.random.default_rng(0).uniform(-1, 1, (ROWS, 2))
 BUDGET = Budget(1.0, 1e-6)
 
@@ -39,7 +39,8 @@ class Stopped(BaseException):
 def table(tmp_path):
     path = tmp_path / "rows.parquet"
     ill = (RECORDS[:, 0] > 0).astype(np.int64)
-    pq.write_table(pa.table({"a": RECORDS[:, 0], "b": RECORDS[:, 1], "ill": ill}), path)
+    owner = np.random.default_rng(2).permutation(np.arange(ROWS) // 3)
+    pq.write_table(pa.table({"a": RECORDS[:, 0], "b": RECORDS[:, 1], "ill": ill, "owner": owner}), path)
     return Table.open(path, SCHEMA)
 
 
@@ -79,8 +80,21 @@ def in_phases(table, account=None):
     return model(solver=PhasedSGD(phases=3), account=account).fit(table).coef_
 
 
+def searched_by_user(table, account=None):
+    chosen = model(alpha="private", solver="gradient-descent", max_records_per_user=2, account=account)
+    return chosen.fit(table, groups="owner").coef_
+
+
+def searched_as_they_come_and_go(table, account=None):
+    here = {"relation": "add-or-remove-one", "n": ROWS + 7, "solver": "gradient-descent"}
+    fitted = model(alpha="private", account=account, **here)
+    return fitted.fit(table).coef_
+
+
 RUNS = {
     "search": searched,
+    "search by user": searched_by_user,
+    "search as they come and go": searched_as_they_come_and_go,
     "game": played,
     "synthesis": synthesised,
     "stages": staged,
@@ -112,6 +126,8 @@ def stopping(monkeypatch, line):
 def test_it_goes_on_from_wherever_it_was_stopped_and_is_paid_once(tmp_path, monkeypatch, table, name):
     folder, account = tmp_path / "kept", Account(9.0, 1e-5)
     path, run = folder / "run-0001.journal", RUNS[name]
+    if run is searched_as_they_come_and_go:
+        account = Account(9.0, 1e-5, relation="add-or-remove-one")
     with resumable(tmp_path / "whole"):
         run(table)
     whole = len(lines_of(tmp_path / "whole" / path.name))
@@ -170,17 +186,35 @@ def test_records_stay_in_their_blocks_and_no_other_key_is_taken(tmp_path, monkey
     assert not np.array_equal(first[0][0], found[2][0][0])
 
 
-def test_units_that_another_process_might_not_find_again_are_not_cut(tmp_path, table):
-    account = Account(9.0, 1e-5, relation="add-or-remove-one")
-    with pytest.raises(ArgumentError, match="whoever joins moves the places"), resumable(tmp_path / "kept"):
-        model(alpha="private", relation="add-or-remove-one", n=ROWS, account=account).fit(table)
-    assert not account.entries
-    users = np.arange(ROWS) // 2
+def test_units_that_another_process_might_not_find_again_are_not_cut(tmp_path, monkeypatch, table):
+    account = Account(9.0, 1e-5)
     with (
-        pytest.raises(ArgumentError, match="a user who is replaced moves the places"),
+        pytest.raises(ArgumentError, match="nothing says that arrays hold the same"),
         resumable(tmp_path / "kept"),
     ):
-        model(alpha="private").fit(RECORDS, RECORDS[:, 0] > 0, groups=users)
+        model(alpha="private", account=account).fit(RECORDS, RECORDS[:, 0] > 0, groups=np.arange(ROWS) // 2)
+    monkeypatch.setattr("privopt.curator.cuts.part_count", lambda n: 1 + n // 100)
+    with (
+        pytest.raises(ArgumentError, match="users are laid out from a secret"),
+        resumable(tmp_path / "users"),
+    ):
+        searched_by_user(table, account)
+    assert not account.entries
+
+
+@pytest.mark.parametrize("engine", ["memory", "stream"])
+def test_users_stand_at_the_same_places_whatever_the_secret_of_their_process(tmp_path, table, engine):
+    rows, owner = 90, np.random.default_rng(3).integers(0, 20, 90)
+    pq.write_table(pa.table({"a": owner / 20.0, "owner": owner}), tmp_path / "users.parquet")
+    schema = {"columns": {"a": COLUMNS["a"], "owner": {"kind": "id"}}}
+    firsts = list(dict.fromkeys(owner.tolist()))
+    for cap in (1, rows):
+        opened = Table.open(tmp_path / "users.parquet", schema, features=["a"], engine=engine)
+        with contextlib.closing(opened.engine(groups="owner", max_records_per_user=cap)) as found:
+            assert found.private_count == len(firsts)
+            ones = found.subset(np.array([4, 7]), 2).units
+            whose = np.asarray(ones.private_features)[ones.private_offsets[:-1], 0]
+            np.testing.assert_allclose(whose, np.array(firsts)[[4, 7]] / 20.0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,7 @@ def test_one_half_of_a_digest_in_common_makes_no_user(half: int) -> None:
     found = UserRecords(*digests, np.arange(3), np.zeros(3), np.ones(3, bool))
     assert count_users(found) == 3
     assert lay_out_part(found, 1, 0, 1).private_offsets.tolist() == [0, 1, 2, 3]
-    assert len(needed(found, 1).private_places) == 3
+    assert len(needed(found, 1)) == 3
 
 
 def test_another_process_has_the_same_digests_and_lottery() -> None:

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 from privopt.data import user_parts
 from privopt.data.user_digests import NOBODY
 from privopt.data.user_parts import (
+    LEAST_USERS,
+    MEAN_RECORDS,
     MEAN_USERS,
+    MOST_FOR_RECORDS,
     MOST_USERS,
     UserRecords,
     count_users,
@@ -72,7 +75,8 @@ def test_a_layout_is_what_it_says(private, cap) -> None:
 @given(records(), st.integers(1, 4), st.lists(st.integers(0, 3), min_size=30, max_size=30))
 def test_what_is_needed_of_each_piece_lays_out_the_whole(private, cap, pieces) -> None:
     piece = np.array(pieces)[: len(private.private_places)]
-    kept = [needed(private.taken(piece == k), cap) for k in range(4)]
+    of_pieces = [private.taken(piece == k) for k in range(4)]
+    kept = [each.taken(needed(each, cap)) for each in of_pieces]
     together = UserRecords(*(np.concatenate(columns) for columns in zip(*kept, strict=True)))
     assert chosen_places(together, cap) == chosen_places(private, cap)
     assert all(len(each.private_places) <= (cap + 1) * count_users(each) for each in kept)
@@ -113,11 +117,36 @@ def test_records_of_another_part_are_caught() -> None:
         lay_out_part(whole._replace(private_digests=np.full(1000, NOBODY)), 2, 0, 1)
 
 
-@given(st.integers(1, 2**34))
-def test_parts_follow_from_the_public_number_and_leave_room(n) -> None:
-    parts = part_count(n)
-    assert (parts == 1) == (n <= MEAN_USERS)
+@given(st.integers(1, 2**34), st.one_of(st.integers(1, 200), st.integers(1, 2**40)))
+def test_parts_follow_from_public_numbers_and_leave_room(n, cap) -> None:
+    parts = part_count(n, cap)
     assert n / parts <= MEAN_USERS
+    assert parts == 1 or n / parts > min(LEAST_USERS - 1, MEAN_USERS / 2)
+    if parts < min(MOST_FOR_RECORDS, n // LEAST_USERS):
+        assert n * cap / parts <= MEAN_RECORDS
+    if n * cap <= MEAN_RECORDS:  # as where a unit is a record: no more parts than users need
+        assert parts == -(-n // MEAN_USERS)
+    assert part_count(n + 1, cap) >= parts <= part_count(n, cap + 1)
+
+
+@pytest.mark.parametrize(
+    ("n", "cap", "parts"),
+    [
+        (10_485, 100, 1),
+        (10_486, 100, 2),
+        (MEAN_USERS, 1, 1),
+        (MEAN_USERS + 1, 1, 2),
+        (31, 10**9, 1),
+        (1000, 10**6, 62),
+        (400_000, 4, 2),
+        (400_000, 2500, 954),
+        (400_000, np.int32(2500), 954),
+        (10**6, 10**6, 1024),
+        (10**9, 100, 1969),
+    ],
+)
+def test_many_records_are_many_parts_and_few_are_one(n, cap, parts) -> None:
+    assert part_count(n, cap) == parts
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 1969, 10**5])
@@ -133,11 +162,15 @@ def test_parts_have_equal_shares_of_all_digests(parts) -> None:
     assert np.array_equal(parts_of_digests(ends - np.uint64(1), parts), (np.arange(parts) - 1) % parts)
 
 
-def test_no_part_overflows_but_with_a_probability_below_2_to_minus_100() -> None:
+@pytest.mark.parametrize("cap", [1, 2, 100, 10**9])
+def test_no_part_overflows_but_with_a_probability_below_2_to_minus_100(cap) -> None:
     assert MOST_USERS == PART_UNITS
-    mean, spare = MEAN_USERS + 1, MOST_USERS - MEAN_USERS - 1
-    log2 = -(spare**2) / (2 * (mean + spare / 3)) / math.log(2)
-    assert log2 + 33 < -300
+    for n in (MEAN_USERS + 1, 2**20, 10**7 + 1, 2**33):
+        mean = n / part_count(n, cap) + n / 2**64
+        assert mean < MEAN_USERS + 1
+        spare = MOST_USERS - mean
+        log2 = -(spare**2) / (2 * (mean + spare / 3)) / math.log(2)
+        assert log2 + 33 < -300
 
 
 def test_a_part_that_overflows_all_the_same_is_an_error_and_is_not_cut(monkeypatch) -> None:

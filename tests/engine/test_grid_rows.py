@@ -10,7 +10,7 @@ import pytest
 from privopt.data.grid import GridRows
 from privopt.data.units import Units
 from privopt.engine.compiled_loops import traced_sum
-from privopt.engine.drawn_rows import drawn_rows
+from privopt.engine.drawn_rows import drawn_rows, in_place
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.engine.rounding import rounding_bound
@@ -139,7 +139,9 @@ def test_the_plain_engine_and_the_compiled_loop_see_the_decoded_rows_bit_by_bit(
     assert np.array_equal(engine.clipped_sum(asked), plain.clipped_sum(asked))
     share = np.array([0, len(some)], np.int32)
     rows = [drawn_rows(held, some, len(some)) for held in (units, decoded(units))]
-    found = [traced_sum(asked, units.public, private_rows, share, len(some)) for private_rows in rows]
+    found = [
+        traced_sum(asked, units.public, in_place(private_rows), share, len(some)) for private_rows in rows
+    ]
     assert np.array_equal(*found)
     assert np.array_equal(rows[0].private_features, rows[1].private_features)
 

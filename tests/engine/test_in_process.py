@@ -17,7 +17,7 @@ from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.engine import fast_path, general_path
 from privopt.engine.compiled_loops import traced_sum
-from privopt.engine.drawn_rows import absent_rows
+from privopt.engine.drawn_rows import absent_rows, in_place
 from privopt.engine.in_process import InProcessEngine
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson
 from privopt.precision import double_precision
@@ -87,7 +87,7 @@ def test_a_step_counts_its_share_of_the_rows_and_nothing_else(monkeypatch: pytes
     monkeypatch.setattr("privopt.engine.compiled_loops.BLOCK_ROWS", 64)
     engine = InProcessEngine(units_for(losses.logistic, "dense"))
     asked = queries_for(losses.logistic)[0]
-    rows = engine.rows(np.arange(engine.private_count), engine.private_count)
+    rows = in_place(engine.rows(np.arange(engine.private_count), engine.private_count))
     for room in (1, 7, 128, 200):
         for start, count in ((0, 0), (3, 1), (50, room)):
             found = traced_sum(asked, engine.public, rows, np.array([start, count], np.int32), room)

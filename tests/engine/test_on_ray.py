@@ -726,7 +726,6 @@ def test_users_that_are_not_counted_yet_are(cluster: Cluster, sum_of_users: byte
     engine.close()
 
 
-@pytest.mark.audit
 def test_more_users_than_n_are_refused_without_their_number(cluster: Cluster, sum_of_users: bytes) -> None:
     del cluster, sum_of_users
     source, about = with_users(n=TOY_N // 2 - 1)

@@ -13,10 +13,12 @@ from tests.support.small_disk import SmallDisk
 
 from privopt import Account, Budget, LogisticRegression, PrivateSearchCV, Table, losses
 from privopt.curator.dry_run import DryRun
+from privopt.curator.rehearsals import foresee
 from privopt.data.derived import Derived, Extra, record_bytes
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.engine.placement import Placement
-from privopt.engine.streamed import open_streamed, spool
+from privopt.engine.streamed import disk as streamed_disk
+from privopt.engine.streamed import open_streamed
 from privopt.engine.streamed.residency import Residency
 from privopt.engine.streamed.spool import Spool
 from privopt.errors import ArgumentError, DataUnavailable
@@ -25,9 +27,11 @@ from privopt.problems.problem import Problem
 from privopt.public import Public
 from privopt.solve import minimize_on
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
+from privopt.solvers.clip_choice import PrivateClip
 from privopt.solvers.frank_wolfe import FrankWolfe
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.phased_sgd import PhasedSGD
+from privopt.solvers.strongly_convex_stages import StronglyConvexStages
 from privopt.solvers.whitening import Whitening
 
 ROWS, D, MB = 20_000, 20, 2**20
@@ -76,7 +80,7 @@ def run(what, engine, account=None):
 def test_nothing_is_taken_of_the_disk_once_a_run_is_paid_for(what, tmp_path, monkeypatch):
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 4096)
     engine = opened(what, tmp_path)
-    disk, take = SmallDisk(tmp_path, monkeypatch), spool._take_room
+    disk, take = SmallDisk(tmp_path, monkeypatch), streamed_disk.take_room
     before = disk.taken()
 
     class Paid(Account):
@@ -84,13 +88,13 @@ def test_nothing_is_taken_of_the_disk_once_a_run_is_paid_for(what, tmp_path, mon
             def full(*_):
                 raise OSError(errno.ENOSPC, "full")
 
-            monkeypatch.setattr(spool, "_take_room", full)
+            monkeypatch.setattr(streamed_disk, "take_room", full)
             return super().spend(*arguments, **named)
 
     run(what, engine, Paid(10.0, 1e-4))
     gc.collect()
     assert disk.taken() == before  # given back
-    monkeypatch.setattr(spool, "_take_room", take)
+    monkeypatch.setattr(streamed_disk, "take_room", take)
     disk.size = before
     account = Account(10.0, 1e-4)
     if "largest" in what:
@@ -180,7 +184,7 @@ def test_nothing_is_rehearsed_for_rows_in_memory(tmp_path, monkeypatch):
     def rehearsal(*_, **__):
         raise Rehearsed("here")
 
-    monkeypatch.setattr("privopt.solve.DryRun", rehearsal)
+    monkeypatch.setattr("privopt.curator.rehearsals.DryRun", rehearsal)
     search.fit(Table.open(tmp_path / "t.parquet", schema, engine="memory"))
     with pytest.raises(Rehearsed, match="here"):
         search.fit(Table.open(tmp_path / "t.parquet", schema, engine="stream", spool=tmp_path))
@@ -242,18 +246,19 @@ def test_a_map_to_fewer_columns_counts_as_one_to_all_since_releases_may_choose_t
     assert rehearsal.derived.extra() == Extra(record=3 * row, copies=0, sets=4)
 
 
-def test_of_an_adaptive_solver_room_for_blocks_and_a_map_is_taken(tmp_path, monkeypatch):
-    engine = opened("blocks", tmp_path)
-    disk = SmallDisk(tmp_path, monkeypatch)
-    before, seen = disk.taken(), list[int]()
-    minimize_on(
-        engine,
-        losses.logistic,
-        budget=Budget(1.0, 1e-6),
-        solver=AdaptiveGradientDescent(most_steps=3),
-        observer=lambda *_: seen.append(disk.taken() - before),
-    )
-    assert min(seen) > 2 * ROWS * 4 * D
+def test_of_an_adaptive_solver_room_is_taken_for_all_that_it_may_make(tmp_path):
+    engine, row = opened("blocks", tmp_path), record_bytes(Public(n=ROWS, d=D), computed=False)
+
+    def taken(solver):
+        derived = Derived(engine.public)
+        foresee(solver, lambda curator: None, engine, derived)
+        return derived.extra()
+
+    assert taken(PrivateClip()) == Extra(record=2 * row, sets=2)
+    assert taken(AdaptiveGradientDescent()) == Extra()
+    assert taken(Whitening(inner=AdaptiveGradientDescent())) == Extra(record=row, sets=1)
+    staged = StronglyConvexStages(inner=AdaptiveGradientDescent())
+    assert taken(staged) == Extra(record=row, sets=1)
     engine.close()
     gc.collect()
     with pytest.raises(DataUnavailable, match="closed"):

@@ -15,8 +15,9 @@ import pytest
 from privopt.data.room import MEMORY, taken
 from privopt.engine import memory_limit
 from privopt.engine.memory_limit import available_memory, lies_in_memory
+from privopt.engine.streamed.disk import nameless_file
 from privopt.engine.streamed.residency import Residency
-from privopt.engine.streamed.spool import Spool, nameless_file
+from privopt.engine.streamed.spool import Spool
 from privopt.errors import DataUnavailable
 
 MB = 2**20
@@ -30,14 +31,17 @@ def spool_in(folder, size=0, limit=MB):
 def test_a_file_has_no_name_and_is_its_owners_alone(named, tmp_path, monkeypatch):
     if named:  # a file system without files that never had a name
         monkeypatch.delattr(os, "O_TMPFILE")
-    descriptor = nameless_file(tmp_path)
+    file = nameless_file(tmp_path)
+    descriptor = file.number
     found = os.fstat(descriptor)
     assert stat.S_IMODE(found.st_mode) == 0o600
     assert found.st_nlink == 0
     assert str(Path(f"/proc/self/fd/{descriptor}").readlink()).endswith("(deleted)")
     assert not os.get_inheritable(descriptor)
     assert list(tmp_path.iterdir()) == []
-    os.close(descriptor)
+    del file
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
 
 
 @pytest.mark.parametrize("room", ["memory", "spool"])

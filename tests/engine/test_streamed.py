@@ -20,7 +20,7 @@ from privopt.data.record_source import ArrayRecords, Description, RecordSource
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
-from privopt.engine.streamed import StreamedEngine, open_streamed
+from privopt.engine.streamed import StreamedEngine, open_streamed, opening
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.unlimited import Unlimited
 from privopt.mechanisms.noise import NoiseSource
@@ -124,7 +124,7 @@ def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path)
     require_equal(expected, read_units(source, description, noise=NoiseSource(3)))
     units = streamed(layout, tmp_path).units
     require_equal(expected, units)
-    assert units.origin == source.fingerprint()
+    assert units.origin == description.origin(source)
     some = np.arange(0, units.private_count, 3)
     require_equal(expected.subset(some, len(some)), units.subset(some, len(some)))
     matrix = RNG.normal(size=(units.public.d, 3))
@@ -182,7 +182,7 @@ def test_a_run_takes_no_more_room_than_was_reserved(case, tmp_path, monkeypatch)
     )
     solver = case.solver.configure(Instance(case.problem, engine.public, BUDGET))
     engine.reserve(rehearse(solver, case.problem, engine, engine.public, BUDGET).extra())
-    monkeypatch.setattr("privopt.engine.streamed.spool._take_room", None)
+    monkeypatch.setattr("privopt.engine.streamed.disk.take_room", None)
     curator = LocalCurator(engine, Unlimited("replace-one"), noise=NoiseSource(1))
     assert len(solver.solve(curator, case.problem).transcript) > 0
 
@@ -261,10 +261,16 @@ def test_more_records_than_n_are_refused_before_there_is_a_spool(tmp_path, monke
 def test_records_that_do_not_fit_the_disk_are_refused_before_any_is_read(tmp_path):
     source = Breaks(FEATURES, LABELS)
     source.rows = 10**13
+    secret, missing = (
+        Description(row_bound=1.0, relation="add-or-remove-one", n=10**14),
+        "[0-9,.]+ MB are missing",
+    )
     for folder in (tmp_path, tmp_path / "new"):
         with pytest.raises(ArgumentError, match="no room for the rows in the spool's folder") as raised:
-            open_streamed(source, Description(row_bound=1.0), Placement(spool=folder))
+            open_streamed(source, secret, Placement(spool=folder))
         assert not set("123456789") & set(str(raised.value).replace(str(folder), ""))  # it tells no number
+        with pytest.raises(ArgumentError, match=rf"\(--spool\)\. At least {missing}\.$"):
+            open_streamed(source, Description(row_bound=1.0), Placement(spool=folder))
     assert [path.name for path in tmp_path.iterdir()] == ["new"]
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
 
@@ -275,3 +281,18 @@ def test_a_folder_that_cannot_be_used_is_refused(tmp_path):
     for folder in (file, file / "below", tmp_path / "a" / "b", "/proc"):
         with pytest.raises(ArgumentError, match="spool's folder"):
             open_streamed(ArrayRecords(FEATURES, LABELS), Description(row_bound=1.0), Placement(spool=folder))
+
+
+def test_points_that_do_not_fit_beside_the_spool_are_refused(tmp_path):
+    engine = open_streamed(
+        ArrayRecords(FEATURES, LABELS),
+        Description(row_bound=1.0),
+        Placement(spool=tmp_path, memory=opening.LEAST_HELD + 8),
+    )
+    most = opening.LEAST_HELD // 8 + 1
+    view = engine.view(np.eye(FEATURES.shape[1]), 1.0)
+    for each in (engine, view):
+        each.require(ClippedGradient, most)
+        with pytest.raises(ValueError, match=f"ClippedGradient is to be held .* {most + 1:,} numbers take"):
+            each.require(ClippedGradient, most + 1)
+    engine.close()

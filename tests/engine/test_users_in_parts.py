@@ -84,7 +84,7 @@ def test_users_that_are_streamed_are_those_in_memory(layout, block, run, tmp_pat
     for module in ("user_runs", "user_rows"):
         monkeypatch.setattr(f"privopt.data.{module}.AT_ONCE", run)
     expected = in_memory(layout)
-    assert len(expected.private_ranges) == part_count(expected.public.n) > 3
+    assert len(expected.private_ranges) == part_count(expected.public.n, 1) > 3
     source, description = described(layout)
     require_equal(expected, read_units(source, description, noise=NoiseSource(3)))
     require_equal(expected, streamed(layout, tmp_path).units)

@@ -4,9 +4,13 @@ Without a cluster: a `UserShard` is what an actor runs, and the exchange is told
 """
 
 import dataclasses
+import datetime
+import decimal
+import fractions
 import functools
 import itertools
 import pickle
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,8 @@ from privopt.data.units import Units
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.parts import parts_of
-from privopt.errors import DataUnavailable
+from privopt.engine.placement import Placement
+from privopt.errors import ArgumentError, DataUnavailable
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
@@ -34,6 +39,7 @@ from ray.exceptions import RayError  # noqa: E402
 
 from privopt.engine.on_ray import user_fleet as user_fleet_module  # noqa: E402
 from privopt.engine.on_ray.arrivals import Arrivals, Piece  # noqa: E402
+from privopt.engine.on_ray.engine import open_on_ray  # noqa: E402
 from privopt.engine.on_ray.exchange import LOST, Exchange  # noqa: E402
 from privopt.engine.on_ray.fleet import checked  # noqa: E402
 from privopt.engine.on_ray.layout import cut, lay_out  # noqa: E402
@@ -272,6 +278,54 @@ def test_what_goes_wrong_is_told_by_its_kind_alone() -> None:
     assert shards[0].settle(99, 0) == Failure("KeyError", 99)
     with pytest.raises(DataUnavailable, match=r"^a worker failed \(KeyError\): "):
         checked(Failure("KeyError", -1))
+
+
+class Unprepared(ArrayRecords):
+    """Records that do not look at their keys."""
+
+    def require_portable(self) -> None:
+        """See `RecordSource.require_portable`."""
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_keys_of_types_of_their_own_are_refused_in_plain_words(
+    monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    source, about = records()
+    monkeypatch.setattr(
+        "privopt.engine.on_ray.cluster.Cluster.joined", lambda *_, **__: pytest.fail("started")
+    )
+    keys = [*map(str, range(N - 1)), fractions.Fraction(22, 7)]
+    private = source._private
+    own = (Unprepared if late else ArrayRecords)(private.private_features, private.private_targets, keys)
+    words = r"^keys of users that several processes read are numbers, texts, [^0-9]*\.$"
+    if not late:
+        with pytest.raises(ArgumentError, match=words):
+            open_on_ray(own, about, Placement(engine="ray"))
+        with pytest.raises(ArgumentError, match=words):
+            open_on_ray(own.mapped(1, len), about, Placement(engine="ray"))
+        return
+    shard = made(own, about, 1)[0]
+    elsewhere = dataclasses.replace(shard._owners.secret, process=b"")
+    shard._owners = dataclasses.replace(shard._owners, secret=elsewhere)
+    with pytest.raises(ArgumentError, match=words):
+        checked(shard.cut(0, N, [0]))
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        np.arange(3),
+        [1, "a", None],
+        [uuid.UUID(int=3), decimal.Decimal("1.5"), True],
+        [datetime.date(2020, 1, 1), datetime.timedelta(3), datetime.time(3)],
+        pd.Series(["a", None, "b"], dtype="category"),
+        [b"a", ("a", 2), np.float16(3)],
+    ],
+)
+def test_keys_of_types_that_every_process_knows_are_not_refused(keys: Any) -> None:
+    ArrayRecords(np.zeros((3, 1)), None, keys).require_portable()
+    ArrayRecords(np.zeros((3, 1))).require_portable()
 
 
 def test_rows_that_cannot_be_kept_are_let_go_on_the_way() -> None:

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from privopt.engine import compiled_loops
+from privopt.engine.drawn_rows import in_place
 
 
 @partial(jax.jit, static_argnames=("public", "room", "block"))
@@ -19,5 +20,5 @@ def loop_sum(engine, query, draw=None, *, spare=0):
     draw = np.arange(engine.private_count) if draw is None else np.asarray(draw, np.int64)
     room = len(draw) + spare
     share = np.array([0, len(draw)], np.int32)
-    rows = engine.rows(draw, room)
+    rows = in_place(engine.rows(draw, room))
     return np.asarray(_summed(query, engine.public, rows, share, room, compiled_loops.BLOCK_ROWS))

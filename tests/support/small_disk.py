@@ -1,12 +1,11 @@
 """A disk of so many bytes, as the files of a spool see it."""
 
-import errno
 import os
 from pathlib import Path
 
-from privopt.engine.streamed import spool
+from privopt.engine.streamed import disk
 
-_TAKE = spool._take_room
+_TAKE = disk.take_room
 
 
 class SmallDisk:
@@ -22,7 +21,7 @@ class SmallDisk:
 
     def __init__(self, folder, monkeypatch):
         self._folder, self.size, self.most = str(folder), None, 0
-        monkeypatch.setattr(spool, "_take_room", self._take)
+        monkeypatch.setattr(disk, "take_room", self._take)
 
     def taken(self):
         """How many bytes of it are taken."""
@@ -30,9 +29,13 @@ class SmallDisk:
         found = [path for path in links if str(path.readlink()).startswith(self._folder)]
         return sum({path.stat().st_ino: 512 * path.stat().st_blocks for path in found}.values())
 
-    def _take(self, descriptor, size):
+    def fill(self):
+        """Another program takes all that is left of it."""
+        self.size = 0
+
+    def _take(self, descriptor, size, start=0):
         if self.size is not None and self.taken() + size > self.size:
-            raise OSError(errno.ENOSPC, "full")
-        _TAKE(descriptor, size)
-        assert os.fstat(descriptor).st_size >= size
+            raise disk.Full(self.taken() + size - self.size)
+        _TAKE(descriptor, size, start)
+        assert os.fstat(descriptor).st_size >= start + size
         self.most = max(self.most, self.taken())

@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from privopt.commands.mistakes import Mistake
 from privopt.commands.options import MAX_RECORDS
 from privopt.commands.task import Estimator, Task
-from privopt.engine.choose import most_rows, needed_bytes, reading_bytes, settled
+from privopt.engine.choose import held_bytes, most_rows, needed_bytes, reading_bytes, settled
 from privopt.engine.memory_limit import lies_in_memory, memory_share
 from privopt.engine.placement import Placement
 from privopt.planning.effort import data_bytes, pass_seconds
@@ -46,8 +47,8 @@ class Effort:
         engine: "memory", "stream" or "ray".
         rows: bytes of the stored rows, targets and norms.
         kept: the same with a linear map of them, which some solvers compute on.
-        memory: bytes in this process, with those for reading; of a stream its share and `BUFFERS`, of a cluster
-            `BUFFERS` alone.
+        memory: bytes in this process, with those for reading and the points that are held; of a stream its share,
+            `BUFFERS` and these points, of a cluster `BUFFERS` and these points alone.
         pass_seconds: of one pass.
         seconds: of all passes, and of what is done once.
         bytes_read: from the memory, the spool or the workers' memory in all passes.
@@ -85,7 +86,7 @@ class Effort:
             engine=placement.engine,
             rows=rows,
             kept=kept,
-            memory=memory,
+            memory=memory + 8 * plan.held,
             pass_seconds=one,
             seconds=once + one * plan.passes,
             bytes_read=float(rows) * plan.passes,
@@ -99,6 +100,24 @@ class Effort:
 def settled_for(task: Task, n: int, placement: Placement) -> Placement:
     """Where the rows of a fit to n units are kept: what the plan says, and what the fit then does."""
     return settled(placement, *_sizes(task, n))
+
+
+def require_held(plan: Plan, placement: Placement) -> None:
+    """Refuse a plan whose points of the units do not fit into this process, where the rows lie elsewhere.
+
+    Raises:
+        Mistake: they do not.
+    """
+    limit = held_bytes(placement)
+    if limit is not None and 8 * plan.held > limit:
+        held = (
+            f"holds {plan.held:,} numbers of the {plan.public.unit}s in this process, {size(8 * plan.held)}"
+        )
+        more = "give more --memory, " if placement.engine == "stream" else ""
+        raise Mistake(
+            f"{plan.solver} {held}, and with --engine {placement.engine} at most {size(limit)} are: {more}"
+            "take another --solver, or --engine memory."
+        )
 
 
 def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, check_delta
 from privopt.commands.options import Options
 from privopt.commands.paying import Paying, account_for
-from privopt.commands.placing import Effort, place_rows, settled_for, tenth_rows
+from privopt.commands.placing import Effort, place_rows, require_held, settled_for, tenth_rows
 from privopt.commands.tables import placement_of
 from privopt.commands.task import Estimator, Task, named
 from privopt.engine.placement import Placement
@@ -75,6 +75,7 @@ def announce(
 ) -> Plan:
     """Print the plan of a fit to n units, with what `on_account` says of paying for it, and return it."""
     plan = task.plan(estimator, n)
+    require_held(plan, placement)
     placed = [*place_rows(task, plan, placement), *tenth_rows(task, estimator, plan)]
     screen.show_rows(terminal, title, [*_rows(task, plan, n, how_n), *placed, *on_account(plan)])
     for warning in _warnings(task, plan):
@@ -197,6 +198,8 @@ def _others(task: Task, estimator: Estimator, n: int) -> list[Plan]:
 def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
     """The plans as JSON values, the one that a fit would follow first."""
     plans = [task.plan(estimator, n)]
+    placement = settled_for(task, n, placement_of(task.options))
+    require_held(plans[0], placement)
     if task.options.solver == "auto":
         plans += _others(task, estimator, n)
     caps = [price.to_dict() for price in task.compare_caps(task.estimator(n), n)]
@@ -205,5 +208,5 @@ def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
         "warnings": _warnings(task, plans[0]),
         "plans": [plan.to_dict() for plan in plans],
         **({"caps": caps} if caps else {}),
-        "place": Effort.of(plans[0], settled_for(task, n, placement_of(task.options))).to_dict(),
+        "place": Effort.of(plans[0], placement).to_dict(),
     }

@@ -1,4 +1,4 @@
-"""How one run cuts its records into blocks: the same way in every process that goes on with it."""
+"""How one run cuts its units into blocks: the same way in every process that goes on with it."""
 
 import hashlib
 import os
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from privopt.atomic_files import keep_names
 from privopt.curator.journal import Journal, open_own
 from privopt.data.blocks import block_assignment
+from privopt.data.user_parts import MEAN_USERS, part_count
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.mechanisms.noise import repeated_draws
-from privopt.public import Public, Relation
+from privopt.public import Public
 
 _KEY_BYTES = 32
 _NOTHING = np.zeros(0)
@@ -30,16 +31,27 @@ class Cuts:
     Privacy:
         What disjoint blocks cost supposes one thing: that a unit is in one block, whatever the run does (see
         `block_assignment`). A process that goes on asks for the same cuts in the same order, or is refused: the line
-        states the number of the cut, how many records it divides, and into which sizes. The positions follow from the
+        states the number of the cut, how many units it divides, and into which sizes. The positions follow from the
         key and the number of the cut, and the line has a digest of them, so that another key, or another version of a
         generator, is refused before a block answers: nothing but the same assignment of places to blocks comes back.
-        That a place is the same record rests on `require_lasting`: records in files whose names, sizes and times are
-        compared, under replace-one, each at its own place in the files.
+        That a place is the same unit rests on `require_lasting`: units of files whose names, sizes and times are
+        compared, records in their order in the files, users in the order in which they first appear there.
 
-        The folder's reader learns from the key which places are in which block, and no more: under replace-one the
-        assignment follows from public numbers and the key, not from a record. No price rests on its being secret:
-        disjoint blocks are charged as for any fixed assignment, and what is amplified by sampling draws its samples
-        anew, from noise that is never stored. So the price holds against whoever reads the key, too.
+        Of records under replace-one no price rests on the key being secret: the assignment follows from public numbers
+        and the key, the record that is replaced stays in its place, and the price of disjoint blocks holds for any
+        fixed assignment. So it holds against whoever reads the key, too.
+
+        Of users, and where units come and go, it does rest on it, as in one process it rests on the draws of the cut: a
+        neighbour may move the units behind it by a place. To whoever does not have the key, the assignment is a random
+        one whose law does not depend on the order of the places (`block_assignment`). So for each assignment of the one
+        data set there is one of its neighbour, as likely, under which every other unit is in the same block; and since
+        a process that goes on uses the very same assignment, and finds the units at the same places, what all processes
+        of a run release together is what one would have released. The digest in the journal is keyed, so it tells
+        nothing of the assignment: without the key it is a random number, whatever was assigned, a new one each cut.
+        Nothing is promised of such units against somebody who has the releases and the key: who read it while the run
+        was under way, as only those can who may read what this user may, or finds it in a backup. It is stored
+        nevertheless: nothing else brings each unit back to its block, it decides nothing but blocks, and it is deleted
+        at the end. What is amplified by sampling draws its samples anew, from noise that is never stored.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -47,7 +59,9 @@ class Cuts:
         self._path = journal.path.with_suffix(".key")
         self._key: bytes | None = None
 
-    def assigned(self, public: Public, sizes: Sequence[int], *, origin: str, in_order: bool) -> Assigned:
+    def assigned(
+        self, public: Public, sizes: Sequence[int], *, origin: str, in_order: bool, private_count: int
+    ) -> Assigned:
         """The next cut, see `block_assignment`.
 
         Args:
@@ -55,6 +69,7 @@ class Cuts:
             sizes: the public size of each block.
             origin: what the records were read from, see `Units.origin`.
             in_order: whether they are cut in their order.
+            private_count: how many units are there.
         Raises:
             ArgumentError: units of this kind cannot be cut in a run that is to be resumed, or were cut otherwise.
         """
@@ -65,14 +80,14 @@ class Cuts:
         line = self._journal.next()
         if line is not None and any(line.header.get(name) != value for name, value in asked.items()):
             raise ArgumentError(
-                f"{str(self._journal.path)!r} belongs to another run: the records are cut into other blocks than "
+                f"{str(self._journal.path)!r} belongs to another run: the units are cut into other blocks than "
                 "before. Give a folder of its own."
             )
         if not in_order and self._key is None:
             self._key = self._kept(begun=line is not None)
         generator = None if self._key is None else repeated_draws(self._key, self._count)
-        found = block_assignment(public, sizes, None if in_order else generator, private_count=public.n)
-        shown = _digest(found)
+        found = block_assignment(public, sizes, None if in_order else generator, private_count=private_count)
+        shown = _digest(found, self._key or b"", self._count)
         if line is None:
             self._journal.add({**asked, "places": shown}, _NOTHING)
         elif line.header.get("places") != shown and not self._journal.ended:
@@ -129,24 +144,23 @@ def require_lasting(public: Public, origin: str) -> None:
     """Refuse to cut units whose places another process might not find again.
 
     Raises:
-        ArgumentError: units come and go, are users, or are not known to come from the same files.
+        ArgumentError: they are not known to come from the same files, or are so many users that a secret of the process
+            that read them decides where they are (`user_parts`).
     """
-    if public.relation is not Relation.REPLACE_ONE:
-        why = "under add-or-remove-one whoever joins moves the places of others, which a key that is kept would show"
-    elif public.by_user:
-        why = "a user who is replaced moves the places of others, and users are laid out from a secret of their process"
-    elif not origin:
+    if not origin:
         why = "nothing says that arrays hold the same records in the same order as before: read them from files (Table)"
+    elif public.by_user and part_count(public.n) > 1:
+        why = f"more than {MEAN_USERS:,} users are laid out from a secret of the process that read them"
     else:
         return
     raise ArgumentError(
-        f"a run that cuts the units into blocks can be resumed for records in files under replace-one only: {why}. "
-        "Or choose another solver, or run it without a folder for resumption."
+        f"a run that cuts the units into blocks cannot be resumed here: {why}. Or choose another solver, or run it "
+        "without a folder for resumption."
     )
 
 
-def _digest(found: Assigned) -> str:
-    hashed = hashlib.blake2b(digest_size=32)
+def _digest(found: Assigned, key: bytes, count: int) -> str:
+    hashed = hashlib.blake2b(b"%d " % count, key=key, person=b"privopt places", digest_size=32)
     for private_positions, size in found:
         hashed.update(b"%d %d " % (size, len(private_positions)))
         hashed.update(np.ascontiguousarray(private_positions).data)

@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.atomic_files import keep_names
-from privopt.errors import ArgumentError, DataUnavailable
+from privopt.errors import AccountError, ArgumentError, DataUnavailable
+from privopt.ledger.claims import Claim
 
-FORMAT = 2
+FORMAT = 3
 _LENGTHS = struct.Struct("<QQ8s")  # of a line's header and of its array, in bytes, and a hash of these
 _HASH_BYTES = 32
 _MARK = struct.Struct("<Q32s")  # how many lines there are, and the hash of the last
@@ -58,6 +59,7 @@ class Journal:
         handle = open_own(path)
         self._file: BinaryIO = open(handle, "r+b", buffering=0)  # noqa: PTH123, SIM115  # a handle, kept open
         self._mark: int | None = None
+        self._claim: Claim | None = None
         try:
             _lock(handle, path)
             self._mark = open_own(path.with_suffix(".mark"))
@@ -65,6 +67,18 @@ class Journal:
         except BaseException:
             self.close()
             raise
+
+    def follow(self, claim: Claim, *, paid: bool) -> None:
+        """Have the account that pays for the run count its lines from now on.
+
+        Args:
+            claim: of the run.
+            paid: whether the payment was made before this process began.
+        Raises:
+            AccountError: this is not the record that goes on, see `Claim`.
+        """
+        self._claim = claim
+        claim.begin([found.hex() for found in self._hashes[1:]], paid=paid)
 
     def add(self, header: Mapping[str, Any], values: NDArray[Any]) -> None:
         """Add a line, for good.
@@ -96,10 +110,13 @@ class Journal:
             os.fsync(self._file.fileno())
             assert self._mark is not None
             os.pwrite(self._mark, _MARK.pack(len(self._hashes), found), 0)
-        except OSError as error:
+            if self._claim is not None:
+                self._claim.advance(len(self._hashes), found.hex())
+        except (OSError, AccountError) as error:
             self.close()  # a later line would hide that this one is missing
+            why = (error.strerror or "no reason given").lower() if isinstance(error, OSError) else str(error)
             raise DataUnavailable(
-                f"the journal {str(self.path)!r} cannot be written: {(error.strerror or 'no reason given').lower()}. "
+                f"the journal {str(self.path)!r} cannot be written: {why.rstrip('.')}. "
                 "What the run was charged stays charged; what was computed last was shown to nobody. Make room, and "
                 "start the same run again to go on."
             ) from None
@@ -122,11 +139,14 @@ class Journal:
         self.ended = True
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files, and let another process go on."""
         self._file.close()
         if self._mark is not None:
             os.close(self._mark)
             self._mark = None
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
 
     def _read(self) -> None:
         """Read the lines; what follows the last whole one is cut off."""

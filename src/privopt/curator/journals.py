@@ -133,16 +133,18 @@ def resumable(folder: str | Path) -> Generator[None]:
 
     Args:
         folder: made if it is not there, with access for its owner only; one that others may enter is refused. It holds
-            what was released, the names of what was asked, and while a run is under way that cuts records into blocks
-            the key of the cuts; the data are not in it. One process at a time uses it.
+            what was released, the names of what was asked, and while a run is under way that cuts units into blocks
+            the key of the cuts, which is a secret; the data are not in it. One process at a time uses it.
     Raises:
         ArgumentError: it cannot be used, or is in use by another process. Inside, a run is refused that is not the one
             that was stopped, whose noise comes from a seed, or that keeps secrets which are lost with the process:
             streams, held points, and blocks of anything but records in files under replace-one.
     Privacy:
         A repeated release is charged to the run's ledger as it was; so what is repeated and what is new add up to the
-        plan that was paid for. A *copy* of the folder from an earlier time would go on from there with noise of its
-        own, a second release of what came after: do not copy or restore it.
+        plan that was paid for. The account counts every line before the run sees it (`ledger.claims`), so of copies of
+        the folder one goes on, whenever they were made. Without an account nothing knows of copies: one from an earlier
+        time would go on from there with noise of its own, a second release of what came after. Do not copy or restore
+        it then; the key of a run under way belongs in no copy at all.
 
     Examples:
         >>> import tempfile

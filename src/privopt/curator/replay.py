@@ -13,7 +13,7 @@ from privopt.curator.dataless import Dataless
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import StreamRequest
 from privopt.curator.transcript import Release, Transcript
-from privopt.engine.drawn_rows import absent_rows
+from privopt.engine.drawn_rows import Handed, absent_rows
 from privopt.errors import ReplayMismatch
 from privopt.ledger.payer import Payer
 from privopt.ledger.sampling import Sampling
@@ -196,7 +196,10 @@ class RecordedDraws:
         for room, recorded in zip(values, self.recorded, strict=True):
             room[:steps] = recorded[start : start + steps]
         return scan.Stretch(
-            tuple(absent_rows(call.rows(length), self.width) for call in calls),
+            tuple(
+                Handed(absent_rows(call.stored(length), self.width), np.zeros(call.places(length), np.int32))
+                for call in calls
+            ),
             tuple(np.zeros((length, 2), np.int32) for _ in calls),
             tuple(scan.room_for_noise(call.slot, length, exact=self.exact_noise) for call in calls),
             values,

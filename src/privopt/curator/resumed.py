@@ -101,7 +101,13 @@ class ResumedCurator(_NoSecrets, LocalCurator):
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
     ) -> list[Curator]:
-        parts = self.cuts.assigned(self.public, sizes, origin=self.private_engine.origin, in_order=in_order)
+        parts = self.cuts.assigned(
+            self.public,
+            sizes,
+            origin=self.private_engine.origin,
+            in_order=in_order,
+            private_count=self.private_engine.private_count,
+        )
         return [
             self.some_units(private_positions, size, ledger)
             for (private_positions, size), ledger in zip(parts, ledgers, strict=True)

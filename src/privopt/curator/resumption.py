@@ -68,6 +68,7 @@ class Resumption:
             exact: whether its noise is exact.
         Raises:
             ArgumentError: it cannot be resumed, or the journal is that of another run.
+            AccountError: the account has counted lines of this run that are not in the journal.
         """
         kept = journals()
         if kept is None:
@@ -93,6 +94,8 @@ class Resumption:
         line = resumption._journal.next()
         if line is not None:
             resumption.payment = resumption._checked(line.header)
+        if account is not None:
+            resumption._journal.follow(account.claim(resumption.key), paid=account.has_paid(resumption.key))
         return resumption
 
     def note_payment(self, number: int | None) -> None:
@@ -112,7 +115,7 @@ class Resumption:
             raise ArgumentError(
                 "units whose records were chosen from a seed cannot be used in a resumed run."
             )
-        told = {"files": data.origin}
+        told = {"files, or what is read of them": data.origin}
         line = self._journal.next()
         if line is None:
             self._journal.add(told, _NOTHING)
@@ -122,11 +125,14 @@ class Resumption:
 
     def cut(self, data: Units | Engine, sizes: Sequence[int]) -> Assigned:
         """The units in disjoint parts, at random, see `Cuts.assigned`."""
-        return self._cuts.assigned(data.public, sizes, origin=data.origin, in_order=False)
+        return self._cuts.assigned(
+            data.public, sizes, origin=data.origin, in_order=False, private_count=data.private_count
+        )
 
     def end(self) -> None:
-        """All was released: what was kept for what was still to come is deleted."""
+        """All was released: what was kept for what was still to come is deleted, and the journal is closed."""
         self._cuts.forget()
+        self._journal.close()
 
     def _begin(self, terms: dict[str, Any], solved: dict[str, str], released: dict[str, Any]) -> None:
         """Compare the first line with what is asked for, naming the cause before what follows from it; or write it."""

@@ -2,9 +2,11 @@
 
 `Curator.iterate` splits a loop into stretches. The noise and the sampled units of a stretch are drawn on the host, from
 the curator's secret streams, the engine hands over the rows of those units, and all enter the scan as inputs: no key
-ever enters a compiled loop, nor a row of a unit that was not drawn. So the program is the same wherever the rows are,
-and its memory does not grow with their number. It also accepts recorded releases in place of computed ones, so that a
-replay runs the very same program and its result is bit-identical.
+ever enters a compiled loop, nor does a row of a unit that was not drawn leave the place where it is kept. So the
+program is the same wherever the rows are, and its memory does not grow with their number. Of a table of fewer rows than
+a stretch draws each is there once, and steps look for their units at the places where these stand; where such a table
+is in this process' memory already, none of it is copied. The loop also accepts recorded releases in place of computed
+ones, so that a replay runs the very same program and its result is bit-identical.
 """
 
 import bisect
@@ -23,7 +25,7 @@ from scipy import stats
 from privopt.curator.feeds import Feed, Turns
 from privopt.curator.loops import Slot, Step, require_priced
 from privopt.engine.compiled_loops import traced_sum
-from privopt.engine.drawn_rows import DrawnRows, row_bytes, side_by_side
+from privopt.engine.drawn_rows import PLACE_BYTES, Handed, in_place, row_bytes, side_by_side
 from privopt.engine.protocol import Engine
 from privopt.engine.rounding import rounding_bound
 from privopt.ledger.sampling import EveryUnit, FixedSize, Poisson, Sampling, expected_units
@@ -40,13 +42,13 @@ class Stretch(NamedTuple):
     """What the steps of a stretch are given: one entry a call, of each an entry a step but for the rows.
 
     Attributes:
-        private_rows: those of all steps.
-        private_shares: at which of these rows the units of a step begin, and how many there are: (steps, 2).
+        private_handed: the rows of all steps, and where the units of each stand.
+        private_shares: at which of these places the units of a step begin, and how many there are: (steps, 2).
         private_noise: what the mechanism combines with the value.
         recorded: the releases of another run.
     """
 
-    private_rows: tuple[DrawnRows, ...]
+    private_handed: tuple[Handed, ...]
     private_shares: tuple[NDArray[np.int32], ...]
     private_noise: tuple[NDArray[Any], ...]
     recorded: tuple[NDArray[np.float64], ...]
@@ -59,15 +61,22 @@ class Call(NamedTuple):
         slot: what does not change from step to step.
         turns: of a call that feeds a stream, the blocks it sees.
         room: how many units a step is padded to.
+        present: how many units there are.
     """
 
     slot: Slot
     turns: Turns | None
     room: int
+    present: int
 
-    def rows(self, length: int) -> int:
-        """Rows of a stretch of so many steps: a block that several of them see is there once."""
+    def places(self, length: int) -> int:
+        """Places of units in a stretch of so many steps: a block that several of them see is there once."""
         return self.room * (length if self.turns is None else min(length, len(self.turns.blocks)))
+
+    def stored(self, length: int) -> int:
+        """Rows of such a stretch: a unit that several samples hold is there once if samples hold more than all."""
+        places = self.places(length)
+        return places if self.turns is not None else min(places, max(self.present, 1))
 
     def blocks(self, start: int, stop: int) -> tuple[list[int], NDArray[np.int64]]:
         """The blocks that these steps see, in order, and which of them each step sees."""
@@ -136,7 +145,8 @@ class SecretDraws:
         private_draws: list[list[NDArray[np.int64]]] = [[] for _ in calls]
         private_noise = tuple(room_for_noise(call.slot, length, exact=self._noise.exact) for call in calls)
         for t in range(steps):
-            for k, (slot, _, _) in enumerate(calls):
+            for k, call in enumerate(calls):
+                slot = call.slot
                 if slot.feed:  # a row of a stream's noise is drawn once, for an item that is entered
                     feed = self._feeds[slot.feed]
                     with self._noting(feed.mechanism):
@@ -154,7 +164,7 @@ class SecretDraws:
             for k, call in enumerate(calls)
         ]
         return Stretch(
-            tuple(private_rows for private_rows, _ in fetched),
+            tuple(private_handed for private_handed, _ in fetched),
             tuple(private_shares for _, private_shares in fetched),
             private_noise,
             tuple(np.zeros((length, *call.slot.shape), np.float64) for call in calls),
@@ -162,19 +172,26 @@ class SecretDraws:
 
     def _sampled(
         self, call: Call, private_draws: list[NDArray[np.int64]], length: int
-    ) -> tuple[DrawnRows, NDArray[np.int32]]:
-        """The rows of the units that were drawn, one step's after the other's."""
+    ) -> tuple[Handed, NDArray[np.int32]]:
+        """The rows of the units that were drawn, and where they stand, one step's after the other's."""
         private_shares = np.zeros((length, 2), np.int32)
         private_counts = np.array([len(private_draw) for private_draw in private_draws])
         private_shares[: len(private_counts), 1] = private_counts
         private_shares[1:, 0] = np.cumsum(private_shares[:-1, 1])
         # Longer is rarer than 1e-12 a run, and independent of the data: widen the padding, never drop a unit.
         room = max(call.room, int(private_counts.max()))
-        return self._engine.rows(np.concatenate(private_draws), room * length), private_shares
+        private_draw, places = np.concatenate(private_draws), room * length
+        if not 0 < call.present < places:
+            return in_place(self._engine.rows(private_draw, places)), private_shares
+        private_rows = self._engine.held_rows()
+        if private_rows is None:
+            private_distinct, private_draw = np.unique(private_draw, return_inverse=True)
+            private_rows = self._engine.rows(private_distinct, call.present)
+        private_places = np.zeros(places, np.int32)
+        private_places[: len(private_draw)] = private_draw
+        return Handed(private_rows, private_places), private_shares
 
-    def _of_blocks(
-        self, call: Call, start: int, length: int, steps: int
-    ) -> tuple[DrawnRows, NDArray[np.int32]]:
+    def _of_blocks(self, call: Call, start: int, length: int, steps: int) -> tuple[Handed, NDArray[np.int32]]:
         """The rows of the blocks that the steps see."""
         blocks, at = call.blocks(start, start + steps)
         private_engines = [self._feeds[call.slot.feed].private_engines[block] for block in blocks]
@@ -185,7 +202,7 @@ class SecretDraws:
             private_engine.rows(np.arange(private_engine.private_count), call.room)
             for private_engine in private_engines
         )
-        return side_by_side(private_rows, call.rows(length)), private_shares
+        return in_place(side_by_side(private_rows, call.places(length))), private_shares
 
     def prefix(self, slot: Slot) -> NDArray[np.float64]:
         """See `Draws.prefix`."""
@@ -245,7 +262,7 @@ def run(
 
     def calls_of(count: int) -> list[Call]:
         return [
-            Call(slot, seen, max(_room(slot, seen, count, times), 1))
+            Call(slot, seen, max(_room(slot, seen, count, times), 1), count)
             for slot, seen in zip(slots, turns, strict=True)
         ]
 
@@ -265,12 +282,14 @@ def run(
     running: tuple[Any, int] | None = None
     for start in range(0, times, length):
         steps = min(length, times - start)
-        private_rows, *inputs = draws.stretch(calls, start, length, steps)  # while the one before is running
+        private_handed, *inputs = draws.stretch(
+            calls, start, length, steps
+        )  # while the one before is running
         if running is not None:
             collect(*running)
         carry, outputs = _run_stretch(
             carry,
-            jax.tree.map(_on_device, private_rows),
+            jax.tree.map(_on_device, private_handed),
             (*inputs, _padded_turns(turns, start, length)),
             np.arange(length) < steps,
             np.asarray(draws.forced),
@@ -278,8 +297,8 @@ def run(
             step=step,
             slots=tuple(slots),
             rooms=tuple(
-                len(private.private_targets) * call.room // call.rows(length)
-                for private, call in zip(private_rows, calls, strict=True)
+                len(private.private_places) * call.room // call.places(length)
+                for private, call in zip(private_handed, calls, strict=True)
             ),
             public=public,
         )
@@ -297,7 +316,7 @@ def _on_device(private_column: NDArray[Any]) -> Array:
 @partial(jax.jit, static_argnames=("step", "slots", "rooms", "public"))
 def _run_stretch(
     carry: Any,
-    private_rows: tuple[DrawnRows, ...],
+    private_handed: tuple[Handed, ...],
     inputs: Any,
     valid: Array,
     forced: Array,
@@ -330,7 +349,7 @@ def _run_stretch(
             assert isinstance(query, MeanQuery)
             slot = slots[k]
             described = slot.publics[0] if into else public
-            private_sum = traced_sum(query, described, private_rows[k], private_shares[k], rooms[k])
+            private_sum = traced_sum(query, described, private_handed[k], private_shares[k], rooms[k])
             if into:
                 kind = turns[k]
                 private_mean = private_sum * _of_kind([1.0 / block.n for block in slot.publics], kind)
@@ -389,7 +408,9 @@ def _stretch_length(calls: Sequence[Call], times: int, width: int) -> int:
     )
 
     def size(length: int) -> int:
-        return length * noise + row_bytes(width) * sum(call.rows(length) for call in calls)
+        return length * noise + sum(
+            PLACE_BYTES * call.places(length) + row_bytes(width) * call.stored(length) for call in calls
+        )
 
     most = max(1, bisect.bisect_right(range(1, times + 1), STRETCH_BYTES, key=size))
     return -(-times // -(-times // most))

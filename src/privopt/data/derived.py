@@ -25,11 +25,16 @@ class Extra(NamedTuple):
         record: bytes for each record of the whole.
         copies: how often the entries of all CSR rows are copied.
         sets: how many sets of units are made: each has arrays of its own, in every part.
+        anew: bytes for each record of the whole, by which units that are stored in the place of those at hand take more
+            than these while they are read.
+        anew_copies: likewise, how often the entries of all CSR rows.
     """
 
     record: int = 0
     copies: int = 0
     sets: int = 0
+    anew: int = 0
+    anew_copies: int = 0
 
     def bytes(self, records: int, entry_bytes: int, parts: int) -> int:
         """All of it.
@@ -39,8 +44,16 @@ class Extra(NamedTuple):
             entry_bytes: of all entries of its CSR rows; 0 of others.
             parts: of the whole.
         """
-        around = self.sets * (spare_bytes() + parts * _ARRAYS * _PAGE)
-        return records * self.record + self.copies * entry_bytes + around
+        return records * self.record + self.copies * entry_bytes + self.sets * _around(parts)
+
+    def anew_bytes(self, records: int, entry_bytes: int, parts: int) -> int:
+        """By how much the reading of units takes more that are stored in the place of those at hand, see `bytes`."""
+        return records * self.anew + self.anew_copies * entry_bytes + _around(parts)
+
+
+def _around(parts: int) -> int:
+    """What the boundaries of a set of units take."""
+    return spare_bytes() + parts * _ARRAYS * _PAGE
 
 
 def spare_bytes() -> int:
@@ -72,10 +85,16 @@ class Derived:
         self._cuts.append([Derived(public, computed=self._computed) for public in publics])
         return self._cuts[-1]
 
-    def anything(self) -> None:
-        """Blocks, and of each a map that is no wider than its rows: what is made where it cannot be known."""
-        (block,) = self.cut([self.public])
-        block.view(self.public.mapped(self.public.d, self.public.row_bound))
+    def anything(self, *, blocks: bool = True, maps: bool = True) -> None:
+        """Blocks, and of each a map that is no wider than its rows: what is made where it cannot be known.
+
+        Args:
+            blocks: whether there may be any.
+            maps: likewise.
+        """
+        (block,) = self.cut([self.public]) if blocks else (self,)
+        if maps:
+            block.view(self.public.mapped(self.public.d, self.public.row_bound))
 
     def beyond(self, at_hand: Public) -> Extra:
         """What these units and all that is made of them take, beyond other units of the same records, at hand before.
@@ -83,10 +102,19 @@ class Derived:
         Args:
             at_hand: what is public about those; they are given back before these are stored.
         """
-        extra = self.extra()
-        record = self.record_bytes + extra.record - record_bytes(at_hand, computed=at_hand.sparse)
-        constant = _CONSTANT_BYTES * self.public.sparse
-        return Extra(max(0, record + constant), extra.copies, extra.sets + 1)
+        extra, computed = self.extra(), self.public.sparse
+        more = self.record_bytes - record_bytes(at_hand, computed=at_hand.sparse)
+        constant, longer = (
+            _CONSTANT_BYTES * computed,
+            computed and _itemsize(self.public) > _itemsize(at_hand),
+        )
+        return Extra(
+            record=max(0, more + extra.record + constant),
+            copies=2 * extra.copies + 1 if longer else extra.copies,  # an entry takes 12 bytes in place of 8
+            sets=extra.sets + 1,
+            anew=max(0, more + 2 * constant),  # CSR rows of users are read, and copied to those that are kept
+            anew_copies=2 * longer,
+        )
 
     @property
     def record_bytes(self) -> int:

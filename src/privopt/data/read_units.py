@@ -21,13 +21,18 @@ from privopt.public import Public, Relation, of_users
 _COLUMN_BYTES = 4  # of an entry of a CSR row, besides its value
 
 
-def stored_bytes(source: RecordSource, description: Description) -> int:
-    """About how many bytes the units of a source take in a room; of CSR, without the entries as they are read."""
+def stored_bytes(source: RecordSource, description: Description, most: int | None = None) -> int:
+    """About how many bytes the units of a source take in a room; of CSR, without the entries as they are read.
+
+    Args:
+        source: the records.
+        description: what is public about the units.
+        most: entries of all CSR rows together; default: `most_entries`.
+    """
     width = 0 if source.is_sparse else source.width + (description.intercept is not None)
     rest = KEPT_BYTES + PARTED_BYTES * (source.is_sparse or source.by_user)
-    chosen = (
-        (most_entries(source, description) or 0) if source.by_user else 0
-    )  # copied to those that are kept
+    most = most_entries(source, description) if most is None else most
+    chosen = (most or 0) if source.by_user else 0  # copied to those that are kept
     return source.rows * (width * np.dtype(description.storage).itemsize + rest) + entry_bytes(
         chosen, description
     )
@@ -51,6 +56,7 @@ def read_units(
     *,
     noise: UnitsNoise | None = None,
     room: Room = MEMORY,
+    private_most: int | None = None,
 ) -> Units:
     """Group the records of a source into privacy units, as `Units.from_arrays` does with all of them at once.
 
@@ -62,6 +68,7 @@ def read_units(
         description: what is public about the units.
         noise: source of the secret choice of a user's records; default: fresh, from the operating system.
         room: where the arrays lie.
+        private_most: the most entries of all CSR rows together, if that is known; default: `most_entries`.
     Privacy:
         A stored row depends on its own record alone, whatever block it is read in. More units than the public n are
         refused before any record is read, or any but the keys where a unit is a user, without saying how many there
@@ -71,23 +78,25 @@ def read_units(
         DataUnavailable: the source cannot be read, or does not hold as many records as it says.
     """
     relation = Relation.parse(description.relation)
+    most = most_entries(source, description) if private_most is None else private_most
     if not source.by_user:
         n = check_units(description.n, source.rows, relation, by_user=False)
-        units = _read(source, description, None, room).units(n, relation)
-        return dataclasses.replace(units, origin=source.fingerprint())
+        units = _read(source, description, None, room, most).units(n, relation)
+        return dataclasses.replace(units, origin=description.origin(source))
+    by_user = _of_users(description)  # refused before anything is read, as is n
     if description.n is not None or relation is Relation.ADD_OR_REMOVE_ONE:
-        check_units(description.n, 0, relation, by_user=True)  # before anything is read
+        check_units(description.n, 0, relation, by_user=True)
     users = user_rows(source, description, noise, room)
     n = check_units(users.n, len(users.private_weights), relation, by_user=True)
-    units = _read(source, description, users, room).units(n, relation)
+    units = _read(source, description, users, room, most).units(n, relation)
     return dataclasses.replace(
         units,
-        public=dataclasses.replace(units.public, **_of_users(description)),
+        public=dataclasses.replace(units.public, **by_user),
         private_offsets=users.private_offsets,
         private_weights=users.private_weights,
         private_ranges=users.private_ranges,
         seeded=users.seeded,
-        origin=source.fingerprint(),
+        origin=description.origin(source),
     )
 
 
@@ -212,10 +221,12 @@ class _Sparse:
         )
 
 
-def _read(source: RecordSource, description: Description, users: UserRows | None, room: Room) -> _Stored:
+def _read(
+    source: RecordSource, description: Description, users: UserRows | None, room: Room, most: int | None
+) -> _Stored:
     """Clip every block as records are clipped, and put it into its place."""
     arguments = _of_records(description)
-    private_stored = _Stored(source.rows, users, room, most_entries(source, description))
+    private_stored = _Stored(source.rows, users, room, most)
     first = 0
     for block in source.blocks(0, source.rows):
         rows = int(block.private_features.shape[0])

@@ -5,6 +5,7 @@ asks for the records of one part after the other, wherever the part is kept, and
 """
 
 import abc
+import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.user_digests import require_known_everywhere
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
 
 BLOCK_RECORDS = 2**14  # of a source that has no blocks of its own
@@ -61,7 +63,17 @@ class RecordSource(abc.ABC):
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """What the records were read from, as a digest of names, sizes and times; empty for arrays."""
+        """What the records were read from, as a digest of names, sizes and times; empty for arrays.
+
+        And what is read of it: records of the same files that differ are of sources that differ here.
+        """
+
+    def require_portable(self) -> None:  # noqa: B027 - files have nothing to refuse
+        """Refuse records whose users can be told apart in this process alone. Those of files have none.
+
+        Raises:
+            KeysOfOwnTypes: there are keys of other types than `user_keys` names.
+        """
 
     def mapped(
         self,
@@ -73,7 +85,8 @@ class RecordSource(abc.ABC):
 
         Args:
             width: of a new row.
-            features: of the features of a block; picklable. A CSR row gets no more entries by it.
+            features: of the features of a block; picklable. A CSR row gets no more entries by it but
+                those of columns that are new.
             targets: of its targets; None for the same.
         """
         return MappedRecords(self, width, features, targets)
@@ -92,7 +105,8 @@ class MappedRecords(RecordSource):
         self._source, self._features, self._targets = source, features, targets
         self.rows, self.width = source.rows, width
         self.is_sparse, self.by_user = source.is_sparse, source.by_user
-        self.row_entries = source.row_entries
+        new = max(0, width - source.width)
+        self.row_entries = None if source.row_entries is None else source.row_entries + new
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""
@@ -105,6 +119,10 @@ class MappedRecords(RecordSource):
             if not sparse.issparse(private_features):
                 private_features = np.asarray(private_features)
             yield RecordBlock(private_features, private_targets, block.private_keys)
+
+    def require_portable(self) -> None:
+        """See `RecordSource.require_portable`."""
+        self._source.require_portable()
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
@@ -130,6 +148,11 @@ class ArrayRecords(RecordSource):
         for first in range(start, stop, BLOCK_RECORDS):
             part = slice(first, min(first + BLOCK_RECORDS, stop))
             yield RecordBlock(*(None if private is None else private[part] for private in self._private))
+
+    def require_portable(self) -> None:
+        """See `RecordSource.require_portable`: all keys are looked at, as their types may differ."""
+        for block in self.blocks(0, self.rows) if self.by_user else ():
+            require_known_everywhere(block.private_keys, block.private_features.shape[0])
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
@@ -161,3 +184,12 @@ class Description:
     def arguments(self) -> dict[str, Any]:
         """As keyword arguments."""
         return dict(vars(self))
+
+    def origin(self, source: RecordSource) -> str:
+        """What units of these records are read from, and as what: see `Units.origin`."""
+        files = source.fingerprint()
+        if not files:
+            return ""
+        classes = None if self.classes is None else list(self.classes)
+        told = {**self.arguments(), "relation": Relation.parse(self.relation).value, "classes": classes}
+        return hashlib.sha256(f"{files} {told!r}".encode("utf-8", "surrogatepass")).hexdigest()

@@ -64,7 +64,8 @@ class Units:
             part, or where parts follow from the number of units.
         seeded: whether the choice of users' records came from a seed, or from a source that is not known to be secret.
             It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
-        origin: what the records were read from, as a digest of names, sizes and times; empty for arrays.
+        origin: what the records were read from, and as what, as a digest of files' names, sizes and times and of the
+            public description; empty for arrays.
         first: of a part, see `part`: the position of its first unit among all.
         room: where the arrays lie, and those that are made of them.
 

@@ -5,6 +5,7 @@ and the text is hashed twice by SipHash-2-4 under keys of `UserSecret`, two othe
 half of a digest tells the part, and whether the key is missing; both together tell the user.
 """
 
+import dataclasses
 import datetime
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
@@ -28,6 +29,31 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 _SIPHASH: Any = hash_array
 
 
+class KeysOfOwnTypes(ArgumentError):
+    """There are keys that only the process that holds them can tell apart. Says which can be told apart anywhere."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "keys of users that several processes read are numbers, texts, bytes, truth values, UUIDs, times, or "
+            "tuples of these: what any other value is equal to is known where it was made. Give such a key's "
+            "text, or read the records in one process (engine='memory' or 'stream')."
+        )
+
+
+def require_known_everywhere(private_keys: Any, rows: int) -> None:
+    """Refuse keys that processes cannot tell apart which did not make them.
+
+    Privacy:
+        The types of keys are part of how data are given, as their number is, and not of what they hold; the message is
+        the same whichever they are, and whosever.
+    Raises:
+        KeysOfOwnTypes: there are some.
+        ArgumentError: there is not one key for each record.
+    """
+    elsewhere = dataclasses.replace(UserSecret.drawn(None, 0), process=b"")
+    user_digests(private_keys, rows, elsewhere)
+
+
 def user_digests(private_keys: Any, rows: int, secret: UserSecret) -> Digests:
     """The digest of each user key, (2, rows); `NOBODY` where it is missing.
 
@@ -42,8 +68,9 @@ def user_digests(private_keys: Any, rows: int, secret: UserSecret) -> Digests:
         shares a digest with one of n others with probability n / 2^128 at most, below 2^-95 for 2^33 of them: as
         unlikely as that the key of a noise generator is guessed.
     Raises:
-        ArgumentError: there is not one key for each record; or a key is of a type of its own, and this is not the
-            process that drew the secret, which has numbered such keys.
+        ArgumentError: there is not one key for each record.
+        KeysOfOwnTypes: there is a key of a type of its own, and this is not the process that drew the secret, which has
+            numbered such keys.
     """
     private_columns = [_column_digests(column, secret) for column in key_columns(private_keys, rows)]
     if len(private_columns) == 1:
@@ -101,11 +128,7 @@ def _of_cells(private_cells: Any, secret: UserSecret) -> Digests:
     kinds: set[Kind] = {written[0] for written in private_written if written is not None}
     for kind in kinds:
         if kind == "other" and not secret.is_at_home:
-            raise ArgumentError(
-                "keys of users that several processes read are numbers, texts, bytes, truth values, UUIDs, times, or "
-                "tuples of these: what any other value is equal to is known where it was made. Give such a key's "
-                "text, or read the table in one process."
-            )
+            raise KeysOfOwnTypes
         private_places = [j for j, written in enumerate(private_written) if written and written[0] == kind]
         private_texts = [written[1] for written in private_written if written and written[0] == kind]
         if kind == "other":

@@ -54,7 +54,7 @@ def lay_out_users(
         cap: M, the most records of a user.
         noise: source of the secret choice; default: fresh, from the operating system.
     """
-    rows, parts = len(codes), part_count(n)
+    rows, parts = len(codes), part_count(n, cap)
     secret = UserSecret.drawn(noise, rows)
     lottery = secret.lottery(0, rows)
     if parts == 1:

@@ -1,8 +1,9 @@
 """Users in parts by a secret hash of their keys, so that no process need know all of them. PRIVATE.
 
-With so few users that one part holds them, they stand in order of first appearance. With more, a user's part follows
-from the user's digest alone (`user_digests`), and within it they stand in order of first appearance: the place of a
-user's first record in the source, usable or not. Every engine lays out users so, and computes the same bits.
+With so few users, and records of each, that one part holds them, they stand in order of first appearance. With more, a
+user's part follows from the user's digest alone (`user_digests`), and within it they stand in order of first
+appearance: the place of a user's first record in the source, usable or not. Every engine lays out users so, and
+computes the same bits.
 """
 
 import functools
@@ -19,7 +20,10 @@ from privopt.data.users import choose_records
 from privopt.errors import DataUnavailable
 
 MOST_USERS = 2**19  # of a part: `engine.rounding.PART_UNITS`
-MEAN_USERS = MOST_USERS - 2**14  # of a part, where there are several
+MEAN_USERS = MOST_USERS - 2**14  # of a part, where there are several: at most so many, in the mean
+MEAN_RECORDS = 2**20  # that the users of a part may keep, in the mean: so many workers share them
+MOST_FOR_RECORDS = 2**10  # parts for the sake of records: each costs some 40 microseconds a pass
+LEAST_USERS = 2**4  # of a part for the sake of records, in the mean
 
 
 class UserRecords(NamedTuple):
@@ -86,26 +90,32 @@ class UserLayout(NamedTuple):
     private_first: NDArray[np.int64]
 
 
-def part_count(n: int) -> int:
-    """How many parts hold so many users, from the public number alone.
+def part_count(n: int, cap: int) -> int:
+    """How many parts hold so many users of at most so many records each, from these public numbers alone.
+
+    As many as the users need, or as many as their records may need, whichever are more.
 
     Args:
         n: the public number of users, which their number never exceeds.
+        cap: M, the public number of records that a user keeps at most.
     Privacy:
-        The number of parts is public since it follows from n; which users are in which part stays private, as do the
-        parts' sizes, which show in running time only. What a query is charged does not depend on parts at all: a user
-        lies whole in one part, and a sum is the sum over users however they are divided. Dividing by a hash of each
-        user's own key has the further use that adding or replacing a user moves no other user to another part, and
+        The number of parts is public since it follows from n and M; which users are in which part stays private, as do
+        the parts' sizes, which show in running time only. What a query is charged does not depend on parts at all: a
+        user lies whole in one part, and a sum is the sum over users however they are divided. Dividing by a hash of
+        each user's own key has the further use that adding or replacing a user moves no other user to another part, and
         changes the sums of the user's own part, or of two, alone.
 
-        No part overflows, whatever the keys are, as they are fixed without the secret: with P > 1 parts the number of
-        users in one is binomial of mean m < MEAN_USERS + 1, the digests being those of a secret hash. By
-        Bernstein's inequality it exceeds MOST_USERS = m + t, t >= 2^14 - 1, with probability at most
-        exp(-t^2 / (2 (m + t / 3))) < exp(-255) < 2^-367, and for any of up to 2^33 parts with less than 2^-334.
+        No part overflows, whatever the keys are, as they are fixed without the secret: there are P >= n / MEAN_USERS
+        parts, and with P > 1 the number of users in one is binomial of mean m < MEAN_USERS + 1, the digests being those
+        of a secret hash. By Bernstein's inequality it exceeds MOST_USERS = m + t, t >= 2^14 - 1, with probability at
+        most exp(-t^2 / (2 (m + t / 3))) < exp(-255) < 2^-367, and for any of up to 2^33 parts with less than 2^-334. A
+        smaller m, where P follows from the records, makes t larger and that less. Nothing but memory and time rests on
+        how many records a part has: a user is one contribution to a sum, of however many records.
     Source:
         Boucheron, Lugosi, Massart 2013, Concentration Inequalities, section 2.8.
     """
-    return 1 if n <= MEAN_USERS else -(-n // MEAN_USERS)
+    for_records = min(-(-n * int(cap) // MEAN_RECORDS), MOST_FOR_RECORDS, n // LEAST_USERS)
+    return max(1, -(-n // MEAN_USERS), for_records)
 
 
 @functools.cache
@@ -184,12 +194,11 @@ def lay_out_part(private_records: UserRecords, cap: int, part: int, parts: int) 
     return UserLayout(private_order[private_chosen], private_offsets, private_first)
 
 
-def needed(private_records: UserRecords, cap: int) -> UserRecords:
-    """Leave out records that cannot matter to `lay_out_part`, whatever other records the part has.
+def needed(private_records: UserRecords, cap: int) -> NDArray[np.int64]:
+    """Positions of the records that may matter to `lay_out_part`, whatever other records the part has.
 
     Of each user, the first record stays, and the M usable ones with the smallest lottery numbers: what is chosen of a
-    union of sets of records is among what is chosen of each. They come back sorted by digest, and by place within a
-    user.
+    union of sets of records is among what is chosen of each. They come sorted by digest, and by place within a user.
     """
     private_order = np.lexsort(
         (private_records.private_places, private_records.private_rest, private_records.private_digests)
@@ -209,7 +218,7 @@ def needed(private_records: UserRecords, cap: int) -> UserRecords:
         private_sorted.private_lottery,
     )
     private_stays[private_chosen] = True
-    return private_sorted.taken(private_stays)
+    return private_order[private_stays]
 
 
 def count_users(private_records: UserRecords) -> int:

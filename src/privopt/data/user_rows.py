@@ -113,7 +113,7 @@ def user_rows(
     for private_batch in _batches(source, description, secret):
         private_runs.append(private_batch)
     n = private_runs.count() if description.n is None else int(description.n)
-    parts = part_count(n)
+    parts = part_count(n, description.max_records_per_user)
     private_stops = [0]
     for part in range(parts):
         try:

@@ -36,7 +36,7 @@ class UserRuns:
 
     def append(self, private_records: UserRecords) -> None:
         """Put a run of what may matter of some records behind the others."""
-        private_run = needed(private_records, self._cap)
+        private_run = private_records.taken(needed(private_records, self._cap))
         start = self._private_edges[-1]
         for private_column, private_values in zip(self._private_all, private_run, strict=True):
             self._room.write(private_column, start, private_values)
@@ -52,9 +52,10 @@ class UserRuns:
         Of a user there are no more than M + 1 from each run, so that a bucket does not grow with what one user has.
         """
         private_each = max(1, -(-self._private_edges[-1] // (AT_ONCE * parts)))
-        private_starts = part_starts(private_each * parts)
+        first = private_each * part
+        private_starts = part_starts(private_each * parts)[first : first + private_each + 1]
         private_cuts = [self._cuts(run, private_starts) for run in itertools.pairwise(self._private_edges)]
-        for k in range(private_each * part, private_each * (part + 1)):
+        for k in range(private_each):
             yield joined_records([self._copied(slice(*cuts[k : k + 2])) for cuts in private_cuts])
 
     def _cuts(self, run: tuple[int, int], private_starts: Digests) -> NDArray[np.int64]:

@@ -14,6 +14,7 @@ from privopt.engine.memory_limit import memory_share
 from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.reference import ReferenceEngine
+from privopt.engine.succession import Succession
 from privopt.public import STORAGES, Relation
 
 # Rows take in this process: the stored rows, a linear map of them, and an eighth for norms and targets, at least
@@ -75,6 +76,19 @@ def reading_bytes(public_rows: int, width: int) -> int:
     return min(math.ceil(READING_FACTOR * public_rows * width * DECODED), READING_MOST)
 
 
+def held_bytes(placement: Placement) -> int | None:
+    """How many bytes of points of the units a run may hold in this process; None where nothing says."""
+    if placement.engine == "ray":
+        from privopt.engine.on_ray.engine import GATHERED_BYTES
+
+        return GATHERED_BYTES
+    if placement.engine == "stream":
+        from privopt.engine.streamed.opening import held_limit
+
+        return held_limit(placement.memory or memory_share())
+    return None
+
+
 def described(engine: Engine) -> tuple[str, ...]:
     """What an engine says of the machines that hold its records; nothing, where that is this one."""
     told = getattr(engine, "described", None)
@@ -97,6 +111,7 @@ def engine_of(
     placement: Placement,
     *,
     noise: UnitsNoise | None = None,
+    succession: Succession | None = None,
 ) -> Engine:
     """An engine on the records of a source, kept where they were asked to be. Its `close` gives the room back.
 
@@ -105,6 +120,7 @@ def engine_of(
         description: what is public about the units.
         placement: where to keep them.
         noise: source of the secret choice of a user's records; default: fresh, from the operating system.
+        succession: that it is one of.
     Privacy:
         What "auto" chooses follows from public numbers. Where a unit is a user, or may come or go, the number of
         records is private: n must be given then.
@@ -125,7 +141,7 @@ def engine_of(
     if placement.engine == "stream":
         from privopt.engine.streamed.opening import open_streamed
 
-        return open_streamed(source, description, placement, noise=noise)
+        return open_streamed(source, description, placement, noise=noise, succession=succession)
     if placement.engine == "ray":
         from privopt.engine.on_ray.engine import open_on_ray
 

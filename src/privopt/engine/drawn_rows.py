@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.room import MEMORY
 from privopt.data.rows import aligned_zeros, take_rows
 from privopt.data.units import Units
 
 OTHER_BYTES = 8 + 8 + 1  # of a row: its target, its norm, and whether it is present
+PLACE_BYTES = 4 + 8  # of a unit that was drawn: at which row it stands, and its position
 
 
 class DrawnRows(NamedTuple):
@@ -19,6 +21,23 @@ class DrawnRows(NamedTuple):
     private_targets: Any  # Float[Array, " m"]
     private_norms: Any  # Float[Array, " m"]
     private_present: Any  # Bool[Array, " m"]
+
+
+class Handed(NamedTuple):
+    """What a compiled loop is handed: rows, and at which of them the units stand that take part.
+
+    Attributes:
+        private_rows: at least one.
+        private_places: of each unit, one step's after the other's: Int[Array, " p"].
+    """
+
+    private_rows: DrawnRows
+    private_places: Any
+
+
+def in_place(private_rows: DrawnRows) -> Handed:
+    """Rows that stand as they take part."""
+    return Handed(private_rows, np.arange(len(private_rows.private_targets), dtype=np.int32))
 
 
 def row_bytes(width: int) -> int:
@@ -64,6 +83,15 @@ def drawn_rows(units: Units, private_draw: NDArray[np.int64], room: int) -> Draw
     private_rows.private_norms[:count] = units.private_norms[private_draw]
     private_rows.private_present[:count] = units.private_present[private_draw]
     return private_rows
+
+
+def held_rows(units: Units) -> DrawnRows | None:
+    """All rows as they lie in this process' memory, not copied; None where they lie elsewhere, or are not dense."""
+    if units.room is not MEMORY or not isinstance(units.private_features, np.ndarray):
+        return None
+    return DrawnRows(
+        units.private_features, units.private_targets, units.private_norms, units.private_present
+    )
 
 
 def side_by_side(private_blocks: Iterable[DrawnRows], room: int) -> DrawnRows:

@@ -15,7 +15,7 @@ from privopt.data.units import Units
 from privopt.engine import fast_path, local_passes
 from privopt.engine.carried_slopes import CarriedSlopes
 from privopt.engine.cells import cell_sum, supports_cells
-from privopt.engine.drawn_rows import DrawnRows, drawn_rows
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
 from privopt.engine.general_path import (
     block_coefficients,
     block_length,
@@ -201,7 +201,9 @@ class InProcessEngine:
 
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`: part by part, so that each is computed as it is wherever it is kept."""
-        return with_absent([part.part_vectors(query) for part in self._parts], self.units.public.n)
+        return with_absent(
+            (part.part_vectors(query) for part in self._parts), self.private_count, self.units.public.n
+        )
 
     def part_vectors(self, query: MeanQuery) -> NDArray[np.float64]:
         """The rows of `gather` of the units of one part."""
@@ -251,6 +253,10 @@ class InProcessEngine:
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""
         return drawn_rows(self.units, private_draw, room)
+
+    def held_rows(self) -> DrawnRows | None:
+        """See `Engine.held_rows`."""
+        return held_rows(self.units)
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> Self:
         """See `Engine.view`."""

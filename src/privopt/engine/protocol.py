@@ -140,6 +140,14 @@ class Engine(Protocol):
         """
         ...
 
+    def held_rows(self) -> DrawnRows | None:
+        """All stored rows, of each position its row, if they lie in this process' memory: arrays not to be written to.
+
+        A loop that draws a small table over and over is handed these and the positions that were drawn, and copies no
+        row. None: ask for those that were drawn.
+        """
+        ...
+
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "Engine":
         """An engine of the same kind on the rows `B^T a`, clipped to `row_bound`; see `Units.mapped`."""
         ...

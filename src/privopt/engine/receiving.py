@@ -174,6 +174,10 @@ class ReceivingEngine:
         """See `Engine.rows`."""
         raise ValueError("the units hold their own records: this loop runs step by step, with `release`.")
 
+    def held_rows(self) -> DrawnRows | None:
+        """See `Engine.held_rows`: there are none."""
+        return None
+
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReceivingEngine":
         """See `Engine.view`."""
         matrix = np.ascontiguousarray(matrix, np.float64)

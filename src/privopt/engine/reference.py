@@ -5,7 +5,7 @@ No kernel, no shortcut for generalised-linear losses, no compiled loop: what the
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +19,7 @@ from privopt.data.participants import drawn_positions
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
 from privopt.data.users import within
-from privopt.engine.drawn_rows import DrawnRows, drawn_rows
+from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
 from privopt.engine.general_path import (
     UnitChunk,
     chunk_contributions,
@@ -112,7 +112,7 @@ class ReferenceEngine:
 
         A statistic of the vectors may count them, so there are n of them whatever the relation.
         """
-        return with_absent([self.vectors(query)], self.units.public.n)
+        return with_absent([self.vectors(query)], self.private_count, self.units.public.n)
 
     def vectors(self, query: MeanQuery) -> NDArray[np.float64]:
         """The rows of `gather` of the units that are there."""
@@ -143,7 +143,7 @@ class ReferenceEngine:
         public = self.units.public
         if public.relation is Relation.REPLACE_ONE:
             return np.ones(public.n, np.bool_)
-        return with_absent([self.there()], public.n)
+        return with_absent([self.there()], self.private_count, public.n)
 
     def there(self) -> NDArray[np.bool_]:
         """Which of the units that are kept have a record that counts."""
@@ -165,6 +165,10 @@ class ReferenceEngine:
     def rows(self, private_draw: NDArray[np.int64], room: int) -> DrawnRows:
         """See `Engine.rows`."""
         return drawn_rows(self.units, private_draw, room)
+
+    def held_rows(self) -> DrawnRows | None:
+        """See `Engine.held_rows`."""
+        return held_rows(self.units)
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "ReferenceEngine":
         """See `Engine.view`."""
@@ -240,13 +244,24 @@ class ReferenceEngine:
             yield private_chunk, stop - start
 
 
-def with_absent(private_parts: Sequence[NDArray[Any]], n: int) -> NDArray[Any]:
-    """The rows of all parts, at least one part, followed by zeros for the absent ones of n."""
-    first, count = private_parts[0], sum(map(len, private_parts))
-    if len(private_parts) == 1 and count >= n:
-        return first
-    private_all = np.zeros((max(n, count), *first.shape[1:]), first.dtype)
-    np.concatenate(private_parts, out=private_all[:count])
+def with_absent(private_parts: Iterable[NDArray[Any]], private_count: int, n: int) -> NDArray[Any]:
+    """The rows of all parts, at least one part, followed by zeros for the absent ones of n.
+
+    Args:
+        private_parts: rows of the units of each part, of which one at a time is at hand.
+        private_count: how many rows they have together.
+        n: how many units there are; of a drawn block maybe fewer than rows.
+    """
+    private_all: NDArray[Any] | None = None
+    start = 0
+    for private_part in private_parts:
+        if len(private_part) >= max(n, private_count):
+            return private_part
+        if private_all is None:
+            private_all = np.zeros((max(n, private_count), *private_part.shape[1:]), private_part.dtype)
+        private_all[start : start + len(private_part)] = private_part
+        start += len(private_part)
+    assert private_all is not None
     return private_all
 
 

@@ -1,8 +1,8 @@
 """The records of a fit, of arrays or of a table in files, to be turned into privacy units as each stage needs them."""
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, final
 
 import numpy as np
@@ -15,6 +15,7 @@ from privopt.data.units import Units, UnitsNoise
 from privopt.engine.choose import described, engine_of
 from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine
+from privopt.engine.succession import Succession
 from privopt.estimators.scaling import ScaledFeatures
 from privopt.mechanisms.noise import NoiseSource
 
@@ -49,6 +50,10 @@ class Records(Protocol):
 
     def count(self) -> int:
         """How many units there are: public under replace-one only."""
+        ...
+
+    def in_succession(self) -> AbstractContextManager["Records"]:
+        """The same around a run that stores them in one way after the other, see `Succession`."""
         ...
 
     def units(
@@ -107,6 +112,10 @@ class HeldRecords:
             return len(self.private_targets)
         return user_keys.user_count(int(np.nanmax(self.groups, initial=-1.0)) + 1)
 
+    def in_succession(self) -> AbstractContextManager[Records]:
+        """See `Records.in_succession`: arrays are in memory."""
+        return nullcontext(self)
+
     def units(self, features: ScaledFeatures, targets: TargetMap | None, description: Description) -> Units:
         """See `Records.units`."""
         return Units.from_arrays(
@@ -131,6 +140,7 @@ class StoredRecords:
         noise: the fit's secret randomness.
         choice: which records of a user are kept: the same in all stages of a fit.
         told: what engines said of the machines that hold records, in the order in which they were opened.
+        succession: of the engines, during a run that stores them in one way after the other.
     """
 
     source: RecordSource
@@ -140,6 +150,7 @@ class StoredRecords:
     noise: NoiseSource
     choice: UnitsNoise
     told: dict[str, None] = field(default_factory=dict[str, None])
+    succession: Succession | None = None
 
     private_targets = None
 
@@ -167,10 +178,16 @@ class StoredRecords:
         """See `Records.count`."""
         return self.public_count()
 
+    @contextmanager
+    def in_succession(self) -> Generator[Records]:
+        """See `Records.in_succession`."""
+        with closing(Succession()) as succession:
+            yield replace(self, succession=succession)
+
     def units(self, features: ScaledFeatures, targets: TargetMap | None, description: Description) -> Engine:
         """See `Records.units`."""
         source = self.source.mapped(features.width, features, targets)
-        engine = engine_of(source, description, self.placement, noise=self.choice)
+        engine = engine_of(source, description, self.placement, noise=self.choice, succession=self.succession)
         self.told.update(dict.fromkeys(described(engine)))
         return engine
 

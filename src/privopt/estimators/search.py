@@ -3,7 +3,7 @@
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import NamedTuple, final
@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from privopt.curator.base import Curator, Observer
 from privopt.curator.cuts import require_lasting
 from privopt.curator.journals import journals
+from privopt.curator.rehearsals import foresee
 from privopt.curator.run import Run
 from privopt.data.derived import Derived, greater
 from privopt.data.units import Units
@@ -33,7 +34,7 @@ from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
 from privopt.queries.holdout_scores import HoldoutScores
-from privopt.solve import foresee, rehearse
+from privopt.solve import rehearse
 from privopt.solvers.base import Solver
 from privopt.solvers.gradient_descent import GradientDescent
 from privopt.solvers.registry import choose
@@ -312,7 +313,7 @@ def run_search(
         key = (setup.row_bound, setup.unit_rows, setup.intercept)
         return latest.units(key, lambda: with_room(setup.units(records)))
 
-    with double_precision(), closing(latest):
+    with double_precision(), records.in_succession() as records, closing(latest):
         # Keys and shapes are checked before anything is paid.
         loose = (
             latest.units("loose", lambda: with_room(scored.loose_units(records)))
@@ -350,10 +351,15 @@ def _wholes(search: SearchPlan, data: Engine) -> list[Derived]:
     for solver, candidate in zip(search.fits, search.candidates, strict=True):
         whole = Derived(candidate.setup.public)
         (train,) = whole.cut([whole.public.block(search.train)])
-        foresee(solver, candidate.setup.problem, data, train)
+        foresee(solver, _solving(solver, candidate), data, train)
         wholes.append(whole)
     for solver, candidate in zip(search.refits, search.candidates, strict=False):
         whole = Derived(candidate.setup.public)
-        foresee(solver, candidate.setup.problem, data, whole)
+        foresee(solver, _solving(solver, candidate), data, whole)
         wholes.append(whole)
     return wholes
+
+
+def _solving(solver: Solver, candidate: Candidate) -> Callable[[Curator], object]:
+    """A candidate's fit, over any curator."""
+    return lambda curator: solver.solve(curator, candidate.setup.problem)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.base import Curator, Observer
+from privopt.curator.rehearsals import reserved
 from privopt.curator.run import Run
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
@@ -32,7 +33,7 @@ from privopt.queries.column_magnitudes import ColumnMagnitudes, bin_ends
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport, Selection
 from privopt.result import Result
-from privopt.solve import parts_of, rehearse, reserved
+from privopt.solve import parts_of, rehearse
 from privopt.solve import plan as plans_for
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import choose
@@ -295,7 +296,7 @@ def fit_in_stages(
     Raises:
         BudgetExceeded: the account cannot pay; nothing was released.
     """
-    with double_precision():
+    with double_precision(), records.in_succession() as records:
         # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
         with given_back(staged.setup.loose_units(records)) as loose:
             derived = rehearse(

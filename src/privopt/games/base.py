@@ -25,6 +25,11 @@ class GameSolver(Program[Game]):
     def run(self, curator: Curator, game: Game) -> Outcome:
         """The program: arithmetic on releases."""
 
+    @property
+    def makes(self) -> frozenset[str]:
+        """Blocks: no game maps the rows."""
+        return frozenset({"blocks"})
+
     def applicable(self, problem: Game, public: Public) -> str | None:
         """Whatever can be played on such records."""
         return problem.obstacle(public)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from privopt.errors import AccountError, ArgumentError
 from privopt.ledger.account_file import AccountFile, check_unit
 from privopt.ledger.amounts import Budget
+from privopt.ledger.claims import Claim, CounterInMemory, CounterInPlace, RunsInMemory
 from privopt.ledger.counters import Counter
 from privopt.ledger.entries import Charge
 from privopt.ledger.events import Event
@@ -101,6 +102,7 @@ class Account:
         self._lock = threading.Lock()
         self._unit: str | None = None
         self._keys: dict[str, tuple[Event, float, float]] = {}
+        self._runs = RunsInMemory()
 
     @classmethod
     def create(
@@ -256,6 +258,21 @@ class Account:
         if self._file is None:
             return key in self._keys
         return payment_of(key, self._file.payments()) is not None
+
+    def claim(self, key: str) -> Claim:
+        """The right to go on with the run that is paid for under a key, of whose record there may be copies.
+
+        Its lines are counted beside the file, and wherever else the payments are.
+
+        Raises:
+            AccountError: it is not the key of a run, or the file must not be spent from.
+        """
+        if self._file is None:
+            return Claim(key, CounterInMemory(self._runs))
+        if trouble := self._file.trouble():
+            raise AccountError(trouble)
+        elsewhere = () if self._file.counter is None else (self._file.counter,)
+        return Claim(key, CounterInPlace.of(self._file.path, key), elsewhere)
 
     def require(self, *, relation: Relation | str, unit: str) -> None:
         """Refuse fits that the account will not pay for at any price.

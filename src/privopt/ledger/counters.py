@@ -39,11 +39,12 @@ class Counter(Protocol):
     """Keeps the latest mark of an account somewhere else: on another machine, in a data base, under another user.
 
     The marks of an account come one after another, and two copies of its file may both bring the next one: the second
-    must be refused. `Account(path=..., counter=...)` takes a counter; it is pickled with the account.
+    must be refused. `Account(path=..., counter=...)` takes a counter; it is pickled with the account. A run that is to
+    be resumed has marks of its own, one for each line of its record, under a random name of the same form.
     """
 
     def read(self, account: str) -> Mark | None:
-        """The latest mark of an account; None where it has none yet."""
+        """The latest mark of an account, or of a run; None where it has none yet."""
         ...
 
     def advance(self, mark: Mark) -> None:
@@ -132,8 +133,9 @@ class CounterFolder:
         except FileExistsError:
             if _mark_in(path) != mark:
                 raise AccountError(
-                    f"payment {mark.payments} of this account was made by another copy of its file, which the counter "
-                    f"in {str(self.folder)!r} has seen. Bring back that file; nothing was read for this payment."
+                    f"payment {mark.payments} of this account was made by another copy of its file, or line "
+                    f"{mark.payments} of this run by another copy of its folder, which the counter in "
+                    f"{str(self.folder)!r} has seen. Bring back that copy; nothing was read or shown for this one."
                 ) from None
         except OSError as error:
             raise _unwritten(path, mark, error) from error

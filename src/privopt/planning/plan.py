@@ -117,6 +117,8 @@ class Plan:
         evaluations: values of single records that a run asks for, where it asks for nothing else of the loss; else 0.
         measure: what `predicted_excess` is: the "excess" of an objective, the "duality gap" of a game.
         black_box: of a loss that is known by its values only, what the user declared of it, in sentences.
+        held: how many numbers of the units, or of groups of them, the curator holds at a time; at most. It says where a
+            fit can be made, and is no part of a plan that is kept.
     """
 
     solver: str
@@ -139,6 +141,7 @@ class Plan:
     measure: str = "excess"
     evaluations: float = 0.0
     black_box: tuple[str, ...] = ()
+    held: int = field(default=0, compare=False)
 
     @property
     def epsilon(self) -> float:

@@ -128,6 +128,11 @@ class AdaptiveGradientDescent(Solver):
         return True
 
     @property
+    def makes(self) -> frozenset[str]:
+        """Nothing: it asks for sums over all units."""
+        return frozenset()
+
+    @property
     def rho(self) -> float:
         """What the filter holds, in zCDP; infinite without noise."""
         return 0.5 / self.noise_multiplier**2 if self.noise_multiplier else math.inf

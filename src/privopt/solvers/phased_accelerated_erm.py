@@ -169,6 +169,15 @@ class PhasedAcceleratedERM(Solver):
             count * weight / 1e9 for count, weight in zip(counts, weights, strict=True)
         )
 
+    def held(self, problem: Problem, public: Public) -> int:
+        """Where means are tested, a gradient of every unit of a phase."""
+        if self.aggregator != "stable" or self.phases == 0:
+            return 0
+        units = public.n
+        if not self.reuse:
+            units = max(phase_planning.phase_sizes(public.n, self.phases, self.share_decay))
+        return units * math.prod(problem.parameter_shape(public))
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

@@ -175,6 +175,10 @@ class PhasedGroupSGD(Solver):
         """One a phase, over those who take part."""
         return float(self.phases) if self.reuse else float(min(self.phases, 1))
 
+    def held(self, problem: Problem, public: Public) -> int:
+        """A move of every group of a phase."""
+        return max(planning.groups_of(self, public.n), default=0) * math.prod(problem.parameter_shape(public))
+
     def configure(self, instance: Instance) -> Self:
         """Derive what was left open, calibrate the noise, and refuse means that the groups are too few for."""
         solver = super().configure(instance)

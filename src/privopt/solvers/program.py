@@ -54,6 +54,11 @@ class Program(abc.ABC, Generic[P]):
         """Whether how often it releases, and with how much noise, depends on what was released before."""
         return False
 
+    @property
+    def makes(self) -> frozenset[str]:
+        """What a run may make of its units, whatever is released: "blocks", "maps". Asked of adaptive programs."""
+        return frozenset({"blocks", "maps"})
+
     @abc.abstractmethod
     def event(self, public: Public) -> Event:
         """Everything this configured program releases. Needs no data."""
@@ -83,6 +88,11 @@ class Program(abc.ABC, Generic[P]):
         """Memory of the stored data, and of what a run holds beside them."""
         del problem
         return data_bytes(public)
+
+    def held(self, problem: P, public: Public) -> int:
+        """How many numbers of the units, or of groups of them, the curator holds for a run at a time; at most."""
+        del problem, public
+        return 0
 
     def forecast(self, instance: Any) -> Forecast:
         """What to expect of this configured program on a task, before the data are read."""
@@ -161,6 +171,7 @@ class Program(abc.ABC, Generic[P]):
             adaptive=program.adaptive,
             passes=program.passes(),
             memory_bytes=program.memory_bytes(instance.problem, public),
+            held=program.held(instance.problem, public),
             seconds=loading_seconds(public) + program.seconds(instance.problem, public),
             predicted_excess=forecast.excess,
             predicted_range=forecast.excess_range,

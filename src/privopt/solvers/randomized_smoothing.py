@@ -58,6 +58,11 @@ class RandomizedSmoothing(Solver):
         return self.inner.adaptive
 
     @property
+    def makes(self) -> frozenset[str]:
+        """As the inner solver."""
+        return self.inner.makes
+
+    @property
     def rests_on_convexity(self) -> str:
         """As the inner solver."""
         return self.inner.rests_on_convexity

@@ -82,6 +82,11 @@ class StronglyConvexStages(Solver):
         """As the inner solver."""
         return self.inner.adaptive
 
+    @property
+    def makes(self) -> frozenset[str]:
+        """Blocks, and what the inner solver makes of them."""
+        return self.inner.makes | {"blocks"}
+
     def events(self, public: Public) -> tuple[Event, ...]:
         """What each stage releases."""
         return tuple(

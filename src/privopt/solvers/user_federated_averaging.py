@@ -186,6 +186,10 @@ class UserFederatedAveraging(Solver):
         """One a round: a count reads the kept moves."""
         return float(self.rounds)
 
+    def held(self, problem: Problem, public: Public) -> int:
+        """A move of every user."""
+        return public.n * math.prod(problem.parameter_shape(public))
+
     def seconds(self, problem: Problem, public: Public) -> float:
         """Local steps are slower than a pass of gradients, since each waits for the one before."""
         work = planning.pass_seconds(problem, public) * self.rounds

@@ -78,6 +78,11 @@ class WarmStart(Solver):
         return self.inner.adaptive
 
     @property
+    def makes(self) -> frozenset[str]:
+        """As the inner solver."""
+        return self.inner.makes
+
+    @property
     def rests_on_convexity(self) -> str:
         return self.inner.rests_on_convexity
 

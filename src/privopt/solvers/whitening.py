@@ -114,6 +114,11 @@ class Whitening(Solver):
         return self.inner.adaptive
 
     @property
+    def makes(self) -> frozenset[str]:
+        """A map of the rows, and what the inner solver makes of it."""
+        return self.inner.makes | {"maps"}
+
+    @property
     def rests_on_convexity(self) -> str:
         """As the inner solver."""
         return self.inner.rests_on_convexity

@@ -1,5 +1,6 @@
 """A table in files that need not fit into memory: what stands for X and y, and its records as features and targets."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
@@ -76,7 +77,10 @@ class EncodedRecords(RecordSource):
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
-        return self._place.fingerprint()
+        asked = self._encoder.get_params(deep=False)
+        read = [self._schema.to_json(), self._columns, self._target, self._groups]
+        told = f"{self._place.fingerprint()} {read!r} { {name: asked[name] for name in asked if name != 'schema'}!r}"
+        return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
     def no_features(self) -> Any:
         """The features of no record."""
@@ -117,7 +121,7 @@ class KeyRecords(RecordSource):
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
-        return self._place.fingerprint()
+        return hashlib.sha256(f"{self._place.fingerprint()} {self._columns!r}".encode()).hexdigest()
 
     def __repr__(self) -> str:
         return "KeyRecords(<private>)"

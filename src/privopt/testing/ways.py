@@ -16,7 +16,7 @@ from privopt.curator.base import Curator
 from privopt.curator.local import LocalCurator
 from privopt.data.units import Units
 from privopt.engine.compiled_loops import traced_sum
-from privopt.engine.drawn_rows import DrawnRows, drawn_rows
+from privopt.engine.drawn_rows import Handed, drawn_rows, in_place
 from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.receiving import Asked as AskedOfUnits
 from privopt.engine.receiving import ReceivingEngine
@@ -217,16 +217,15 @@ def _in_a_loop(query: MeanQuery, table: Table, draw: NDArray[np.int64] | None) -
     units = replace(table, others=others, changed=changed).units()
     private_draw, share = (np.arange(setting.units), 1.0) if draw is None else (draw, _SHARE)
     private_rows = drawn_rows(units, private_draw, setting.units)  # what is not drawn is padding
+    private_handed = in_place(private_rows)
     private_share = np.array([0, len(private_draw)], np.int32)
-    private_sum = _loop_sum(query, private_rows, private_share, units.public, setting.units)
+    private_sum = _loop_sum(query, private_handed, private_share, units.public, setting.units)
     return query.finish(private_sum * (1.0 / (share * setting.units)))
 
 
 @partial(jax.jit, static_argnums=(3, 4))
-def _loop_sum(
-    query: MeanQuery, private_rows: DrawnRows, private_share: Any, public: Public, room: int
-) -> Any:
-    return traced_sum(query, public, private_rows, private_share, room)
+def _loop_sum(query: MeanQuery, private_handed: Handed, private_share: Any, public: Public, room: int) -> Any:
+    return traced_sum(query, public, private_handed, private_share, room)
 
 
 class _Liars:

@@ -89,14 +89,15 @@ class Arrivals:
 
     def _let_go(self) -> None:
         """Let go of the records that are not needed, piece by piece."""
-        private_needed = needed(
-            joined_records([piece.private for piece in self._pieces]), self._cap
-        ).private_places
-        private_before = sum(piece.private_count for piece in self._pieces)
+        private_all = joined_records([piece.private for piece in self._pieces])
+        private_stays = np.zeros(len(private_all.private_places), np.bool_)
+        private_stays[needed(private_all, self._cap)] = True
+        settled, start = int(private_stays.sum()), 0
         for k, piece in enumerate(self._pieces):
-            private_stays = np.flatnonzero(np.isin(piece.private.private_places, private_needed))
-            if len(private_stays) < piece.private_count:
-                self._pieces[k] = piece.at(private_stays)
-        if 2 * len(private_needed) < private_before:  # few are left in each
+            private_here = np.flatnonzero(private_stays[start : start + piece.private_count])
+            start += piece.private_count
+            if len(private_here) < piece.private_count:
+                self._pieces[k] = piece.at(private_here)
+        if 2 * settled < start:  # few are left in each
             self._pieces = [Piece.joined(self._pieces)]
-        self._loose, self._settled = 0, len(private_needed)
+        self._loose, self._settled = 0, settled

@@ -62,10 +62,12 @@ def open_on_ray(
         noise: source of the secret choice of users' records; default: fresh, from the operating system.
         patience: seconds for one answer of a worker, who counts as lost after that; see `Fleet`.
     Raises:
-        ArgumentError: the cluster cannot be used, see `Cluster.joined`.
+        ArgumentError: the cluster cannot be used, see `Cluster.joined`; or keys of users are of types that only this
+            process knows, which is said before anything is started.
         ValueError: what `Units.from_arrays` refuses.
         DataUnavailable: the records cannot be read.
     """
+    source.require_portable()
     cluster = Cluster.joined(placement.address, trust_network=placement.trust_network)
     try:
         is_public = Relation.parse(description.relation) is Relation.REPLACE_ONE
@@ -232,7 +234,8 @@ class RayEngine:
             return np.ones(self.public.n, np.bool_)
         calls: dict[int, Call] = {k: ("there", (list(parts),)) for k, parts in self._shares(None).items()}
         private_found = self._fleet.ask(self._known_as, calls)
-        return with_absent([part for private_parts in private_found for part in private_parts], self.public.n)
+        private_parts = [part for private_parts in private_found for part in private_parts]
+        return with_absent(private_parts, self.private_count, self.public.n)
 
     def draw(self, sampling: Sampling, generator: np.random.Generator) -> NDArray[np.int64]:
         """See `drawn_positions`."""
@@ -266,6 +269,10 @@ class RayEngine:
                 private_column[private_places] = np.concatenate(private_values)
         assert private_all is not None
         return private_all
+
+    def held_rows(self) -> DrawnRows | None:
+        """See `Engine.held_rows`: workers hold them."""
+        return None
 
     def view(self, matrix: NDArray[np.float64], row_bound: float) -> "RayEngine":
         """See `Engine.view`: the workers map the rows of their parts."""

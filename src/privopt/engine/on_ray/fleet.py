@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from privopt.data.record_source import Description, RecordSource
+from privopt.data.user_digests import KeysOfOwnTypes
 from privopt.engine import progress
 from privopt.engine.exact_sum import ExactSum
 from privopt.engine.on_ray.cluster import Cluster
@@ -89,7 +90,7 @@ class Fleet:
         self.cluster = cluster
         self.retries_left = retries
         self._source, self._description, self._layout = source, description, layout
-        self.origin = source.fingerprint()
+        self.origin, self._files = description.origin(source), source.fingerprint()
         self._patience = patience
         self._steps: dict[int, tuple[int, Step]] = {}
         self._unneeded = set[int]()
@@ -311,7 +312,7 @@ class Fleet:
         if self.retries_left == 0:
             raise unavailable(f"a worker {what}, and no retries are left")
         self.retries_left -= 1
-        if self._source.fingerprint() != self.origin:
+        if self._source.fingerprint() != self._files:
             raise unavailable(f"a worker {what}, and the records have changed since they were opened")
         _kill(self.workers[k])
         self._start(self.workers[k], "SPREAD")
@@ -346,8 +347,10 @@ def _kill(worker: Worker) -> None:
 
 
 def checked(answer: Any) -> Any:
-    """An answer that is none raises."""
+    """An answer that is none raises, in words of our own."""
     if isinstance(answer, Failure):
+        if answer.kind == KeysOfOwnTypes.__name__:  # of a source that did not know
+            raise KeysOfOwnTypes
         where = "" if answer.part == NO_PART else f" at part {answer.part} of the records"
         unread = _UNREAD if answer.kind == DataUnavailable.__name__ else ""
         raise unavailable(f"a worker failed{where} ({answer.kind}{unread})")

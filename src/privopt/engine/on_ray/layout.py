@@ -58,7 +58,7 @@ def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | 
         noise: source of the secret choice of a user's records; default: fresh, from the operating system.
     Privacy:
         A unit lies in one part because every record of a user is sent where a hash of the user's key says, never
-        because files are said to be divided by user. How many parts there are follows from n.
+        because files are said to be divided by user. How many parts there are follows from public numbers.
     Raises:
         ValueError: what `Units.from_arrays` refuses.
     """
@@ -71,7 +71,7 @@ def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | 
         return Layout(public, plans, seeded=False, secret=None)
     return Layout(
         public,
-        [PartPlan(part) for part in range(part_count(n))],
+        [PartPlan(part) for part in range(part_count(n, public.records_per_unit))],
         seeded=noise is not None and not is_secret(noise),
         secret=UserSecret.drawn(noise, source.rows),
     )

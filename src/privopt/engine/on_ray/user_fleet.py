@@ -98,7 +98,7 @@ class UserFleet(Fleet):
         """Bring to some workers what they hold, and have them make units of it."""
         private_found = self._exchange.run(receivers)
         private_known = {k: self._private_units.setdefault(k, units) for k, units in private_found.items()}
-        if self._source.fingerprint() != self.origin or private_known != private_found:
+        if self._source.fingerprint() != self._files or private_known != private_found:
             raise unavailable("the records have changed since they were opened")
         if self._only_counted:
             return

@@ -23,7 +23,10 @@ from privopt.engine.parts import Range
 from privopt.errors import DataUnavailable
 from privopt.public import Public
 
-_DEALT = 2**12  # records for each part that are dealt out to the parts together
+_DEALT, _DEALT_AT_ONCE = (
+    2**12,
+    2**18,
+)  # records for each part, and in all, that are dealt out to the parts together
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -118,7 +121,8 @@ class UserShard(Shard):
                     raise DataUnavailable("records belong to another worker.")
                 self._private_loose.append(piece)
             self._arrived.append((start, stop))
-            if sum(piece.private_count for piece in self._private_loose) > _DEALT * len(self._plans):
+            loose = sum(piece.private_count for piece in self._private_loose)
+            if loose > min(_DEALT * len(self._plans), _DEALT_AT_ONCE):
                 self._deal()
         except Exception as error:
             return Failure(type(error).__name__, NO_PART)
@@ -179,10 +183,12 @@ class UserShard(Shard):
         """Give what has arrived to the parts."""
         everything, self._private_loose = Piece.joined(self._private_loose), self._private_loose[:1]
         private_parts = parts_of_digests(everything.private.private_digests, self._parts)
+        private_order = np.argsort(private_parts, kind="stable")
+        private_parts = private_parts[private_order]
         for part, arrivals in self._private_arrivals.items():
-            private_here = np.flatnonzero(private_parts == part)
-            if len(private_here):
-                arrivals.add(everything.at(private_here))
+            start, stop = np.searchsorted(private_parts, [part, part + 1])
+            if start < stop:
+                arrivals.add(everything.at(private_order[start:stop]))
 
 
 class UserActor(UserShard):

@@ -14,11 +14,15 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.memory_limit import memory_share
 from privopt.engine.parts import Range
 from privopt.engine.placement import Placement
+from privopt.engine.streamed.disk import NoRoom
 from privopt.engine.streamed.residency import Residency
-from privopt.engine.streamed.spool import Spool
+from privopt.engine.streamed.spool import KeptRoom, Spool
+from privopt.engine.succession import Succession
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.public import Relation
+from privopt.queries.base import Query
 
+LEAST_HELD = 2**25  # bytes of points of the units that may always be held in memory
 _GONE = "the engine was closed, and its spool is given back: open the table again."
 _MADE = "what the run makes of the rows, such as a linear map of them or blocks"
 
@@ -35,6 +39,8 @@ class StreamedEngine(InProcessEngine):
         private_ranges: likewise.
         private_read: how many records were read, and the bytes of the entries of CSR rows, or the most of them where
             that is known; for `reserve`.
+        private_apart: bytes of entries that lie in files of their own, though room is kept for the engine after this.
+        counted: whether all these sizes are public, so that an error may say how much room is missing.
     """
 
     def __init__(
@@ -44,9 +50,22 @@ class StreamedEngine(InProcessEngine):
         threads: int | None = None,
         private_ranges: Sequence[Range] | None = None,
         private_read: tuple[int, int] | None = None,
+        private_apart: int = 0,
+        counted: bool = False,
     ) -> None:
         super().__init__(units, threads=threads, private_ranges=private_ranges)
-        self._private_read = private_read
+        self._private_read, self._private_apart, self._counted = private_read, private_apart, counted
+
+    def require(self, kind: type[Query], held: int = 0) -> None:
+        """See `Engine.require`: it computes every query, and holds in memory what is held."""
+        room = self.units.room
+        limit = held_limit(room.memory if isinstance(room, Spool) else 0)
+        if 8 * held > limit:
+            raise ValueError(
+                f"{kind.__name__} is to be held for each unit in the memory of this process, beside the spool: "
+                f"{held:,} numbers take {8 * held:,} bytes, more than the {limit:,} that rows may have: give more "
+                "memory (--memory), or take a solver that asks for means."
+            )
 
     def reserve(self, extra: Extra) -> None:
         """See `Engine.reserve`: room on the disk.
@@ -66,10 +85,12 @@ class StreamedEngine(InProcessEngine):
             private_records, private_entries = len(self.units.private_targets), 0
         else:
             private_records, private_entries = self._private_read
+        private_sizes = (private_records, private_entries, len(self._private_ranges))
+        apart = self._private_apart if extra != Extra() else 0
         try:
-            room.reserve(extra.bytes(private_records, private_entries, len(self._private_ranges)))
-        except DataUnavailable as error:
-            raise ArgumentError(f"{error} It is needed for {_MADE}.") from None
+            room.reserve(extra.bytes(*private_sizes) + apart, extra.anew_bytes(*private_sizes) + apart)
+        except NoRoom as error:
+            raise ArgumentError(f"{_told(error, self._counted)} It is needed for {_MADE}.") from None
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -106,6 +127,7 @@ def open_streamed(
     placement: Placement,
     *,
     noise: UnitsNoise | None = None,
+    succession: Succession | None = None,
 ) -> StreamedEngine:
     """Read the records of a source into a spool, each clipped as it is read, for an engine that computes on them there.
 
@@ -115,9 +137,12 @@ def open_streamed(
         placement: the folder of the spool, which is made (mode 0700) if it is not there, and how much memory its pages
             may take.
         noise: source of the secret choice of a user's records; default: fresh, from the operating system.
+        succession: of engines on the same records, stored in other ways, of which this is one.
     Privacy:
         The units are those of `Units.from_arrays`, see `read_units`; what the files are open to, `Spool` says. The size
-        of the spool shows how many records were read, as the memory of a run in memory does.
+        of the spool shows how many records were read, as the memory of a run in memory does. An error says how much
+        room is missing only where that follows from public numbers: records are the units, under replace-one, and the
+        entries of CSR rows are those that the schema allows.
     Raises:
         ValueError: as `Units.from_arrays`; or the folder cannot be used, or has no room for the rows. Nothing has been
             read then.
@@ -125,19 +150,63 @@ def open_streamed(
     """
     if not source.by_user:  # what can be refused without a spool
         check_units(description.n, source.rows, Relation.parse(description.relation), by_user=False)
-    limit = placement.memory or memory_share()
+    folder, kept = _folder(placement.spool), None
+
+    def residency() -> Residency:
+        return Residency(placement.memory or memory_share())
+
+    entries = most_entries(source, description)
+    counted = not source.by_user and Relation.parse(description.relation) is Relation.REPLACE_ONE
+    counted &= entries is not None or not source.is_sparse
+    if succession is not None:
+        kept = succession.kept(lambda: KeptRoom(folder, residency()))
+        if entries is None and kept.private_entries:
+            entries = kept.private_entries + source.rows  # of a constant
+    size = stored_bytes(source, description, entries)
     try:
-        spool = Spool(_folder(placement.spool), stored_bytes(source, description), Residency(limit))
-    except DataUnavailable as error:
-        raise ArgumentError(str(error)) from None
+        spool = Spool(folder, size, residency()) if kept is None else kept.spool(size)
+    except NoRoom as error:
+        raise ArgumentError(_told(error, counted)) from None
     try:
-        units: Units = read_units(source, description, noise=noise, room=spool)
-    except BaseException:
+        units: Units = read_units(source, description, noise=noise, room=spool, private_most=entries)
+    except BaseException as error:
         spool.close()
+        if isinstance(error, NoRoom):
+            raise DataUnavailable(_told(error, counted)) from None
         raise
-    entries, stored = most_entries(source, description), units.private_features
-    private_entries = getattr(stored, "nnz", 0) if entries is None else entries
-    return StreamedEngine(units, private_read=(source.rows, entry_bytes(private_entries, description)))
+    stored = units.private_features
+    private_entries, private_apart = getattr(stored, "nnz", 0) if entries is None else entries, 0
+    if kept is not None and entries is None and source.is_sparse:
+        private_apart = entry_bytes(kept.private_entries, description)
+    return StreamedEngine(
+        units,
+        private_read=(source.rows, entry_bytes(private_entries, description)),
+        private_apart=private_apart,
+        counted=counted,
+    )
+
+
+def _told(error: NoRoom, counted: bool) -> str:
+    """What the disk said, and how much is missing, if that may be said.
+
+    Args:
+        error: of the disk.
+        counted: whether the sizes of what is stored are public.
+    """
+    if not counted:
+        return f"{error} How much is missing is not said here: it would tell how many records there are."
+    if error.private_missing is None:
+        return str(error)
+    return f"{error} At least {error.private_missing / 1e6:,.1f} MB are missing."
+
+
+def held_limit(memory: int) -> int:
+    """How many bytes of points of the units may be held, beside the spool's pages in memory.
+
+    Args:
+        memory: how many the pages may have.
+    """
+    return max(memory, LEAST_HELD)
 
 
 def _folder(given: Path | None) -> Path:

@@ -1,14 +1,6 @@
 """A room on a local disk: arrays in files without a name, mapped into memory. PRIVATE."""
 
-import contextlib
-import errno
-import gc
-import mmap
 import os
-import shutil
-import tempfile
-import weakref
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.derived import spare_bytes
+from privopt.engine.streamed.disk import explained, mapped_file, nameless_file, require_room, whole, write
+from privopt.engine.streamed.lent import Lent, MappedFile, Reserve
 from privopt.engine.streamed.residency import Residency
 from privopt.errors import DataUnavailable
 
-_PAGE = mmap.ALLOCATIONGRANULARITY
 _LEAST = 2**20  # bytes of a file
+_CHANGED = "a record has more entries than one had when the table was opened, or may have: it has changed."
 
 
 class Spool:
@@ -28,28 +22,26 @@ class Spool:
 
     Room on the disk is taken when a file is made, before anything is written to it: a full disk is an error here, and
     no signal later. What `reserve` has taken beforehand is lent to this spool and to those that come of it by
-    `another`; what they give back is lent again.
+    `another`; what they give back is lent again. All that a spool of a `KeptRoom` has is lent of that.
 
     Args:
         folder: where; it must be there.
         size: bytes to take room for at once. More is taken as it is asked for.
         residency: counts what lies in memory.
-        reserve: of the spool that this one comes of.
+        reserve: of the spool that this one comes of, or of the kept room.
     Privacy:
         What is in a file are clipped rows of records. Where the file system can (`O_TMPFILE`, `O_EXCL`), a file never
         has a name, nor can it get one; elsewhere it has one for a moment, in a folder of its own of mode 0700. Its mode
         is 0600. So nobody can open it but the process, its owner through /proc while the process lives, and whoever
         reads the disk itself: what must not stay there needs a disk that is encrypted.
     Raises:
-        DataUnavailable: there is no room on the disk, or no file can be made.
+        NoRoom: there is no room on the disk, or no file can be made.
     """
 
-    def __init__(
-        self, folder: Path, size: int, residency: Residency, reserve: "_Reserve | None" = None
-    ) -> None:
+    def __init__(self, folder: Path, size: int, residency: Residency, reserve: Reserve | None = None) -> None:
         self._folder, self._residency = folder, residency
-        self._first, self._reserve = reserve is None, reserve or _Reserve(residency)
-        self._files: list[_File] = []
+        self._first, self._reserve = reserve is None, reserve or Reserve(folder, residency)
+        self._files: list[MappedFile] = []
         if size:
             self._more(size)
 
@@ -57,6 +49,11 @@ class Spool:
     def limited(self) -> bool:
         """See `Room.limited`."""
         return self._residency.watched
+
+    @property
+    def memory(self) -> int:
+        """How many bytes of its pages may be in memory at a time."""
+        return self._residency.limit
 
     def trim(self) -> None:
         """See `Room.trim`."""
@@ -80,27 +77,35 @@ class Spool:
         private_target = private_array[start : start + len(private_values)]
         file = next(file for file in self._files if file.holds(private_target))
         private_bytes = np.ascontiguousarray(private_values, private_array.dtype).reshape(-1).view(np.uint8)
-        with _explained(self._folder):
+        with explained(self._folder):
             file.write(private_target, private_bytes.data)
 
     def growing(self, dtype: Any, most: int | None = None) -> "GrowingFile":
         """See `Room.growing`: room for the most there can be is taken at once."""
-        return GrowingFile(self._folder, np.dtype(dtype), self._residency, most or 0)
+        return GrowingFile(self._folder, np.dtype(dtype), self._residency, most, self._reserve)
 
     def another(self, size: int) -> "Spool":
         """See `Room.another`: what was reserved, or another file in the same folder."""
         return Spool(self._folder, size + spare_bytes() if size else 0, self._residency, self._reserve)
 
-    def reserve(self, size: int) -> None:
+    @property
+    def kept(self) -> bool:
+        """Whether its room is kept for a spool that comes after it."""
+        return self._reserve.kept
+
+    def reserve(self, size: int, anew: int = 0) -> None:
         """Take room for so many bytes of other spools, in place of what was reserved before; 0 gives it back.
 
+        What is kept is asked for once, for all that comes, and given back as a whole.
+
+        Args:
+            size: bytes; where room is kept, beyond those of this spool.
+            anew: how many bytes more the spool after this one takes, while it is filled, than this one took.
         Raises:
-            DataUnavailable: there is no room on the disk; none is reserved then.
+            NoRoom: there is no room on the disk; none is reserved then.
         """
-        self._reserve.file = None
-        if size:
-            with _explained(self._folder):
-                self._reserve.file = _Lent(_Descriptor(nameless_file(self._folder)), _whole(size))
+        with explained(self._folder):
+            self._reserve.require(whole(size) if size else 0, anew)
 
     def let_go(self) -> None:
         """Let go of all pages in memory; they stay in the file."""
@@ -112,16 +117,15 @@ class Spool:
             file.close()
         self._files.clear()
         if self._first:
-            self._reserve.file = None
+            self._reserve.close()
 
-    def _more(self, size: int) -> "_File":
-        file = self._reserve.lent(_whole(size))
-        if file is None:
-            with _explained(self._folder):
-                descriptor = _Descriptor(nameless_file(self._folder))
-                whole = max(_LEAST, _whole(size)) + _PAGE
-                _require_room(descriptor.number, whole)
-                file = _File(descriptor, _mapped(descriptor.number, whole, self._residency))
+    def _more(self, size: int) -> MappedFile:
+        with explained(self._folder):
+            file = self._reserve.lent(whole(size))
+            if file is None:
+                descriptor, bytes_ = nameless_file(self._folder), max(_LEAST, whole(size)) + whole(1)
+                require_room(descriptor, bytes_)
+                file = MappedFile(descriptor, mapped_file(descriptor, bytes_, self._residency))
         self._files.append(file)
         return file
 
@@ -129,201 +133,94 @@ class Spool:
         return f"Spool({str(self._folder)!r})"
 
 
-class _Descriptor:
-    """Of an open file, which is closed when nobody refers to it."""
+class KeptRoom:
+    """Room on a disk for spools that come one after the other: what one gives back is kept for the next.
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        weakref.finalize(self, os.close, number)
-
-
-class _File:
-    """A mapped file, or a piece of one, of which the first bytes are taken.
+    Between two of them nothing is given back to the disk, so that no other program can take it.
 
     Args:
-        descriptor: of the file.
-        mapping: of the piece.
-        start: where in the file it begins.
+        folder: where.
+        residency: counts what lies in memory.
     """
 
-    def __init__(self, descriptor: _Descriptor, mapping: mmap.mmap, start: int = 0) -> None:
-        self.mapping, self._taken = mapping, 0
-        self._descriptor, self._start = descriptor, start
-        self._address = np.frombuffer(mapping, np.uint8).ctypes.data
+    def __init__(self, folder: Path, residency: Residency) -> None:
+        self._folder, self._residency = folder, residency
+        self._reserve = Reserve(folder, residency, kept=True)
 
     @property
-    def left(self) -> int:
-        """How many bytes are not taken."""
-        return len(self.mapping) - self._taken
+    def private_entries(self) -> int:
+        """How many entries the longest array got of which that was not known beforehand: CSR rows as read."""
+        return self._reserve.private_grown
 
-    def take(self, size: int) -> int:
-        """Take some; where they begin, on a boundary of 64 bytes."""
-        start = self._taken
-        self._taken = min(len(self.mapping), start + -(-size // 64) * 64)
-        return start
+    def spool(self, size: int) -> Spool:
+        """The next one, for so many bytes; the one before it was closed.
 
-    def holds(self, private_array: NDArray[Any]) -> bool:
-        """Whether an array lies in it."""
-        return 0 <= private_array.ctypes.data - self._address < len(self.mapping)
-
-    def write(self, private_target: NDArray[Any], private_bytes: memoryview) -> None:
-        """Write to where an array lies that is without gaps."""
-        start, done = self._start + private_target.ctypes.data - self._address, 0
-        while done < len(private_bytes):  # a write may stop in between
-            done += os.pwrite(self._descriptor.number, private_bytes[done:], start + done)
+        Raises:
+            NoRoom: there is no room on the disk.
+        """
+        self._reserve.begin()
+        return Spool(self._folder, size + spare_bytes(), self._residency, self._reserve)
 
     def close(self) -> None:
-        """Give it back, at once where no array refers to it."""
-        with contextlib.suppress(BufferError):
-            self.mapping.close()
-
-
-class _Lent:
-    """A file that is lent piece by piece, and again what is given back: zeros each time.
-
-    Args:
-        descriptor: of the file.
-        size: bytes, whole pages.
-    Raises:
-        OSError: there is no room on the disk.
-    """
-
-    def __init__(self, descriptor: _Descriptor, size: int) -> None:
-        _require_room(descriptor.number, size)
-        self._descriptor = descriptor
-        self._free, self._returned = [(0, size)], list[tuple[int, int]]()  # from where to where
-        self._touched = 0  # what lies beyond was never lent
-
-    def piece(self, size: int, residency: Residency) -> _File | None:
-        """A piece of so many bytes, whole pages; None where there is none. It is back when no array refers to it."""
-        while self._returned:
-            self._free.append(self._returned.pop())
-        self._free = _merged(self._free)
-        place = next((k for k, (start, stop) in enumerate(self._free) if stop - start >= size), None)
-        if place is None:
-            return None
-        start, stop = self._free[place]
-        self._free[place] = (start + size, stop)
-        mapping = _mapped(self._descriptor.number, size, residency, start)
-        weakref.finalize(mapping, self._returned.append, (start, start + size))
-        used = min(size, self._touched - start)
-        if used > 0:
-            np.frombuffer(mapping, np.uint8, used)[...] = 0
-        self._touched = max(self._touched, start + size)
-        return _File(self._descriptor, mapping, start)
-
-
-class _Reserve:
-    """What was taken beforehand, if anything was."""
-
-    def __init__(self, residency: Residency) -> None:
-        self._residency = residency
-        self.file: _Lent | None = None
-
-    def lent(self, size: int) -> _File | None:
-        """So many bytes of it; None where so many are not left."""
-        if self.file is None:
-            return None
-        found = self.file.piece(size, self._residency)
-        if found is None:
-            gc.collect()  # see `_require_room`
-            found = self.file.piece(size, self._residency)
-        return found
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same in order, without gaps between those that touch each other, or empty ones."""
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if merged and merged[-1][1] == start:
-            merged[-1] = (merged[-1][0], stop)
-        elif start < stop:
-            merged.append((start, stop))
-    return merged
+        """Give all of it back, where no array refers to it."""
+        self._reserve.close()
 
 
 class GrowingFile:
-    """An array that is written to the end of a file, and mapped when it is whole; see `Growing`."""
+    """An array that is written to the end of a file, and mapped when it is whole; see `Growing`.
 
-    def __init__(self, folder: Path, dtype: np.dtype[Any], residency: Residency, most: int) -> None:
+    Args:
+        folder: of the file.
+        dtype: of the array.
+        residency: counts what lies in memory.
+        most: entries that it has at most; None where that is not known.
+        reserve: what is kept, if anything is, has room for so many; else the file is one of its own.
+    """
+
+    def __init__(
+        self, folder: Path, dtype: np.dtype[Any], residency: Residency, most: int | None, reserve: Reserve
+    ) -> None:
         self._folder, self._dtype, self._residency = folder, dtype, residency
-        self._size = 0
-        with _explained(folder):
-            self._descriptor = _Descriptor(nameless_file(folder))
-            _require_room(self._descriptor.number, most * dtype.itemsize)
+        self._size, self._start = 0, 0
+        self._unknown, self._reserve = most is None, reserve
+        self._lent: Lent | None = None
+        with explained(folder):
+            if most and reserve.kept:
+                self._room = whole(most * dtype.itemsize)
+                self._lent, self._start = reserve.taken(self._room)
+                self._descriptor = self._lent.descriptor
+            else:
+                self._descriptor = nameless_file(folder)
+                require_room(self._descriptor, (most or 0) * dtype.itemsize)
 
     def append(self, private_values: NDArray[Any]) -> None:
-        """See `Growing.append`."""
+        """See `Growing.append`.
+
+        Raises:
+            DataUnavailable: there are more than was said, and no room for them.
+        """
         private_bytes = np.ascontiguousarray(private_values, self._dtype).view(np.uint8)
-        with _explained(self._folder):
-            done = 0
-            while done < private_bytes.nbytes:  # a write may stop in between
-                done += os.write(self._descriptor.number, private_bytes.data[done:])
-        self._size += done
+        if self._lent is not None and self._size + private_bytes.nbytes > self._room:
+            raise DataUnavailable(_CHANGED)
+        with explained(self._folder):
+            write(self._descriptor, private_bytes.data, self._start + self._size)
+        self._size += private_bytes.nbytes
 
     def finish(self) -> NDArray[Any]:
         """See `Growing.finish`."""
-        with _explained(self._folder):
-            os.ftruncate(self._descriptor.number, self._size)
-            if not self._size:
+        used = whole(self._size) if self._size else 0
+        entries = self._size // self._dtype.itemsize
+        if self._unknown:
+            self._reserve.private_grown = max(self._reserve.private_grown, entries)
+        with explained(self._folder):
+            if self._lent is not None:
+                self._lent.give_back(self._start + used, self._start + self._room)
+            else:
+                os.ftruncate(self._descriptor.number, self._size)
+            if not used:
                 return np.empty(0, self._dtype)
-            mapping = _mapped(self._descriptor.number, self._size, self._residency)
-        return np.frombuffer(mapping, self._dtype)
-
-
-def nameless_file(folder: Path) -> int:
-    """A descriptor of a new file of mode 0600 that has no name in the file system.
-
-    Raises:
-        OSError: it cannot be made.
-    """
-    flags = os.O_RDWR | os.O_CLOEXEC
-    if hasattr(os, "O_TMPFILE"):
-        with contextlib.suppress(OSError):  # a file system without
-            return os.open(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600)
-    own = tempfile.mkdtemp(prefix="privopt-", dir=folder)
-    try:
-        return os.open(Path(own) / "spool", flags | os.O_CREAT | os.O_EXCL, 0o600)
-    finally:
-        shutil.rmtree(own, ignore_errors=True)
-
-
-def _whole(size: int) -> int:
-    """So many bytes, up to a whole page, at least one."""
-    return max(1, -(-size // _PAGE)) * _PAGE
-
-
-def _require_room(descriptor: int, size: int) -> None:
-    """Take room for a file; where there is none, again when what nobody refers to was given back."""
-    try:
-        _take_room(descriptor, size)
-    except OSError:
-        gc.collect()  # curators that refer to each other keep spools that nobody else refers to
-        _take_room(descriptor, size)
-
-
-def _take_room(descriptor: int, size: int) -> None:
-    """Take room for a file; asked first, so that the disk is not full for a moment."""
-    disk = os.fstatvfs(descriptor)
-    if disk.f_bavail * disk.f_frsize < size:
-        raise OSError(errno.ENOSPC, "")
-    if size:
-        os.posix_fallocate(descriptor, 0, size)
-
-
-def _mapped(descriptor: int, size: int, residency: Residency, start: int = 0) -> mmap.mmap:
-    mapping = mmap.mmap(descriptor, size, offset=start)
-    residency.watch(mapping)
-    return mapping
-
-
-@contextlib.contextmanager
-def _explained(folder: Path) -> Generator[None]:
-    """Say of an error of the disk what can be done about it; not how much room was needed, which tells of the rows."""
-    try:
-        yield
-    except OSError as error:
-        raise DataUnavailable(
-            f"no room for the rows in the spool's folder {folder} ({os.strerror(error.errno or 0)}): free some, or "
-            "name a folder on another disk (--spool)."
-        ) from None
+            if self._lent is not None:
+                mapping = self._lent.mapped(self._start, used, self._residency)
+            else:
+                mapping = mapped_file(self._descriptor, self._size, self._residency)
+        return np.frombuffer(mapping, self._dtype, entries)

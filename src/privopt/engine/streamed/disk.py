@@ -1,0 +1,129 @@
+"""Room on a local disk: files without a name, and room for them before anything is written. PRIVATE."""
+
+import contextlib
+import errno
+import gc
+import mmap
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Generator
+from pathlib import Path
+
+from privopt.engine.streamed.residency import Residency
+from privopt.errors import DataUnavailable
+
+_PAGE = mmap.ALLOCATIONGRANULARITY
+
+
+class Full(OSError):
+    """The disk has no room.
+
+    Attributes:
+        missing: how many bytes of it there are too few.
+    """
+
+    def __init__(self, missing: int) -> None:
+        super().__init__(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.missing = missing
+
+
+class NoRoom(DataUnavailable):
+    """There is no room for the rows.
+
+    Attributes:
+        private_missing: how many bytes there are too few, which tells of the rows; None where the system does not say.
+    """
+
+    def __init__(self, message: str, private_missing: int | None) -> None:
+        super().__init__(message)
+        self.private_missing = private_missing
+
+
+class Descriptor:
+    """Of an open file, which is closed when nobody refers to it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        weakref.finalize(self, os.close, number)
+
+
+def nameless_file(folder: Path) -> Descriptor:
+    """A new file of mode 0600 that has no name in the file system.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC
+    if hasattr(os, "O_TMPFILE"):
+        with contextlib.suppress(OSError):  # a file system without
+            return Descriptor(os.open(folder, flags | os.O_TMPFILE | os.O_EXCL, 0o600))
+    own = tempfile.mkdtemp(prefix="privopt-", dir=folder)
+    try:
+        return Descriptor(os.open(Path(own) / "spool", flags | os.O_CREAT | os.O_EXCL, 0o600))
+    finally:
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def whole(size: int) -> int:
+    """So many bytes, up to a whole page, at least one."""
+    return max(1, -(-size // _PAGE)) * _PAGE
+
+
+def require_room(descriptor: Descriptor, size: int, start: int = 0) -> None:
+    """Take room for some bytes of a file; where there is none, again when what nobody refers to was given back.
+
+    Args:
+        descriptor: of the file.
+        size: how many bytes.
+        start: where they begin.
+    Raises:
+        OSError: there is no room on the disk.
+    """
+    try:
+        take_room(descriptor.number, size, start)
+    except OSError:
+        gc.collect()  # curators that refer to each other keep spools that nobody else refers to
+        take_room(descriptor.number, size, start)
+
+
+def take_room(descriptor: int, size: int, start: int = 0) -> None:
+    """Take room for some bytes of a file that has none there; asked first, so that the disk is not full for a moment.
+
+    Raises:
+        OSError: there is no room on the disk.
+    """
+    disk = os.fstatvfs(descriptor)
+    free = disk.f_bavail * disk.f_frsize
+    if free < size:
+        raise Full(size - free)
+    if size:
+        os.posix_fallocate(descriptor, start, size)
+
+
+def mapped_file(descriptor: Descriptor, size: int, residency: Residency, start: int = 0) -> mmap.mmap:
+    """Some bytes of a file in memory, whole pages."""
+    mapping = mmap.mmap(descriptor.number, size, offset=start)
+    residency.watch(mapping)
+    return mapping
+
+
+def write(descriptor: Descriptor, private_bytes: memoryview, start: int) -> None:
+    """Write all of some bytes to a place in a file: a single call to the system may stop in between."""
+    done = 0
+    while done < len(private_bytes):
+        done += os.pwrite(descriptor.number, private_bytes[done:], start + done)
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Generator[None]:
+    """Say of an error of the disk what can be done about it; not how much room was needed, which tells of the rows."""
+    try:
+        yield
+    except OSError as error:
+        raise NoRoom(
+            f"no room for the rows in the spool's folder {folder} ({os.strerror(error.errno or 0)}): free some, or "
+            "name a folder on another disk (--spool).",
+            getattr(error, "missing", None),
+        ) from None

@@ -1,0 +1,38 @@
+"""A plan says how many numbers of the units a run holds, and is refused where these do not fit beside its rows."""
+
+from typing import Any
+
+import pytest
+from tests.contracts.cases import BUDGET, CASES, as_units, toy_arrays
+
+from privopt.curator.dry_run import DryRun
+from privopt.planning.instance import Instance
+from privopt.precision import double_precision
+from privopt.queries.base import Query
+
+HOLDS = {"user-federated-averaging", "phased-accelerated-erm", "phased-group-sgd"}
+ONE_RELATION = [
+    pytest.param(
+        case, relation, id=case.name, marks=() if case.solver.name in HOLDS else (pytest.mark.audit,)
+    )
+    for case, relation in CASES
+    if relation == case.relations[0]
+]
+
+
+@pytest.mark.parametrize(("case", "relation"), ONE_RELATION)
+def test_a_solver_holds_as_many_numbers_as_its_plan_says(case: Any, relation: str) -> None:
+    public = as_units(*toy_arrays(case), relation, by_user=case.by_user).public
+    asked = [0]
+
+    def noted(kind: type[Query], held: int) -> None:
+        del kind
+        asked.append(held)
+
+    with double_precision():
+        instance = Instance(case.problem, public, BUDGET)
+        solver = case.solver.configure(instance)
+        if not solver.adaptive and (solver.held(case.problem, public) or solver.releases() <= 100):
+            solver.solve(DryRun(public, require=noted), case.problem)
+            assert max(asked) == solver.held(case.problem, public) == solver.plan(instance).held
+        assert solver.name in HOLDS or not solver.held(case.problem, public)
