@@ -1140,6 +1140,33 @@ def test_what_is_said_of_places_must_fit(case: str, folder: Path, tmp_path: Path
     assert not (tmp_path / "model").exists()
 
 
+def test_a_plan_of_a_table_counts_it_as_a_fit_does(folder: Path, tmp_path: Path, run: Run) -> None:
+    table = make_table().assign(who=lambda rows: "u" + (rows.index // 2).astype(str))
+    for k in range(2):
+        table.iloc[k::2].to_csv(tmp_path / f"{k}.csv", index=False)
+    schema = json.loads((folder / "ill.json").read_text())
+    schema["columns"]["who"] = {"kind": "id"}
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    words = ("--schema", tmp_path / "s.json", *BUDGET, "--target", "ill", "--solver", "gradient-descent")
+    files = tmp_path / "*.csv"
+    assert f"{ROWS:,} records, the table's rows" in flat(run("plan", files, *words).output)
+    users = flat(run("plan", tmp_path / "0.csv", files.with_name("1.csv"), *words, "--group", "who").output)
+    assert f"{ROWS // 2:,} users, counted in 'who'" in users
+    assert f"{ROWS + 9:,} records, given by --n" in flat(run("plan", files, *words, "--n", ROWS + 9).output)
+    said = run("plan", files, *words, "--json")
+    assert json.loads(said.output)["plans"][0]["public"]["n"] == ROWS
+    for more, expected in (
+        (("--relation", "add-or-remove-one"), "add-or-remove-one the number of units is private"),
+        (("--engine", "memory", "--memory", "1GB"), "--memory is what rows may take"),
+    ):
+        refused = run("plan", files, *words, *more)
+        assert refused.exit_code == 2
+        assert expected in refused.output
+    refused = run("plan", tmp_path / "2.csv", *words)
+    assert refused.exit_code == 2
+    assert "There is no table" in refused.output
+
+
 @pytest.mark.parametrize("in_memory", [False, True])
 def test_a_plan_minds_a_spool_that_lies_in_memory(
     in_memory: bool, folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch

@@ -12,14 +12,13 @@ from privopt.commands.mistakes import Mistake
 from privopt.commands.options import FitOptions
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.placing import settled_for
-from privopt.commands.tables import opened
-from privopt.commands.task import Estimator, Task, named
+from privopt.commands.tables import opened, units_of
+from privopt.commands.task import Estimator, Task
 from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
-from privopt.tables.places import shown_name
 from privopt.tables.table import Table
 
 
@@ -35,7 +34,7 @@ def run(files: Sequence[str], options: FitOptions, *, output: Path | None, overw
     resumed = resuming.resumable_in(options.resume, options.seed, output=directory)
     with _reserved(directory), resumed:
         table, terminal = opened(files, task), screen.console()
-        n, how_n = _units(table, files, task, terminal)
+        n, how_n = units_of(table, files, task, terminal)
         table.placement = settled_for(task, n, table.placement)
         estimator = task.estimator(n).set_params(account=paying.account)
         plan = planning.announce(
@@ -113,30 +112,6 @@ def _free(output: Path | None, *, overwrite: bool) -> Path:
             f"--output {str(output)!r} is not empty: give another directory, or --overwrite to replace its model."
         )
     return output
-
-
-def _units(table: Table, files: Sequence[str], task: Task, terminal: Console) -> tuple[int, str]:
-    """The public number of units, and where it comes from; of a table that must be read for it, it says so.
-
-    Privacy:
-        Counted only under replace-one, where the number of records (or users) is public by definition.
-    """
-    n = task.options.n
-    if n is not None:
-        return n, "given by --n"
-    if task.groups:
-        keys = named(task.groups)
-        with screen.working(terminal, f"Counting users: {keys} is read for it once; --n would save that."):
-            n, how = table.user_count(task.groups), f"counted in {keys}"
-    else:
-        with screen.working(terminal, "Counting records: texts are read for it once."):
-            n, how = table.row_count(), "the table's rows"
-    if n < 2:
-        raise Mistake(
-            f"the table {' '.join(map(shown_name, files))!r} has {n} {task.unit}s: a private mean needs at least 2, "
-            "and useful ones many."
-        )
-    return n, how
 
 
 def _summarise(terminal: Console, report: PrivacyReport, directory: Path, paying: Paying) -> None:
