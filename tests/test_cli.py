@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from privopt import Account, LogisticRegression
 from privopt.cli import app
-from privopt.commands import fitting, options, screen
+from privopt.commands import fitting, options, placing, screen
 from privopt.commands.model_directory import SavedModel
 from privopt.commands.options import Options
 from privopt.commands.task import MODELS, Task
@@ -1140,11 +1140,64 @@ def test_what_is_said_of_places_must_fit(case: str, folder: Path, tmp_path: Path
     assert not (tmp_path / "model").exists()
 
 
+def test_a_plan_of_a_table_counts_it_as_a_fit_does(folder: Path, tmp_path: Path, run: Run) -> None:
+    table = make_table().assign(who=lambda rows: "u" + (rows.index // 2).astype(str))
+    for k in range(2):
+        table.iloc[k::2].to_csv(tmp_path / f"{k}.csv", index=False)
+    schema = json.loads((folder / "ill.json").read_text())
+    schema["columns"]["who"] = {"kind": "id"}
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    words = ("--schema", tmp_path / "s.json", *BUDGET, "--target", "ill", "--solver", "gradient-descent")
+    files = tmp_path / "*.csv"
+    assert f"{ROWS:,} records, the table's rows" in flat(run("plan", files, *words).output)
+    users = flat(run("plan", tmp_path / "0.csv", files.with_name("1.csv"), *words, "--group", "who").output)
+    assert f"{ROWS // 2:,} users, counted in 'who'" in users
+    assert f"{ROWS + 9:,} records, given by --n" in flat(run("plan", files, *words, "--n", ROWS + 9).output)
+    said = run("plan", files, *words, "--json")
+    assert json.loads(said.output)["plans"][0]["public"]["n"] == ROWS
+    for more, expected in (
+        (("--relation", "add-or-remove-one"), "add-or-remove-one the number of units is private"),
+        (("--engine", "memory", "--memory", "1GB"), "--memory is what rows may take"),
+    ):
+        refused = run("plan", files, *words, *more)
+        assert refused.exit_code == 2
+        assert expected in refused.output
+    refused = run("plan", tmp_path / "2.csv", *words)
+    assert refused.exit_code == 2
+    assert "There is no table" in refused.output
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_a_plan_minds_a_spool_that_lies_in_memory(
+    in_memory: bool, folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "lies_in_memory", lambda spool: in_memory and spool == tmp_path)
+    words = ("plan", "--schema", folder / "ill.json", *BUDGET, "--n", 10**6, "--solver", "whitening")
+    text = flat(run(*words, "--engine", "stream", "--spool", tmp_path).output)
+    assert ("lies in memory, and so will the spool: give --spool a folder on a disk" in text) is in_memory
+
+
+def test_a_terminal_is_told_what_takes_a_while(
+    folder: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "console", lambda: Console(highlight=False, force_terminal=True, width=99))
+    make_table().to_csv(tmp_path / "t.csv", index=False)
+    words = ("--schema", folder / "ill.json", *BUDGET, "--target", "ill", "--solver", "gradient-descent")
+    outcome = run("fit", tmp_path / "t.csv", *words, "--output", tmp_path / "m")
+    assert outcome.exit_code == 0, outcome.output
+    assert "Counting records: texts are read for it once." in outcome.output
+    outcome = run("predict", tmp_path / "m", tmp_path / "t.csv", "--output", tmp_path / "p.parquet")
+    assert "Predicting" in outcome.output
+    assert f"{len(make_table())} rows" in outcome.output
+
+
 def test_a_plan_says_where_rows_are_kept_and_what_a_tenth_would_reach(folder: Path, run: Run) -> None:
     words = ("plan", "--schema", folder / "ill.json", *BUDGET, "--n", 10**9, "--solver", "whitening")
     text = flat(run(*words, "--engine", "stream", "--memory", "1GB").output)
     assert "stream: a spool on a local disk of" in text
     assert "1.1 GB of memory in this process" in text or "1.2 GB of memory in this process" in text
+    assert "beyond about 650 MB that a fit of any table takes" in text
+    assert "of computing and" not in text  # that would be of rows in memory
     assert "a random tenth of the records, 100,000,000, would reach an excess of about" in text
     assert "ray:" in run(*words, "--engine", "ray", "--workers", 8).output
     place = json.loads(run(*words, "--json", "--memory", "1GB").output)["place"]

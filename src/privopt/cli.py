@@ -112,6 +112,14 @@ Tables = Annotated[
         show_default=False,
     ),
 ]
+CountedTables = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...",
+        help="As of `privopt fit`: its records, or users, are counted where --n is not given. None is needed with --n.",
+        show_default=False,
+    ),
+]
 ModelDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False)]
 
 app = typer.Typer(
@@ -158,12 +166,13 @@ def fit(
 @with_options
 def plan(
     options: Options,
+    table: CountedTables = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
 ) -> None:
-    """Say what a fit would cost and achieve, without any table."""
+    """Say what a fit would cost and achieve; a table is counted at most."""
     from privopt.commands import planning
 
-    planning.run(options, as_json=as_json)
+    planning.run(table or [], options, as_json=as_json)
 
 
 @app.command()

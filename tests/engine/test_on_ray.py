@@ -673,17 +673,15 @@ class LaterRecordsFail(ArrayRecords):
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-or-remove-one"])
-def test_a_failure_names_its_part_only_where_the_number_of_records_is_public(
+def test_a_failure_to_read_ends_the_opening_and_names_its_part_only_where_the_number_of_records_is_public(
     relation: str, cluster: Cluster
 ) -> None:
     del cluster
     plain, about = records("dense", relation)
     private = plain._private
-    engine = opened(LaterRecordsFail(private.private_features, private.private_targets), about, 1)
     where = " at part 1 of the records" if relation == "replace-one" else ""
     with pytest.raises(DataUnavailable, match=rf"^a worker failed{where} \(KeyError\): "):
-        engine.clipped_sum(QUERY)
-    engine.close()
+        opened(LaterRecordsFail(private.private_features, private.private_targets), about, 1)
 
 
 def with_users(n: int | None = TOY_N // 2) -> tuple[ArrayRecords, Description]:

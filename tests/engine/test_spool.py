@@ -14,7 +14,7 @@ import pytest
 
 from privopt.data.room import MEMORY, taken
 from privopt.engine import memory_limit
-from privopt.engine.memory_limit import available_memory
+from privopt.engine.memory_limit import available_memory, lies_in_memory
 from privopt.engine.streamed.disk import nameless_file
 from privopt.engine.streamed.residency import Residency
 from privopt.engine.streamed.spool import Spool
@@ -190,6 +190,16 @@ def test_what_ulimit_leaves_counts(tmp_path, monkeypatch):
         tmp_path, proc__meminfo="MemAvailable: 8000 kB\n", proc__self__status="Name: x\nVmSize:  9000 kB\n"
     )
     assert available_memory(tmp_path) == 500 * 1024
+
+
+@pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
+def test_a_folder_in_memory_is_known(kind, tmp_path):
+    device = tmp_path.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    lines = f"22 1 9999:1 / /run rw - tmpfs tmpfs rw\n30 22 {number} / /x rw shared:1 - {kind} other rw\n"
+    machine(tmp_path, proc__self__mountinfo=lines)
+    assert lies_in_memory(tmp_path, tmp_path) is (kind == "tmpfs")
+    assert not lies_in_memory(tmp_path, tmp_path / "elsewhere")
 
 
 def test_this_machine_has_memory():

@@ -469,7 +469,7 @@ def test_a_failure_ends_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "wait", crew.wait)
     monkeypatch.setattr(ray, "get", crew.get)
     crew._source.rows = N + 10
-    with pytest.raises(DataUnavailable, match=r"a worker failed \(DataUnavailable\)"):
+    with pytest.raises(DataUnavailable, match=r"a worker failed \(DataUnavailable: each machine reads"):
         Exchange(crew, 2, [*spans(50), (N, N + 10)], 1e9).run(range(2))
 
 

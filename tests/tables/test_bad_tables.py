@@ -51,6 +51,26 @@ def other_columns(folder: Path) -> Any:
     return folder / "four"
 
 
+def lacking_a_feature(folder: Path) -> Any:
+    pq.write_table(pa.table({"age": [1.0], "sex": ["f"], "ill": [1]}), folder / "four" / "q.parquet")
+    return folder / "four"
+
+
+def by_semicolons(folder: Path) -> Any:
+    (folder / "semi.csv").write_text("age;sex;who;ill\n1;f;secret cell;0\n")
+    return folder / "semi.csv"
+
+
+def without_a_header(folder: Path) -> Any:
+    (folder / "bare.csv").write_text("1,f,secret cell,0\n")
+    return folder / "bare.csv"
+
+
+def nothing_in_it(folder: Path) -> Any:
+    (folder / "nothing.csv").write_text("")
+    return folder / "nothing.csv"
+
+
 def lacking(folder: Path) -> Any:
     pq.write_table(pa.table({"age": [1.0], "ill": [1]}), folder / "less.parquet")
     return folder / "less.parquet"
@@ -153,6 +173,12 @@ OPENED: dict[str, tuple[Callable[[Path], Any], str]] = {
 READ: dict[str, tuple[Callable[[Path], Any], str]] = {
     "other columns": (other_columns, "has other columns than"),
     "a column that is missing": (lacking, "has no column 'sex'"),
+    "cells between semicolons": (
+        by_semicolons,
+        "nor any other of them: its first line .* with commas between",
+    ),
+    "no header": (without_a_header, r"has no column '\w+', which the schema names, nor any other of them"),
+    "an empty text": (nothing_in_it, "which the schema names: it is empty"),
     "a damaged file": (damaged, "is not well-formed Parquet"),
     "half a file": (truncated, "cannot be read"),
     "rows of several lengths": (ragged, "is not well-formed CSV"),
@@ -198,6 +224,17 @@ def test_what_cannot_be_read_is_refused_before_anything_is_paid(
     with pytest.raises(TableError, match=words):
         model.fit(Table.open(where, SCHEMA), groups="who")
     assert not account.entries
+
+
+def test_of_columns_that_differ_those_of_the_schema_are_named(folder: Path) -> None:
+    with pytest.raises(
+        TableError, match=r"q\.parquet' has other columns than '.*p0\.parquet' \('.*q\.parquet' lacks 'who'\)"
+    ):
+        Table.open(lacking_a_feature(folder), SCHEMA).records()
+    more = other_columns(folder)
+    with pytest.raises(TableError, match=r"has other columns than .*: all must have the same") as refused:
+        Table.open(more, SCHEMA).records()
+    assert "'more'" not in str(refused.value)
 
 
 ARGUMENTS: dict[str, tuple[dict[str, Any], type[Exception], str]] = {

@@ -164,10 +164,11 @@ def test_a_secret_of_a_uri_stands_nowhere(
             tmp_path / "m",
         ),
         run("predict", tmp_path / "m", where, "--output", tmp_path / "p.parquet"),
+        run("plan", where, *common),
         run("report", tmp_path / "m"),
         run("verify", tmp_path / "m"),
     ]
-    assert [outcome.exit_code for outcome in outcomes] == [0] * 5, [outcome.output for outcome in outcomes]
+    assert [outcome.exit_code for outcome in outcomes] == [0] * 6, [outcome.output for outcome in outcomes]
     store.objects["bucket/t/none.csv"] = b"age,sex,who,ill\n"
     few = run("fit", addressed(store, "t/none.csv", user=user), *common, "--output", tmp_path / "n")
     assert few.exit_code == 2

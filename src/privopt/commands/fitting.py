@@ -12,14 +12,13 @@ from privopt.commands.mistakes import Mistake
 from privopt.commands.options import FitOptions
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.placing import settled_for
-from privopt.commands.tables import opened
-from privopt.commands.task import Estimator, Task, named
+from privopt.commands.tables import opened, units_of
+from privopt.commands.task import Estimator, Task
 from privopt.errors import PrivoptError
 from privopt.planning.plan import LEARNT_SHARE, Plan
 from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
-from privopt.tables.places import shown_name
 from privopt.tables.table import Table
 
 
@@ -34,11 +33,10 @@ def run(files: Sequence[str], options: FitOptions, *, output: Path | None, overw
     paying = Paying(account_for(options.account, options.data_set))
     resumed = resuming.resumable_in(options.resume, options.seed, output=directory)
     with _reserved(directory), resumed:
-        table = opened(files, task)
-        n, how_n = _units(table, files, task)
+        table, terminal = opened(files, task), screen.console()
+        n, how_n = units_of(table, files, task, terminal)
         table.placement = settled_for(task, n, table.placement)
         estimator = task.estimator(n).set_params(account=paying.account)
-        terminal = screen.console()
         plan = planning.announce(
             terminal,
             task,
@@ -114,27 +112,6 @@ def _free(output: Path | None, *, overwrite: bool) -> Path:
             f"--output {str(output)!r} is not empty: give another directory, or --overwrite to replace its model."
         )
     return output
-
-
-def _units(table: Table, files: Sequence[str], task: Task) -> tuple[int, str]:
-    """The public number of units, and where it comes from.
-
-    Privacy:
-        Counted only under replace-one, where the number of records (or users) is public by definition.
-    """
-    n = task.options.n
-    if n is not None:
-        return n, "given by --n"
-    if not task.groups:
-        n, how = table.row_count(), "the table's rows"
-    else:
-        n, how = table.user_count(task.groups), f"counted in {named(task.groups)}"
-    if n < 2:
-        raise Mistake(
-            f"the table {' '.join(map(shown_name, files))!r} has {n} {task.unit}s: a private mean needs at least 2, "
-            "and useful ones many."
-        )
-    return n, how
 
 
 def _summarise(terminal: Console, report: PrivacyReport, directory: Path, paying: Paying) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from privopt.commands.mistakes import Mistake, check_delta
 from privopt.commands.options import Options
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.placing import Effort, place_rows, require_held, settled_for, tenth_rows
-from privopt.commands.tables import placement_of
+from privopt.commands.tables import opened, placement_of, units_of
 from privopt.commands.task import Estimator, Task, named
 from privopt.engine.placement import Placement
 from privopt.planning import user_words
@@ -34,32 +34,40 @@ PUBLIC_NUMBER = {
 }
 
 
-def run(options: Options, *, as_json: bool = False) -> None:
-    """Print what a fit would cost and achieve; nothing is read but the schema."""
-    if options.n is None:
+def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> None:
+    """Print what a fit would cost and achieve; of a table, where one is given, the units are counted at most.
+
+    Raises:
+        Mistake, TableError: something that was typed cannot be used.
+    """
+    if options.n is None and not files:
         raise Mistake(
-            "give --n, the public number of records (of users with --group): a plan reads no table."
+            "give --n, the public number of records (of users with --group), or the table, to have them counted."
         )
     task = Task.of(options)
-    estimator = task.estimator(options.n)
+    terminal = Console(stderr=True) if as_json else screen.console()
+    n, how_n = options.n, "given by --n"
+    if files:
+        n, how_n = units_of(opened(files, task), files, task, terminal)
+    assert n is not None
+    estimator = task.estimator(n)
     if as_json:
-        text = json.dumps(_document(task, estimator, options.n), indent=2, allow_nan=False)
+        text = json.dumps(_document(task, estimator, n), indent=2, allow_nan=False)
         sys.stdout.write(text + "\n")
         return
-    terminal = screen.console()
     announce(
         terminal,
         task,
         estimator,
-        options.n,
-        "given by --n",
+        n,
+        how_n,
         title="Plan, from public numbers alone",
         on_account=Paying(account_for(options.account, options.data_set, spends=False)).outlook,
-        placement=settled_for(task, options.n, placement_of(options)),
+        placement=settled_for(task, n, placement_of(options)),
     )
-    _show_caps(terminal, task, options.n)
+    _show_caps(terminal, task, n)
     if options.solver == "auto":
-        _show_others(terminal, task, estimator, options.n)
+        _show_others(terminal, task, estimator, n)
 
 
 def announce(
@@ -103,7 +111,7 @@ def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
         ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),
         ("model", _model(task)),
         ("solver", plan.solver + (f", chosen because {plan.reason.rstrip('.')}" if plan.reason else "")),
-        ("effort", screen.effort_row(plan, sparse=plan.public.sparse)),
+        ("effort", screen.effort_row(plan) if plan.public.sparse else screen.passes_row(plan)),
         *screen.promises(plan),
     ]
     if task.unit == "record" and user is not None:

@@ -30,22 +30,29 @@ def run(directory: Path, files: Sequence[str], *, output: Path | None) -> None:
     table = Table(located(files), Schema.from_json(saved.encoder.schema), target=None, placement=Placement())
     if table.holds(output):
         raise Mistake(f"--output {str(output)!r} is the table itself: give another file.")
+    table.require([block.column for block in saved.encoder.blocks_])
     estimator, labels = saved.estimator, list[object]()
     if hasattr(estimator, "predict_proba"):
         labels = list(estimator.classes_)
-    rows = 0
-    with written_predictions(output, labels) as write:
+    written, terminal = 0, screen.console()
+    with screen.working(terminal, "Counting records: texts are read for it once."):
+        rows = table.row_count()
+    with (
+        screen.row_bar(terminal, "Predicting", rows) as advance,
+        written_predictions(output, labels) as write,
+    ):
         for private_features in table.features(saved.encoder):
             by_class = estimator.predict_proba(private_features) if labels else None
             write(estimator.predict(private_features), by_class)
-            rows += private_features.shape[0]
+            written += private_features.shape[0]
+            advance(private_features.shape[0])
     names = ["prediction", *(f"probability_{label}" for label in labels)]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     screen.show_rows(
-        screen.console(),
+        terminal,
         "Done",
         [
-            ("predictions", f"{output}: {rows:,} rows, {shown}"),
+            ("predictions", f"{output}: {written:,} rows, {shown}"),
             (
                 "mind",
                 "The guarantee covers the model; what it predicts for these rows is as private as the rows are.",

@@ -1,9 +1,10 @@
 """What the commands print: the plan, bars of releases, warnings. Public and released values only."""
 
 import math
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -43,6 +44,11 @@ def show_rows(screen: Console, title: str, rows: Sequence[tuple[str, str]]) -> N
     screen.print()
 
 
+def working(screen: Console, text: str) -> AbstractContextManager[Any]:
+    """A sentence about what takes a while, on a terminal, as long as it does."""
+    return screen.status(Text(printable(text)))
+
+
 def warn(screen: Console, text: str) -> None:
     """A sentence that must not be overlooked."""
     screen.print(Text(printable(text), style="bold red"))
@@ -70,16 +76,20 @@ def done(plan: Plan) -> str:
     return f"The fit was made: count its whole price as spent on these data, {price_row(plan)}."
 
 
-def effort_row(plan: Plan, *, sparse: bool = False) -> str:
-    """Releases, passes, time and memory."""
-    memory = (
-        "memory as the entries that are stored" if sparse else f"about {size(plan.memory_bytes)} of memory"
-    )
+def passes_row(plan: Plan) -> str:
+    """Releases and passes."""
     most = "at most " if plan.adaptive else ""
-    return (
-        f"{most}{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')} over the data; "
-        f"{duration(plan.seconds)} of computing and {memory}, compilation left out"
+    return f"{most}{several(plan.releases, 'release')}, {several_or(plan.passes, 'pass')} over the data"
+
+
+def effort_row(plan: Plan) -> str:
+    """Releases, passes, time and memory, of data in the memory of this process."""
+    memory = (
+        "memory as the entries that are stored"
+        if plan.public.sparse
+        else f"about {size(plan.memory_bytes)} of memory"
     )
+    return f"{passes_row(plan)}; {duration(plan.seconds)} of computing and {memory}, compilation left out"
 
 
 def excess_row(plan: Plan) -> str:
@@ -99,6 +109,22 @@ def promises(plan: Plan) -> list[tuple[str, str]]:
         ("bound", "no bound" if plan.bound is None else plan.bound.sentence),
         *(("indicator", sentence) for sentence in plan.indicator_sentences),
     ]
+
+
+@contextmanager
+def row_bar(screen: Console, title: str, rows: int) -> Generator[Callable[[int], None]]:
+    """A progress bar over the rows of a table; gives what moves it by a number of rows."""
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.completed:,.0f} rows"),
+        TimeElapsedColumn(),
+        console=screen,
+        expand=screen.width < 100,
+    ) as progress:
+        bar = progress.add_task(title, total=rows)
+        yield lambda more: progress.advance(bar, more)
+    screen.print()
 
 
 @contextmanager

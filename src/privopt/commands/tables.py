@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 
+from rich.console import Console
+
+from privopt.commands import screen
 from privopt.commands.mistakes import Mistake, public_arguments
 from privopt.commands.options import PlaceOptions
-from privopt.commands.task import Task
+from privopt.commands.task import Task, named
 from privopt.engine.placement import Placement
 from privopt.tables.amounts import bytes_of
-from privopt.tables.places import located
+from privopt.tables.places import located, shown_name
 from privopt.tables.table import Table
 
 
@@ -53,3 +56,31 @@ def opened(files: Sequence[str], task: Task) -> Table:
     )
     table.require(task.columns)
     return table
+
+
+def units_of(table: Table, files: Sequence[str], task: Task, terminal: Console) -> tuple[int, str]:
+    """The public number of units, and where it comes from; a terminal is told of what takes a while.
+
+    Raises:
+        Mistake: the table has fewer than two.
+        TableError: it cannot be read.
+
+    Privacy:
+        Counted only under replace-one, where the number of records (or users) is public by definition.
+    """
+    n = task.options.n
+    if n is not None:
+        return n, "given by --n"
+    if task.groups:
+        keys = named(task.groups)
+        with screen.working(terminal, f"Counting users: {keys} is read for it once; --n would save that."):
+            n, how = table.user_count(task.groups), f"counted in {keys}"
+    else:
+        with screen.working(terminal, "Counting records: texts are read for it once."):
+            n, how = table.row_count(), "the table's rows"
+    if n < 2:
+        raise Mistake(
+            f"the table {' '.join(map(shown_name, files))!r} has {n} {task.unit}s: a private mean needs at least 2, "
+            "and useful ones many."
+        )
+    return n, how

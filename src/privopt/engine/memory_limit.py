@@ -1,5 +1,6 @@
 """How much memory is left to this process: the least that the machine, its control groups and its limits leave."""
 
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,22 @@ def available_memory(root: Path = Path("/")) -> int | None:
     """
     left = [*_of_machine(root), *_of_control_groups(root), *_of_address_space(root)]
     return max(0, min(left)) // _SHARE if left else None
+
+
+def lies_in_memory(folder: Path, root: Path = Path("/")) -> bool:
+    """Whether what is written to a folder takes memory, since its file system lies there.
+
+    Args:
+        folder: one that is there.
+        root: where `proc` is.
+    """
+    device = folder.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    mounts = (line.partition(" - ") for line in _text(root / "proc/self/mountinfo").splitlines())
+    return any(
+        place.split()[2:3] == [number] and kind.split()[:1] in (["tmpfs"], ["ramfs"])
+        for place, _, kind in mounts
+    )
 
 
 def _of_machine(root: Path) -> Iterator[int]:

@@ -247,8 +247,14 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
     for file, header in zip(place.files, headers, strict=True):
         _require_columns(place, file, header, columns)
         if set(header) != set(headers[0]):
+            first, known = place.files[0], set(schema.names)  # other names are told nowhere
+            lacking = [
+                *(f"{file.shown!r} lacks {name!r}" for name in headers[0] if name in known - {*header}),
+                *(f"{first.shown!r} lacks {name!r}" for name in header if name in known - {*headers[0]}),
+            ]
+            which = f" ({', '.join(lacking[:3])}{' ...' if len(lacking) > 3 else ''})" if lacking else ""
             raise TableError(
-                f"The table {file.shown!r} has other columns than {place.files[0].shown!r}: all must have the same, in "
+                f"The table {file.shown!r} has other columns than {first.shown!r}{which}: all must have the same, in "
                 "any order."
             )
     return headers
@@ -291,9 +297,24 @@ def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wan
                 "schema, or write a copy that is not partitioned by it."
             )
         if name not in present:
-            raise TableError(f"The table {file.shown!r} has no column {name!r}, which the schema names.")
+            raise TableError(
+                f"The table {file.shown!r} has no column {name!r}, which the schema names"
+                f"{_instead(place, present, wanted)}."
+            )
     if len(set(present)) < len(present):
         raise TableError(f"The table {file.shown!r} has two columns of one name.")
+
+
+def _instead(place: Place, present: Sequence[str], wanted: Sequence[str]) -> str:
+    """What may be wrong with a text that lacks a column; without a header its names are cells, which are not told."""
+    if place.delimiter is None or set(present) & set(wanted):
+        return ""
+    if not present:
+        return ": it is empty"
+    mark = "tabs" if place.delimiter == "\t" else "commas"
+    return (
+        f", nor any other of them: its first line must be the names of the columns, with {mark} between them"
+    )
 
 
 def _require_no_lists(schema: Schema, columns: Sequence[str]) -> None:

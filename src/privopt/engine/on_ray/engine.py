@@ -94,8 +94,7 @@ def open_on_ray(
         cluster.close()
         raise
     try:
-        if isinstance(fleet, UserFleet):
-            fleet.gather()
+        fleet.gather()
     except BaseException:
         fleet.close()
         raise

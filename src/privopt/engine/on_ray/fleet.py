@@ -24,6 +24,9 @@ from privopt.public import Relation
 PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
 LOADING = 10.0  # times as long may it take to start, or to read one part
 _BRANCHES = 64  # answers that one process adds up
+_UNREAD = (
+    ": each machine reads the files by itself, under the same names, unchanged, and with access of its own"
+)
 
 Call = tuple[str, tuple[Any, ...]]
 
@@ -112,6 +115,14 @@ class Fleet:
         except BaseException:
             self._reservation.close()
             raise
+
+    def gather(self) -> None:
+        """Wait until every worker has read its parts: what cannot be read ends a run before anything is charged.
+
+        Raises:
+            DataUnavailable: a worker failed, or was lost once too often; or the records have changed.
+        """
+        self.ask(SOURCE, dict.fromkeys(range(len(self.workers)), ("ready", ())))
 
     def known_as(self, parent: int, step: Step) -> int:
         """Note a step, which workers make when they are next asked; what its outcome is known by."""
@@ -341,7 +352,8 @@ def checked(answer: Any) -> Any:
         if answer.kind == KeysOfOwnTypes.__name__:  # of a source that did not know
             raise KeysOfOwnTypes
         where = "" if answer.part == NO_PART else f" at part {answer.part} of the records"
-        raise unavailable(f"a worker failed{where} ({answer.kind})")
+        unread = _UNREAD if answer.kind == DataUnavailable.__name__ else ""
+        raise unavailable(f"a worker failed{where} ({answer.kind}{unread})")
     return answer
 
 

@@ -163,6 +163,9 @@ class Shard:
             return Failure(type(error).__name__, part)
         return None
 
+    def ready(self, preparation: Preparation, known_as: int) -> None:
+        """Answer once all that was asked before is done."""
+
     def answer(
         self,
         preparation: Preparation,

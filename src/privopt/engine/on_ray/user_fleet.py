@@ -58,16 +58,19 @@ class UserFleet(Fleet):
         spans = _spans(source, description, math.ceil(count / len(cluster.machines)))
         self._exchange = Exchange(self, count, spans, patience * LOADING)
 
-    def gather(self) -> int:
+    def gather(self) -> None:
         """Have the records read and sent to whoever holds their users.
 
-        Returns:
-            How many users there are. Private under add-or-remove-one.
         Raises:
             ArgumentError: they are more than n.
             DataUnavailable: a worker failed, or was lost once too often; or the records have changed.
         """
         self._fill(range(len(self.workers)))
+        if not self._only_counted:
+            super().gather()
+
+    def user_count(self) -> int:
+        """How many users there are, once they are gathered. Private under add-or-remove-one."""
         return sum(itertools.chain.from_iterable(self._private_units.values()))
 
     def actor(self, worker: int) -> Any:
@@ -153,7 +156,8 @@ def count_users(
         cluster.close()
         raise
     try:
-        return fleet.gather()
+        fleet.gather()
+        return fleet.user_count()
     finally:
         fleet.close()
 
