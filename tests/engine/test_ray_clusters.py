@@ -3,7 +3,6 @@
 Each test starts processes of its own, and looks at what they open and leave.
 """
 
-import json
 import os
 import re
 import shutil
@@ -17,33 +16,24 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 from tests.support.ray_clusters import two_nodes
+from tests.support.running_fits import (
+    FIT,
+    in_shared_memory,
+    load,
+    running_fit,
+    started,
+    still_there,
+    without_ray,
+    written,
+)
 
 pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
 from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
 from privopt.engine.on_ray.starting import undisturbed  # noqa: E402
-
-ROWS, WIDTH = 3000, 3
-SCHEMA = {
-    "columns": {
-        **{f"x{k}": {"kind": "num", "low": -4, "high": 4} for k in range(WIDTH)},
-        "y": {"kind": "flag"},
-    },
-    "target": "y",
-}
-# A run of many rounds, each with a part for every 64 records, on two workers.
-FIT = """
-import sys
-import privopt, privopt.engine.parts, privopt.engine.on_ray.layout
-from privopt.cli import app
-privopt.engine.parts.PART_UNITS = 64
-app(sys.argv[1:])
-"""
 
 
 @pytest.fixture
@@ -54,24 +44,9 @@ def place() -> Iterator[Path]:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def written(place: Path) -> list[str]:
-    """A table and its schema; the words that fit to it."""
-    rng = np.random.default_rng(0)
-    table = pd.DataFrame(rng.normal(size=(ROWS, WIDTH)), columns=[f"x{k}" for k in range(WIDTH)])
-    table["y"] = (table["x0"] > 0).astype(int)
-    table.to_parquet(place / "table.parquet")
-    (place / "schema.json").write_text(json.dumps(SCHEMA))
-    names = ["--schema", str(place / "schema.json"), "--epsilon", "1", "--delta", "1e-7"]
-    return ["fit", str(place / "table.parquet"), *names, "--solver", "gradient-descent"]
-
-
 def fitted(words: list[str], output: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", FIT, *words, "--seed", "3", "--output", str(output)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
-def without_ray(environment: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if not name.startswith("RAY_")}
 
 
 @pytest.mark.audit
@@ -230,51 +205,6 @@ def self_signed(place: Path) -> dict[str, str]:
     }
 
 
-def running_fit(place: Path) -> subprocess.Popen[bytes]:
-    """A fit on a cluster of its own, with a `$TMPDIR` of its own."""
-    environment = {**without_ray(dict(os.environ)), "TMPDIR": str(place), "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-c", FIT, *written(place), "--engine", "ray", "--output", str(place / "out")]
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        # A shell has what runs in its background ignore it.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
-def started(process: subprocess.Popen[bytes], least: int) -> list[Any]:
-    """Its descendants, as soon as so many of them are workers."""
-    end = time.monotonic() + 300
-    while time.monotonic() < end and process.poll() is None:
-        below = psutil.Process(process.pid).children(recursive=True)
-        names = [name for each in below if (name := _name(each))]
-        if sum("ray::Shard" in name for name in names) >= least:
-            return below
-        time.sleep(0.1)
-    raise AssertionError(process.communicate()[1])
-
-
-def _name(process: Any) -> str:
-    try:
-        return " ".join(process.cmdline())
-    except psutil.Error:
-        return ""
-
-
-def still_there(processes: list[Any], seconds: float) -> list[str]:
-    """Who of them is not gone after so many seconds."""
-    _, alive = psutil.wait_procs(processes, timeout=seconds)
-    return [_name(each) for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
-
-
-def load() -> float:
-    """How much longer things take on this machine now than where it does nothing else."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
 @pytest.mark.audit
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_ctrl_c_ends_everything_within_five_seconds(place: Path, workers: int) -> None:
@@ -338,11 +268,6 @@ def inspected(below: list[Any], folder: Path) -> str:
     assert not [each for each in inside if each.is_file() and each.stat().st_mode & 0o077]
     assert not any(token in each.read_text(errors="ignore") for each in inside if each.is_file())
     return token
-
-
-def in_shared_memory() -> set[str]:
-    shared = Path("/dev/shm")
-    return {each.name for each in shared.iterdir() if "plasma" in each.name} if shared.exists() else set()
 
 
 def test_a_guardian_ends_who_writes_into_the_folder_and_nobody_else(place: Path) -> None:

@@ -414,6 +414,9 @@ class Crew:
     def checked(self, answer: Any) -> Any:
         return checked(answer)
 
+    def ready(self, references: list[Answer], seconds: float, *, fetch: bool) -> list[Answer]:
+        return ray.wait(references, timeout=seconds, fetch_local=fetch)[0]
+
     def wait(self, answers: list[Answer], **_: Any) -> tuple[list[Answer], list[Answer]]:
         self._turns += 1
         if self._rng.random() < (self._death if self._turns != 4 else np.ceil(self._death)):

@@ -16,17 +16,18 @@ from typing import Any, NamedTuple
 from privopt.engine.on_ray.admission import admitted, check_address, without_tokens
 from privopt.engine.on_ray.guardian import Guardian
 from privopt.engine.on_ray.starting import (
+    LOOPBACK,
     as_it_was,
     cores,
     fresh_folder,
     nothing_besides,
     on_loopback,
     private_files,
+    require_place,
     undisturbed,
 )
 from privopt.errors import ArgumentError, PrivoptError
 
-LOOPBACK = "127.0.0.1"
 STORE_BYTES = 96 * 2**20  # of the object store, through which only points and sums of many numbers travel
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -118,6 +119,13 @@ class Cluster:
             self._end()
 
     @property
+    def lost(self) -> str | None:
+        """Which process of our own cluster has ended, without which no worker answers; None for none."""
+        node = _worker_module()._global_node
+        dead = [] if node is None or self.address is not None else node.dead_processes()
+        return next((str(name) for name, _ in dead), None)
+
+    @property
     def described(self) -> str:
         """Where it is and who can reach it, in a sentence for reports."""
         if self.address is None:
@@ -136,6 +144,7 @@ class Cluster:
         folder = fresh_folder()
         try:
             self._guardian = Guardian(folder)
+            require_place(folder)
             self._set_environment(
                 {
                     **_QUIET,
@@ -162,6 +171,16 @@ class Cluster:
                 raise PrivoptError(
                     "this version of Ray does not stay on 127.0.0.1: install ray 2.59 or 2.60."
                 )
+        except PrivoptError:
+            self._end()
+            raise
+        except Exception as error:
+            self._end()
+            raise ArgumentError(
+                f"no Ray cluster could be started on this machine ({type(error).__name__}): check that memory is left, "
+                f"and room in {str(folder.parent)!r} and /dev/shm, and that processes may be started and listen on "
+                f"{LOOPBACK}; or choose another engine."
+            ) from error
         except BaseException:
             self._end()
             raise

@@ -24,6 +24,10 @@ class Crew(Protocol):
         """The actor of a worker now."""
         ...
 
+    def ready(self, references: list[Any], seconds: float, *, fetch: bool) -> list[Any]:
+        """The first answer that is there, see `Fleet.ready`."""
+        ...
+
     def restart(self, worker: int, what: str) -> None:
         """Start another actor in the place of a lost one, which holds nothing.
 
@@ -143,7 +147,7 @@ class _Run:
         from ray.exceptions import RayError, RayTaskError
 
         soonest = min(sent.since for sent in self._sent.values()) + limit - time.monotonic()
-        ready, _ = ray.wait(list(self._sent), num_returns=1, timeout=max(soonest, 0.0), fetch_local=True)
+        ready = self._crew.ready(list(self._sent), soonest, fetch=True)
         for reference in ready:
             sent = self._sent[reference]
             try:

@@ -23,6 +23,7 @@ from privopt.public import Relation
 
 PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
 LOADING = 10.0  # times as long may it take to start, or to read one part
+LOOK = 1.0  # seconds between looks at the cluster while workers are waited for
 _BRANCHES = 64  # answers that one process adds up
 _UNREAD = (
     ": each machine reads the files by itself, under the same names, unchanged, and with access of its own"
@@ -186,6 +187,30 @@ class Fleet:
             except RayError:  # somebody was lost after answering: without the tree it is seen who
                 return total_of(self._answers(known_as, calls, fetch=True))
 
+    def ready(self, references: list[Any], seconds: float, *, fetch: bool) -> list[Any]:
+        """The first answer that is there, after waiting at most some seconds; none where none is.
+
+        Ray itself would wait for a server of its own that is gone, or end this process.
+
+        Args:
+            references: what the answers are known by to Ray.
+            seconds: to wait.
+            fetch: whether they are brought to this machine.
+        Raises:
+            DataUnavailable: a process of our own cluster has ended without which nobody answers.
+        """
+        import ray
+
+        end = time.monotonic() + seconds
+        while True:
+            left = end - time.monotonic()
+            step = max(0.0, min(left, LOOK))
+            found, _ = ray.wait(references, num_returns=1, timeout=step, fetch_local=fetch)
+            if self.cluster.lost is not None:
+                raise unavailable(f"this run's own Ray cluster has lost its process {self.cluster.lost!r}")
+            if found or left <= LOOK:
+                return found
+
     def checked(self, answer: Any) -> Any:
         """An answer, unless it says that a worker failed.
 
@@ -226,7 +251,6 @@ class Fleet:
         Returns:
             The answers, or what they are known by to Ray where they are not to be fetched.
         """
-        import ray
         from ray.exceptions import RayError
 
         waiting = {k: self._sent(k, known_as, call) for k, call in calls.items()}
@@ -236,7 +260,7 @@ class Fleet:
         while waiting:
             heads = {self._head(k, waiting[k]): k for k in waiting}
             left = min(since[k] + self._limit(k) for k in waiting) - time.monotonic()
-            ready, _ = ray.wait(list(heads), num_returns=1, timeout=max(left, 0.0), fetch_local=fetch)
+            ready = self.ready(list(heads), left, fetch=fetch)
             late = [] if ready else [k for k in waiting if since[k] + self._limit(k) <= time.monotonic()]
             lost = dict.fromkeys(late, "did not answer in time")
             for reference in ready:

@@ -6,12 +6,18 @@ into the folder, and removes it.
 """
 
 import contextlib
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from privopt.errors import PrivoptError
+
 _GRACE = 1.0  # seconds in which processes may end by themselves where it is told to end them
 _SECONDS = 10.0  # in which whoever is killed is gone
+# Where a Python finds its libraries, without which some do not start. Of the environment it is told nothing else.
+_LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "DYLD_FALLBACK_LIBRARY_PATH")
 
 # Of the cluster is who was started with an option in the folder (`--log_dir=FOLDER/r`), sends its output there, or has
 # given itself a name of Ray's and a file there open. A child that the starting process has forked has its open files
@@ -46,6 +52,7 @@ def gone():
             pass
     return not set(members())
 
+os.write(1, b".")
 while os.getppid() == parent and not select.select([0], [], [], 0.5)[0]:
     pass
 grace = time.monotonic() + {_GRACE}
@@ -67,20 +74,35 @@ class Guardian:
     signal from the terminal does not reach it.
 
     Args:
-        folder: of the cluster, in which nothing else lies.
+        folder: of the cluster, in which nothing else lies; removed where there is no guardian for it.
+    Raises:
+        PrivoptError: it did not start.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _PROGRAM, str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={},
-            cwd="/",
-            start_new_session=True,
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _PROGRAM, str(folder)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={name: os.environ[name] for name in _LIBRARIES if name in os.environ},
+                cwd="/",
+                start_new_session=True,
+            )
+            assert self._process.stdout is not None
+            with self._process.stdout as said:
+                is_there = said.read(1)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        if not is_there:
+            self.wait()
+            raise PrivoptError(
+                f"no process could be started to clear up after the Ray cluster ({sys.executable!r} ended at once), so "
+                "the cluster was not started: run this with a Python that starts by itself."
+            )
 
     def end(self) -> None:
         """Have it end the cluster; a second time nothing is left to do."""
@@ -96,3 +118,6 @@ class Guardian:
         self.end()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2 * _SECONDS)
+        shutil.rmtree(
+            self.folder, ignore_errors=True
+        )  # where it was killed, or Ray has written there once more

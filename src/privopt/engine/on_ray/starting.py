@@ -3,7 +3,9 @@
 import contextlib
 import importlib
 import os
+import shutil
 import signal
+import socket
 import tempfile
 import threading
 import warnings
@@ -11,6 +13,11 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+from privopt.errors import ArgumentError
+
+LOOPBACK = "127.0.0.1"
+_ROOM = 32 * 2**20  # bytes for sockets, logs and settings, of which Ray writes 1 MB in a short run
+_REACHED = 5.0  # seconds in which this machine answers itself
 _LONGEST_PLACE = 24  # letters: the path of a socket has 107 at most, and Ray takes 63 of them
 
 
@@ -18,6 +25,28 @@ def fresh_folder() -> Path:
     """A folder that only its owner can enter, in a place of a short name: sockets lie in it."""
     usual = tempfile.gettempdir()
     return Path(tempfile.mkdtemp(prefix="privopt-", dir=usual if len(usual) <= _LONGEST_PLACE else "/tmp"))
+
+
+def require_place(folder: Path) -> None:
+    """Refuse to start where Ray would try for minutes, and say nothing that helps.
+
+    Raises:
+        ArgumentError: the folder's disk has no room, or this machine cannot reach itself.
+    """
+    free = shutil.disk_usage(folder).free
+    if free < _ROOM:
+        raise ArgumentError(
+            f"no Ray cluster can be started on this machine: {str(folder.parent)!r} has {free / 2**20:.0f} MB "
+            f"free, and its files need {_ROOM / 2**20:.0f}. Make room, or name a folder that has some in TMPDIR."
+        )
+    try:
+        with socket.create_server((LOOPBACK, 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=_REACHED).close()
+    except OSError as error:
+        raise ArgumentError(
+            f"no Ray cluster can be started on this machine: it cannot listen on {LOOPBACK} and be reached there "
+            f"({error.strerror or type(error).__name__}). Have its loopback interface up, or choose another engine."
+        ) from None
 
 
 def cores() -> int:

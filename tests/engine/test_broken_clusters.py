@@ -1,0 +1,181 @@
+"""A cluster of our own that breaks, or cannot start: a clear end, that says what was charged, and nothing left."""
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ray")
+psutil = pytest.importorskip("psutil")
+
+from tests.support.running_fits import (  # noqa: E402
+    in_shared_memory,
+    load,
+    name_of,
+    running_fit,
+    started,
+    still_there,
+)
+
+from privopt.engine.on_ray import guardian, starting  # noqa: E402
+from privopt.engine.on_ray.fleet import Fleet  # noqa: E402
+from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
+from privopt.engine.on_ray.starting import require_place  # noqa: E402
+from privopt.errors import ArgumentError, DataUnavailable, PrivoptError  # noqa: E402
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A folder of a short name: sockets lie in it."""
+    path = Path(tempfile.mkdtemp(prefix="pr-", dir="/tmp"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize(
+    "victim", ["gcs_server", "raylet/raylet", "ray::DashboardAgent", "ray::RuntimeEnvAgent"]
+)
+def test_a_run_whose_cluster_loses_a_server_ends_and_says_what_was_charged(place: Path, victim: str) -> None:
+    """The scheduler holds the object store, and ends with its agents."""
+    before = in_shared_memory()
+    process = running_fit(place)
+    below = started(process, 2)
+    start = time.monotonic()
+    os.kill(next(each.pid for each in below if victim in name_of(each)), signal.SIGKILL)
+    _, complaint = process.communicate()
+    allowed = 15.0 * load()
+    assert time.monotonic() - start < allowed
+    assert process.returncode == 3
+    last = re.sub(r"\s+", " ", complaint.decode().splitlines()[-1])
+    assert re.match(r"privopt: this run's own Ray cluster has lost its process '(gcs_server|raylet)': ", last)
+    assert "count its whole price as spent" in last
+    assert not still_there(below, allowed)
+    assert not [each.name for each in place.iterdir() if each.name.startswith("privopt-")]
+    assert in_shared_memory() <= before
+
+
+@pytest.mark.audit
+def test_a_run_whose_guardian_is_killed_clears_up_itself(place: Path) -> None:
+    process = running_fit(place)
+    below = started(process, 2)
+    os.kill(next(each.pid for each in below if " -I -S -c " in name_of(each)), signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == 0
+    assert not still_there(below, 10.0 * load())
+    assert not [each.name for each in place.iterdir() if each.name.startswith("privopt-")]
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ("mount -t tmpfs -o size=1m tmpfs $TMPDIR", "MB free, and its files need 32. Make room"),
+        ("true", "cannot listen on 127.0.0.1 and be reached there"),  # in a network of its own, nothing is up
+    ],
+    ids=["full", "unreachable"],
+)
+def test_a_machine_on_which_no_cluster_starts_is_told_so_at_once(
+    place: Path, broken: str, message: str
+) -> None:
+    alone = [
+        "unshare",
+        "-m",
+        *(["-n"] if broken == "true" else []),
+        "sh",
+        "-c",
+        f'{broken} && exec "$@"',
+        "sh",
+    ]
+    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
+        pytest.skip("needs the right to mount, and to make networks")
+    process = running_fit(place, before=alone)
+    _, complaint = process.communicate(timeout=60 * load())
+    assert process.returncode == 2
+    last = re.sub(r"\s+", " ", complaint.decode().splitlines()[-1])
+    assert message in last
+    assert not [each.name for each in place.iterdir() if each.name.startswith("privopt-")]
+
+
+def test_a_place_without_room_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_place(place)
+    monkeypatch.setattr(starting.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * 2**20))
+    with pytest.raises(ArgumentError, match=r"has 3 MB free, and its files need 32\. Make room"):
+        require_place(place)
+
+
+def test_a_machine_that_does_not_reach_itself_is_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: Any, **__: Any) -> Any:
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    with pytest.raises(
+        ArgumentError, match=r"be reached there \(Network is unreachable\)\. Have its loopback"
+    ):
+        require_place(place)
+
+
+def test_a_wait_ends_where_a_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray itself waits on, as long as it is told to."""
+    looks: list[float] = []
+
+    def wait(references: list[int], *, timeout: float, **_: Any) -> tuple[list[int], list[int]]:
+        looks.append(timeout)
+        return [], references
+
+    monkeypatch.setattr("ray.wait", wait)
+    fleet = object.__new__(Fleet)
+    fleet.cluster = SimpleNamespace(lost=None)  # type: ignore[assignment]
+    assert fleet.ready([1], 0.5, fetch=True) == []
+    assert looks == [pytest.approx(0.5, abs=0.1)]
+    fleet.cluster = SimpleNamespace(lost="raylet")  # type: ignore[assignment]
+    with pytest.raises(DataUnavailable, match="lost its process 'raylet': the records cannot be computed on"):
+        fleet.ready([1], 300.0, fetch=True)
+
+
+def test_a_guardian_has_the_place_of_libraries_and_no_secret(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    folder = place / "cluster"
+    folder.mkdir()
+    kept = Guardian(folder)
+    try:
+        assert psutil.Process(kept._process.pid).environ() == {"LD_LIBRARY_PATH": "/opt/python/lib"}
+    finally:
+        kept.wait()
+
+
+def test_a_guardian_that_does_not_start_is_an_error_and_leaves_no_folder(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = place / "cluster"
+    folder.mkdir()
+    monkeypatch.setattr(guardian.sys, "executable", shutil.which("false") or sys.executable)
+    with pytest.raises(PrivoptError, match="no process could be started to clear up"):
+        Guardian(folder)
+    assert not folder.exists()
+
+
+def test_what_a_killed_guardian_leaves_is_removed(place: Path) -> None:
+    folder = place / "cluster"
+    (folder / "r").mkdir(parents=True)
+    kept = Guardian(folder)
+    os.kill(kept._process.pid, signal.SIGKILL)
+    kept.wait()
+    assert not folder.exists()
