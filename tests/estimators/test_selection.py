@@ -156,6 +156,11 @@ def test_the_dominating_release_costs_what_the_dearest_costs() -> None:
         ({"holdout": 0.001}, ValueError, "both parts need 2"),
         ({"selection_share": 0.0}, ValueError, "selection_share must lie strictly"),
         ({"grid": {"bounds": [(-1, 1), (-2, 2)]}}, ValueError, "param_grid cannot vary bounds"),
+        (
+            {"grid": {"max_records_per_user": [9, 999]}},
+            ValueError,
+            "param_grid cannot vary max_records_per_user",
+        ),
         ({"estimator": LogisticRegression(epsilon=1.0)}, ValueError, "leave them out of its estimator"),
         ({"estimator": object()}, TypeError, "estimator must be one of privopt's"),
     ],

@@ -26,6 +26,7 @@ from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
 from privopt.errors import ArgumentError, ArgumentTypeError, DataUnavailable
 from privopt.replays.check import replayed
+from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.tables import user_keys
 from privopt.verification.checks import Outcome
 from privopt.verification.files import verify
@@ -74,6 +75,22 @@ def test_the_model_is_the_same_to_the_byte(groups: Any, folder: Path, arrays: An
     assert np.array_equal(model.decision_function(table), plain.decision_function(features))
     assert model.fit(features, targets) if model.set_params(**KNOWN) else None
     assert model.encoder_ is None
+
+
+def test_users_in_several_parts_are_those_of_arrays(
+    folder: Path, arrays: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_RECORDS", 1000)
+    monkeypatch.setattr("privopt.data.user_parts.LEAST_USERS", 1)
+    features, targets, _ = arrays
+    sampled = StochasticGradientDescent(steps=5, rate=0.2)  # by their places
+    options = OPTIONS | {"solver": sampled, "max_records_per_user": 50}
+    plain = LogisticRegression(**options, **KNOWN).fit(features, targets, groups=toy_table()["who"])
+    for place in ("memory", "stream"):
+        table = Table.open(folder / "four", SCHEMA, engine=place)
+        assert same(LogisticRegression(**options).fit(table, groups="who"), plain), place
+    monkeypatch.setattr("privopt.data.user_parts.MEAN_RECORDS", 10**9)
+    assert not same(LogisticRegression(**options).fit(table, groups="who"), plain)  # it was several parts
 
 
 @pytest.mark.audit

@@ -5,7 +5,6 @@ from contextlib import AbstractContextManager, closing, contextmanager, nullcont
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, final
 
-import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
@@ -77,7 +76,8 @@ class HeldRecords:
     Attributes:
         private_features: (rows, d).
         private_targets: (rows,).
-        groups: (rows,) numbers of the users, NaN for nobody; None where a record is a unit.
+        groups: (rows,) or (rows, k) keys of users as they were given, since users are laid out by them, as those of a
+            table are; None where a record is a unit.
         noise: the fit's secret randomness.
         choice: which records of a user are kept: the same in all stages of a fit.
     """
@@ -110,7 +110,8 @@ class HeldRecords:
         """See `Records.count`."""
         if self.groups is None:
             return len(self.private_targets)
-        return user_keys.user_count(int(np.nanmax(self.groups, initial=-1.0)) + 1)
+        codes = user_keys.user_codes(self.groups, len(self.private_targets))
+        return user_keys.user_count(int(codes.max(initial=-1)) + 1)
 
     def in_succession(self) -> AbstractContextManager[Records]:
         """See `Records.in_succession`: arrays are in memory."""

@@ -160,7 +160,7 @@ class Specification:
                 "a private fit needs at least 2 units, got n_samples = 1: a mean over one hides nobody."
             )
         if groups is not None:
-            groups = user_keys.as_keys(user_keys.user_codes(groups, len(private_targets)))
+            user_keys.key_columns(groups, len(private_targets))  # refused before anything else is asked
         return HeldRecords(
             private_features=private_features,
             private_targets=private_targets,
