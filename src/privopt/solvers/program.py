@@ -89,7 +89,7 @@ class Program(abc.ABC, Generic[P]):
         del problem
         return data_bytes(public)
 
-    def held(self, problem: P, public: Public) -> int:
+    def held_numbers(self, problem: P, public: Public) -> int:
         """How many numbers of the units, or of groups of them, the curator holds for a run at a time; at most."""
         del problem, public
         return 0
@@ -171,7 +171,7 @@ class Program(abc.ABC, Generic[P]):
             adaptive=program.adaptive,
             passes=program.passes(),
             memory_bytes=program.memory_bytes(instance.problem, public),
-            held=program.held(instance.problem, public),
+            held=program.held_numbers(instance.problem, public),
             seconds=loading_seconds(public) + program.seconds(instance.problem, public),
             predicted_excess=forecast.excess,
             predicted_range=forecast.excess_range,
