@@ -37,11 +37,11 @@ def test_a_solver_holds_as_many_numbers_as_its_plan_says(case: Any, relation: st
     with double_precision():
         instance = Instance(case.problem, public, BUDGET)
         solver = case.solver.configure(instance)
-        if not solver.adaptive and (solver.held(case.problem, public) or solver.releases() <= 100):
+        if not solver.adaptive and (solver.held_numbers(case.problem, public) or solver.releases() <= 100):
             solver.solve(DryRun(public, require=noted), case.problem)
             assert any(issubclass(kind, PassQuery | RecordsQuery) for kind in kinds) == solver.needs_rows
-            assert max(asked) == solver.held(case.problem, public) == solver.plan(instance).held
-        assert solver.name in HOLDS or not solver.held(case.problem, public)
+            assert max(asked) == solver.held_numbers(case.problem, public) == solver.plan(instance).held
+        assert solver.name in HOLDS or not solver.held_numbers(case.problem, public)
 
 
 @pytest.mark.parametrize("alpha", [0.1, "private"])

@@ -189,7 +189,7 @@ def plan_search(
             memory_bytes=2 * data_bytes(whole[0]),
             seconds=around + sum(fitting) + max(refitting, default=0.0),
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
-            held=max(solver.held(one.setup.problem, public) for solver, one, public in runs),
+            held=max(solver.held_numbers(one.setup.problem, public) for solver, one, public in runs),
             needs_rows=any(solver.needs_rows for solver in (*fits, *refits)),
         ),
     )

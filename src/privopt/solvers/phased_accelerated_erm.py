@@ -169,7 +169,7 @@ class PhasedAcceleratedERM(Solver):
             count * weight / 1e9 for count, weight in zip(counts, weights, strict=True)
         )
 
-    def held(self, problem: Problem, public: Public) -> int:
+    def held_numbers(self, problem: Problem, public: Public) -> int:
         """Where means are tested, a gradient of every unit of a phase."""
         if self.aggregator != "stable" or self.phases == 0:
             return 0

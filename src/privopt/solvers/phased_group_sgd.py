@@ -175,7 +175,7 @@ class PhasedGroupSGD(Solver):
         """One a phase, over those who take part."""
         return float(self.phases) if self.reuse else float(min(self.phases, 1))
 
-    def held(self, problem: Problem, public: Public) -> int:
+    def held_numbers(self, problem: Problem, public: Public) -> int:
         """A move of every group of a phase."""
         return max(planning.groups_of(self, public.n), default=0) * math.prod(problem.parameter_shape(public))
 

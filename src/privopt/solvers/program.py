@@ -95,10 +95,10 @@ class Program(abc.ABC, Generic[P]):
         del problem
         return data_bytes(public)
 
-    def held(self, problem: P, public: Public) -> int:
+    def held_numbers(self, problem: P, public: Public) -> int:
         """How many numbers of the units, or of groups of them, the curator holds for a run at a time; at most."""
         configured = (each for each in self._programs_inside() if not each.open_fields())
-        return max((each.held(problem, public) for each in configured), default=0)
+        return max((each.held_numbers(problem, public) for each in configured), default=0)
 
     @property
     def needs_rows(self) -> bool:
@@ -190,7 +190,7 @@ class Program(abc.ABC, Generic[P]):
             adaptive=program.adaptive,
             passes=program.passes(),
             memory_bytes=program.memory_bytes(instance.problem, public),
-            held=program.held(instance.problem, public),
+            held=program.held_numbers(instance.problem, public),
             needs_rows=program.needs_rows,
             seconds=loading_seconds(public) + program.seconds(instance.problem, public),
             predicted_excess=forecast.excess,

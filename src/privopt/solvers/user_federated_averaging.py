@@ -186,7 +186,7 @@ class UserFederatedAveraging(Solver):
         """One a round: a count reads the kept moves."""
         return float(self.rounds)
 
-    def held(self, problem: Problem, public: Public) -> int:
+    def held_numbers(self, problem: Problem, public: Public) -> int:
         """A move of every user."""
         return public.n * math.prod(problem.parameter_shape(public))
 
