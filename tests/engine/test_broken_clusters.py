@@ -81,7 +81,10 @@ def test_a_run_whose_guardian_is_killed_clears_up_itself(place: Path) -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ("mount -t tmpfs -o size=1m tmpfs $TMPDIR", "MB free, and its files need 32. Make room"),
+        (
+            "mkdir -p $TMPDIR/m && mount -t tmpfs -o size=1m tmpfs $TMPDIR/m && TMPDIR=$TMPDIR/m",
+            "MB free, and its files need 32. Make room",
+        ),
         ("true", "cannot listen on 127.0.0.1 and be reached there"),  # in a network of its own, nothing is up
     ],
     ids=["full", "unreachable"],
@@ -98,7 +101,10 @@ def test_a_machine_on_which_no_cluster_starts_is_told_so_at_once(
         f'{broken} && exec "$@"',
         "sh",
     ]
-    if shutil.which("unshare") is None or subprocess.run([*alone, "true"], capture_output=True).returncode:
+    allowed = shutil.which("unshare") and subprocess.run(
+        [*alone, "true"], env={**os.environ, "TMPDIR": str(place)}, capture_output=True, check=False
+    )
+    if not allowed or allowed.returncode:
         pytest.skip("needs the right to mount, and to make networks")
     process = running_fit(place, before=alone)
     _, complaint = process.communicate(timeout=60 * load())
