@@ -115,7 +115,8 @@ def part_count(n: int, cap: int) -> int:
     Source:
         Boucheron, Lugosi, Massart 2013, Concentration Inequalities, section 2.8.
     """
-    for_records = min(-(-n * int(cap) // MEAN_RECORDS), MOST_FOR_RECORDS, n // LEAST_USERS)
+    n, cap = int(n), int(cap)  # of NumPy's integers the product may not be one
+    for_records = min(-(-n * cap // MEAN_RECORDS), MOST_FOR_RECORDS, n // LEAST_USERS)
     return max(1, -(-n // MEAN_USERS), for_records)
 
 
