@@ -86,7 +86,7 @@ def test_units_in_files_last_and_so_many_users_that_a_secret_lays_them_out_do_no
             require_lasting(lasting, "")
     require_lasting(replace(public, n=MEAN_USERS + 1), "files")
     for many in (replace(users, n=MEAN_USERS + 1), replace(users, records_per_unit=300)):
-        with pytest.raises(ArgumentError, match="so many that they are laid out from a secret"):
+        with pytest.raises(ArgumentError, match="so many users, or records of theirs, are laid out from a secret"):
             require_lasting(many, "files")
 
 

@@ -152,10 +152,7 @@ def require_lasting(public: Public, origin: str) -> None:
     if not origin:
         why = "nothing says that arrays hold the same records in the same order as before: read them from files (Table)"
     elif public.by_user and part_count(public.n, public.records_per_unit) > 1:
-        why = (
-            f"{public.n:,} users of at most {public.records_per_unit:,} records are so many that they are laid out from "
-            "a secret of the process that read them"
-        )
+        why = "so many users, or records of theirs, are laid out from a secret of the process that read them"
     else:
         return
     raise ArgumentError(
