@@ -245,6 +245,13 @@ def test_zeros_that_a_power_cut_left_are_dropped_and_hide_no_line(tmp_path):
     assert [line.header["name"] for line in again.lines] == ["a", "b"]
     again.close()
     assert path.read_bytes() == whole
+    mark = path.with_suffix(".mark")
+    stored = mark.read_bytes()
+    mark.write_bytes(bytes(len(stored)))  # which is not waited for, as the line is
+    again = Journal(path)
+    assert [line.header["name"] for line in again.lines] == ["a", "b"]
+    again.close()
+    mark.write_bytes(stored)
     path.write_bytes(whole + bytes(4096) + b"x")
     with pytest.raises(ArgumentError, match="is no journal of a run"):
         Journal(path)

@@ -193,7 +193,7 @@ class Journal:
         """
         assert self._mark is not None
         stored = os.pread(self._mark, _MARK.size, 0)
-        if len(stored) < _MARK.size:  # of no line, or lost with the power
+        if len(stored) < _MARK.size or not stored.strip(b"\0"):  # of no line, or lost with the power
             return
         count, found = _MARK.unpack(stored)
         if not (count < len(self._hashes) and self._hashes[count] == found):
