@@ -214,6 +214,13 @@ def test_a_payment_in_memory_buys_one_record_too(tmp_path: Path) -> None:
     first = place.asked(4, account=account)
     with pytest.raises(AccountError, match="older copy"):
         place.asked(4, older, account=account)
+    for folder in (older, place.folder):
+        with (
+            pytest.raises(ArgumentError, match="differs in its account"),
+            double_precision(),
+            resumable(folder),
+        ):
+            Run("asked", PLAN, BUDGET, UNITS.public, noise=NoiseSource(), of={})
     assert place.asked(4, account=account) == first
     assert sum(entry.count for entry in account.entries) == 1
 

@@ -98,14 +98,16 @@ def versions() -> dict[str, Any]:
     return {"format": FORMAT, "version of privopt": metadata.version("privopt")}
 
 
-def account_named(account: Account | None) -> str | None:
-    """The owner's name of the data whose account in a file pays; None for any other.
+def account_named(account: Account | None) -> str | list[str] | None:
+    """The owner's name of the data whose account in a file pays; a list for one in memory, None where none pays.
 
     Raises:
         AccountError: one is required, or the project's cannot be opened.
     """
     paying = paying_account(account)
-    return None if paying is None else paying.name
+    if paying is None:
+        return None
+    return paying.name if paying.file is not None else ["in memory"]  # no account in a file has such a name
 
 
 def require_same(path: Path, asked_for: Mapping[str, Any], stated: Mapping[str, Any]) -> None:
