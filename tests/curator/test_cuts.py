@@ -13,7 +13,7 @@ from privopt.curator import cuts
 from privopt.curator.cuts import Cuts, require_lasting
 from privopt.curator.journal import Journal
 from privopt.data.units import Units
-from privopt.data.user_parts import MEAN_USERS
+from privopt.data.user_parts import MEAN_RECORDS, MEAN_USERS
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.public import Public, Relation
 
@@ -85,8 +85,16 @@ def test_units_in_files_last_and_so_many_users_that_a_secret_lays_them_out_do_no
         with pytest.raises(ArgumentError, match="nothing says that arrays hold the same"):
             require_lasting(lasting, "")
     require_lasting(replace(public, n=MEAN_USERS + 1), "files")
-    for many in (replace(users, n=MEAN_USERS + 1), replace(users, records_per_unit=300)):
-        with pytest.raises(ArgumentError, match="so many users, or records of theirs, are laid out from a secret"):
+    few = replace(users, n=MEAN_RECORDS // 100, records_per_unit=100)
+    require_lasting(few, "files")
+    for many in (
+        replace(users, n=MEAN_USERS + 1),
+        replace(few, n=few.n + 1),
+        replace(few, records_per_unit=101),
+    ):
+        with pytest.raises(
+            ArgumentError, match=r"507,904 users, or .* 1,048,576 records .* from a secret of the process"
+        ):
             require_lasting(many, "files")
 
 

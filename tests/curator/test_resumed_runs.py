@@ -193,7 +193,7 @@ def test_units_that_another_process_might_not_find_again_are_not_cut(tmp_path, m
         resumable(tmp_path / "kept"),
     ):
         model(alpha="private", account=account).fit(RECORDS, RECORDS[:, 0] > 0, groups=np.arange(ROWS) // 2)
-    monkeypatch.setattr("privopt.curator.cuts.part_count", lambda n, cap: 1 + n * cap // 200)
+    monkeypatch.setattr("privopt.curator.cuts.part_count", lambda n, cap: 1 + n // 100)
     with (
         pytest.raises(ArgumentError, match="are laid out from a secret"),
         resumable(tmp_path / "users"),

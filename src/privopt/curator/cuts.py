@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from privopt.atomic_files import keep_names
 from privopt.curator.journal import Journal, open_own
 from privopt.data.blocks import block_assignment
-from privopt.data.user_parts import part_count
+from privopt.data.user_parts import MEAN_RECORDS, MEAN_USERS, part_count
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.mechanisms.noise import repeated_draws
 from privopt.public import Public
@@ -146,13 +146,17 @@ def require_lasting(public: Public, origin: str) -> None:
     """Refuse to cut units whose places another process might not find again.
 
     Raises:
-        ArgumentError: they are not known to come from the same files, or are so many users that a secret of the process
-            that read them decides where they are (`user_parts`).
+        ArgumentError: they are not known to come from the same files, or are so many users, or users of so many records
+            each, that a secret of the process that read them decides where they are (`user_parts`).
     """
     if not origin:
         why = "nothing says that arrays hold the same records in the same order as before: read them from files (Table)"
     elif public.by_user and part_count(public.n, public.records_per_unit) > 1:
-        why = "so many users, or records of theirs, are laid out from a secret of the process that read them"
+        why = (
+            f"more than {MEAN_USERS:,} users, or users of more than {MEAN_RECORDS:,} records together "
+            f"(n = {public.n:,} times max_records_per_user = {public.records_per_unit:,}), are laid out from a secret "
+            "of the process that read them"
+        )
     else:
         return
     raise ArgumentError(
