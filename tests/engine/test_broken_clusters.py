@@ -28,7 +28,8 @@ from tests.support.running_fits import (  # noqa: E402
     still_there,
 )
 
-from privopt.engine.on_ray import guardian, starting  # noqa: E402
+from privopt.engine.on_ray import cluster, guardian, starting  # noqa: E402
+from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
 from privopt.engine.on_ray.fleet import Fleet  # noqa: E402
 from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
 from privopt.engine.on_ray.starting import require_place  # noqa: E402
@@ -184,4 +185,32 @@ def test_what_a_killed_guardian_leaves_is_removed(place: Path) -> None:
     kept = Guardian(folder)
     os.kill(kept._process.pid, signal.SIGKILL)
     kept.wait()
+    assert not folder.exists()
+
+
+def test_an_end_that_ctrl_c_falls_into_is_carried_through(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else Ray makes its folder anew as Python ends, the token stays, and the next run meets a cluster that is gone."""
+    folder, ends = place / "cluster", list[int]()
+    folder.mkdir()
+
+    def end() -> None:
+        ends.append(len(ends))
+        if len(ends) == 1:
+            raise KeyboardInterrupt
+        (folder / "r").mkdir(parents=True, exist_ok=True)
+
+    ours = object.__new__(Cluster)
+    ours.address, ours._owner, ours._guardian = None, os.getpid(), Guardian(folder)
+    ours._kept_environment = {"RAY_AUTH_TOKEN": None}
+    ours._kept_voice = cluster._worker_module().print_to_stdstream
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setattr(cluster._Open, "cluster", ours)
+    monkeypatch.setattr("ray.shutdown", end)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        ours._end()
+    assert ends == [0, 1]
+    assert cluster._Open.cluster is None
+    assert "RAY_AUTH_TOKEN" not in os.environ
     assert not folder.exists()
