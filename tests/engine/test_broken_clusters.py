@@ -214,3 +214,20 @@ def test_an_end_that_ctrl_c_falls_into_is_carried_through(
     assert cluster._Open.cluster is None
     assert "RAY_AUTH_TOKEN" not in os.environ
     assert not folder.exists()
+
+
+def test_a_fleet_whose_end_is_interrupted_leaves_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the workers that are left keep their rows until this process ends."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    left = list[str]()
+    fleet = object.__new__(Fleet)
+    fleet._closed, fleet.workers = False, [SimpleNamespace(actor=None)]  # type: ignore[list-item]
+    fleet.cluster = SimpleNamespace(close=lambda: left.append("the cluster"))  # type: ignore[assignment]
+    monkeypatch.setattr("ray.kill", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        fleet.close()
+    fleet.close()
+    assert left == ["the cluster"]

@@ -228,10 +228,12 @@ class Fleet:
         if self._closed:
             return
         self._closed = True
-        for worker in self.workers:
-            _kill(worker)
-        self._reservation.close()
-        self.cluster.close()
+        try:
+            for worker in self.workers:
+                _kill(worker)
+            self._reservation.close()
+        finally:  # where Ctrl-C falls into it, too: else the cluster would count this fleet for ever
+            self.cluster.close()
 
     @contextlib.contextmanager
     def _ended_by_interrupts(self) -> Generator[None]:
