@@ -32,7 +32,7 @@ from privopt.engine.on_ray import cluster, guardian, starting  # noqa: E402
 from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
 from privopt.engine.on_ray.fleet import Fleet  # noqa: E402
 from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
-from privopt.engine.on_ray.starting import require_place  # noqa: E402
+from privopt.engine.on_ray.starting import fresh_folder, require_place  # noqa: E402
 from privopt.errors import ArgumentError, DataUnavailable, PrivoptError  # noqa: E402
 
 
@@ -120,6 +120,19 @@ def test_a_place_without_room_is_refused(place: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(starting.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * 2**20))
     with pytest.raises(ArgumentError, match=r"has 3 MB free, and its files need 32\. Make room"):
         require_place(place)
+
+
+def test_a_place_in_which_no_folder_can_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer name than sockets can have is passed over for /tmp, so whoever is told to give another is told that."""
+
+    def full(prefix: str, dir: str) -> str:
+        raise OSError(30, "Read-only file system", dir + prefix)
+
+    monkeypatch.setattr(starting.tempfile, "gettempdir", lambda: "/scratch/of/somebody/who/writes/much")
+    monkeypatch.setattr(starting.tempfile, "mkdtemp", full)
+    told = r"no folder can be made in '/tmp' \(Read-only file system\)\. Make room.*in at most 24 letters\."
+    with pytest.raises(ArgumentError, match=told):
+        fresh_folder()
 
 
 def test_a_machine_that_does_not_reach_itself_is_refused(
