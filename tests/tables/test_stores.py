@@ -252,3 +252,37 @@ def test_one_version_of_a_url_with_two_signatures_or_passwords_is_refused(
     with pytest.raises(TableError, match="One file stands under two names"):
         located([one, two])
     assert len(located([one, two]).files) == 2
+
+
+ELSEWHERE = "s3://somebody:s3cret@bucket/x"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fit", "one.csv", "--schema", "s.json", *SPENT, "--output", ELSEWHERE),
+        ("fit", "one.csv", "--schema", "s.json", *SPENT, "--output", "m", "--resume", ELSEWHERE),
+        ("plan", "one.csv", "--schema", ELSEWHERE, *SPENT),
+        ("plan", "one.csv", "--schema", "s.json", *SPENT, "--engine", "stream", "--spool", ELSEWHERE),
+        ("plan", "one.csv", "--schema", "s.json", *SPENT, "--account", ELSEWHERE),
+        ("synthesize", "one.csv", "--schema", "s.json", *SPENT[:4], "--output", ELSEWHERE),
+        ("predict", "m", "one.csv", "--output", ELSEWHERE),
+        ("report", ELSEWHERE),
+        ("verify", ELSEWHERE),
+        ("account", "create", ELSEWHERE, "--data-set", "x", *SPENT[:4]),
+        ("account", "show", ELSEWHERE),
+        ("report", "m", ELSEWHERE),
+    ],
+    ids=lambda words: f"{words[0]} {words[-2]}",
+)
+def test_a_uri_for_a_place_of_this_machine_makes_no_folder_named_by_its_password(
+    words: tuple[str, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one.csv", "s.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    outcome = run(*words)
+    assert outcome.exit_code == 2
+    assert "a URI was given for" in outcome.output or "s3://..." in outcome.output
+    assert "s3cret" not in outcome.output
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["one.csv", "s.json"]
