@@ -86,10 +86,15 @@ class Cluster:
             address: HOST:PORT; None for our own.
             trust_network: whether to use one that asks for no tokens.
         Raises:
-            ArgumentError: the address is none, the cluster cannot be reached, or asks for no tokens; or this process is
-                connected to another one.
+            ArgumentError: Ray is not installed; the address is none, the cluster cannot be reached, or asks for no
+                tokens; or this process is connected to another one.
         """
-        import ray  # late: an extra
+        try:
+            import ray  # late: an extra
+        except ImportError:
+            raise ArgumentError(
+                "engine='ray' needs Ray, which is not installed: pip install 'privopt[ray]', or choose another engine."
+            ) from None
 
         if address is not None:
             check_address(address)
