@@ -4,6 +4,7 @@ Heavy imports stand inside the commands, so that `--help` and a mistyped option 
 """
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from privopt.commands.options import (
     RelationName,
     SynthesisOptions,
     UnitName,
+    on_this_machine,
+    place_option,
     with_options,
 )
 from privopt.printable import printable
@@ -59,6 +62,7 @@ class OneSentenceGroup(TyperGroup):
         except ParserError as error:
             self._interrupts.settle()
             message = str(cast("Any", error).format_message()).rstrip(". ")
+            message = re.sub(r"://[^\s')]*", "://...", message)  # of a URI there may be a password
             return _complain(f"{message}. See `privopt --help`.", 2)
         except Exception as error:
             self._interrupts.settle()
@@ -120,7 +124,9 @@ CountedTables = Annotated[
         show_default=False,
     ),
 ]
-ModelDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False)]
+ModelDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
+]
 
 app = typer.Typer(
     name="privopt",
@@ -151,9 +157,7 @@ def _root(
 def fit(
     table: Tables,
     options: FitOptions,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="Model directory to write. Required.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, place_option("--output", "Model directory to write. Required.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in the directory.")] = False,
 ) -> None:
     """Fit a private model to a table; write it with its report."""
@@ -180,9 +184,7 @@ def plan(
 def synthesize(
     table: Tables,
     options: SynthesisOptions,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="Parquet file to write. Required.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, place_option("--output", "Parquet file to write. Required.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
 ) -> None:
     """Write private synthetic rows that look like a table's."""
@@ -195,9 +197,7 @@ def synthesize(
 def predict(
     directory: ModelDirectory,
     table: Tables,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="Parquet file to write. Required.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, place_option("--output", "Parquet file to write. Required.")] = None,
 ) -> None:
     """Predict for the rows of a table; its target may be missing."""
     from privopt.commands import prediction
@@ -223,7 +223,10 @@ def verify(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="REPORT|MODEL", help="Report in JSON, or model directory.", show_default=False
+            metavar="REPORT|MODEL",
+            help="Report in JSON, or model directory.",
+            show_default=False,
+            callback=on_this_machine,
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
@@ -237,7 +240,9 @@ def verify(
 
 @app.command()
 def demo(
-    output: Annotated[Path, typer.Option("--output", help="Folder for the reports.")] = Path("demo-output"),
+    output: Annotated[
+        Path, typer.Option("--output", help="Folder for the reports.", callback=on_this_machine)
+    ] = Path("demo-output"),
 ) -> None:
     """Private models of medical records, beside non-private ones."""
     from privopt import demo
@@ -256,14 +261,22 @@ app.add_typer(account)
 AccountFile = Annotated[
     Path | None,
     typer.Argument(
-        metavar="FILE", help="The account; default: PRIVOPT_ACCOUNT or the project's.", show_default=False
+        metavar="FILE",
+        help="The account; default: PRIVOPT_ACCOUNT or the project's.",
+        show_default=False,
+        callback=on_this_machine,
     ),
 ]
 
 
 @account.command("create")
 def account_create(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make, such as budget.sqlite.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="The file to make, such as budget.sqlite.", callback=on_this_machine
+        ),
+    ],
     data_set: Annotated[str, typer.Option("--data-set", help="Your name of the data.", show_default=False)],
     epsilon: Annotated[
         float, typer.Option("--epsilon", help="What all fits together may spend.", show_default=False)
@@ -283,11 +296,8 @@ def account_create(
     ] = CompositionName.ZCDP,
     counter: Annotated[
         Path | None,
-        typer.Option(
-            "--counter",
-            metavar="FOLDER",
-            help="On another disk or machine: payments are counted there too.",
-            show_default=False,
+        place_option(
+            "--counter", "On another disk or machine: payments are counted there too.", metavar="FOLDER"
         ),
     ] = None,
 ) -> None:
@@ -315,9 +325,7 @@ def account_show(
 @account.command("export")
 def account_export(
     file: AccountFile = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", help="JSON file; default: the terminal.", show_default=False)
-    ] = None,
+    output: Annotated[Path | None, place_option("--output", "JSON file; default: the terminal.")] = None,
     as_of: Annotated[
         str | None, typer.Option("--as-of", help="A date or time (UTC): as it was then.", show_default=False)
     ] = None,

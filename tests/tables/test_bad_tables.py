@@ -202,6 +202,18 @@ def test_what_cannot_be_opened_is_refused(case: str, folder: Path, monkeypatch: 
         Table.open(where if isinstance(where, list) else str(where), SCHEMA)
 
 
+@pytest.mark.parametrize("groups", [None, "who"])
+def test_without_ray_a_cluster_is_refused_in_a_sentence(
+    groups: str | None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    model = LogisticRegression(epsilon=1.0, delta=1e-6)
+    with pytest.raises(
+        ArgumentError, match=r"needs Ray, which is not installed: pip install 'privopt\[ray\]'"
+    ):
+        model.fit(Table.open(folder / "four", SCHEMA, engine="ray"), groups=groups)
+
+
 def offline(system: Any) -> Any:
     """No store is asked; what pyarrow says of a URI without asking one is kept."""
 

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from privopt import Account, LogisticRegression, Table
 from privopt.cli import app
 from privopt.errors import DataUnavailable
-from privopt.tables import TableError
-from privopt.tables.places import located, shown_name
+from privopt.tables import TableError, places
+from privopt.tables.places import Place, StoredFile, located, shown_name
 from privopt.tables.table import EncodedRecords
 
 SPENT = ("--epsilon", "1", "--delta", "1e-5", "--solver", "gradient-descent")
@@ -196,7 +196,93 @@ def test_a_secret_of_a_uri_stands_nowhere(
             "abfss://account.dfs.core.windows.net/t.parquet",
         ),
         ("what/is?[no]-uri@:5.csv", "what/is?[no]-uri@:5.csv"),
+        ("/my/12:30/me@home.csv", "/my/12:30/me@home.csv"),
+        ("https://host/t.csv#token=5", "https://host/t.csv"),
+        ("s3://bucket/a#1.csv", "s3://bucket/a#1.csv"),
+        ("s3://key:secret", "s3://key"),
+        ("s3://key:se/cr+et", "s3://key"),
+        (" s3://key:secret@bucket/t.csv", "...@bucket/t.csv"),
+        ("s3:/key:secret@bucket/t.csv", "...@bucket/t.csv"),
+        ("s3//key:secret@bucket/t.csv", "...@bucket/t.csv"),
+        ("simplecache::s3://key:se@cret@bucket/t.csv", "...@bucket/t.csv"),
+        ("filecache::https://host/t.csv?sig=5", "filecache::https://host/t.csv"),
     ],
 )
 def test_of_a_uri_no_password_and_no_query_is_shown(uri: str, shown: str) -> None:
     assert shown_name(uri) == shown
+
+
+@pytest.mark.parametrize("slip", [" s3://", "s3:/", "s3//", "simplecache::s3://", "s3::"])
+def test_what_is_nearly_a_uri_is_not_quoted_with_its_password(slip: str, folder: Path) -> None:
+    for name in ("t.csv", "*.csv"):
+        with pytest.raises(TableError, match=r"'\.\.\.@bucket/t/") as refused:
+            located(f"{slip}somebody:s3cret@bucket/t/{name}")
+        assert "s3cret" not in str(refused.value)
+        outcome = run("plan", f"{slip}somebody:s3cret@bucket/t/{name}", "--schema", folder / "s.json", *SPENT)
+        assert outcome.exit_code == 2
+        assert "s3cret" not in outcome.output
+
+
+def of_url(user: str = "", query: str = "", stamp: str = "") -> StoredFile:
+    uri = f"https://{user}host/t.csv{query}"
+    return StoredFile(uri, shown_name(uri), 5, stamp)
+
+
+def test_no_password_enters_a_fingerprint_whatever_the_server_says() -> None:
+    """One who guesses a password could try it on the digest, which a folder of `--resume` keeps."""
+
+    def digest(*files: StoredFile) -> str:
+        return Place(system=None, files=files).fingerprint()
+
+    assert digest(of_url("me:s3cret@")) == digest(of_url())
+    assert digest(of_url("me:s3cret@", "?day=1")) == digest(of_url("", "?day=1"))
+    assert digest(of_url("", "?day=1")) != digest(of_url("", "?day=2"))
+    assert digest(of_url("", "?day=1", "v1")) == digest(of_url("", "?day=2", "v1"))
+
+
+def test_one_version_of_a_url_with_two_signatures_or_passwords_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else every record of it would count twice."""
+    stamps = ["v1", "v1", "v1", "v2"]
+    monkeypatch.setattr(places, "_opened", lambda where: (None, where, shown_name(where), ""))
+    monkeypatch.setattr(places, "_kind", lambda *_: places.fs.FileType.File)
+    monkeypatch.setattr(places, "version_of", lambda *_: (5, stamps.pop(0)))
+    one, two = "https://host/t.csv?sig=1", "https://me:s3cret@host/t.csv?sig=2"
+    with pytest.raises(TableError, match="One file stands under two names"):
+        located([one, two])
+    assert len(located([one, two]).files) == 2
+
+
+ELSEWHERE = "s3://somebody:s3cret@bucket/x"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("fit", "one.csv", "--schema", "s.json", *SPENT, "--output", ELSEWHERE),
+        ("fit", "one.csv", "--schema", "s.json", *SPENT, "--output", "m", "--resume", ELSEWHERE),
+        ("plan", "one.csv", "--schema", ELSEWHERE, *SPENT),
+        ("plan", "one.csv", "--schema", "s.json", *SPENT, "--engine", "stream", "--spool", ELSEWHERE),
+        ("plan", "one.csv", "--schema", "s.json", *SPENT, "--account", ELSEWHERE),
+        ("synthesize", "one.csv", "--schema", "s.json", *SPENT[:4], "--output", ELSEWHERE),
+        ("predict", "m", "one.csv", "--output", ELSEWHERE),
+        ("report", ELSEWHERE),
+        ("verify", ELSEWHERE),
+        ("account", "create", ELSEWHERE, "--data-set", "x", *SPENT[:4]),
+        ("account", "show", ELSEWHERE),
+        ("report", "m", ELSEWHERE),
+    ],
+    ids=lambda words: f"{words[0]} {words[-2]}",
+)
+def test_a_uri_for_a_place_of_this_machine_makes_no_folder_named_by_its_password(
+    words: tuple[str, ...], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one.csv", "s.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    monkeypatch.chdir(tmp_path)
+    outcome = run(*words)
+    assert outcome.exit_code == 2
+    assert "a URI was given for" in outcome.output or "s3://..." in outcome.output
+    assert "s3cret" not in outcome.output
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["one.csv", "s.json"]

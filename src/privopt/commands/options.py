@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -11,7 +12,10 @@ from typing import Annotated, Any
 
 import typer
 
+from privopt.errors import ArgumentError
+
 MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`
+_URI_AS_PATH = re.compile(r"\s*[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` makes one stroke of two
 
 
 class ModelName(StrEnum):
@@ -74,8 +78,27 @@ class PlaceOption(StrEnum):
     RAY = "ray"
 
 
+def on_this_machine(place: Path | None) -> Path | None:
+    """A folder or a file as it was typed.
+
+    Raises:
+        ArgumentError: it is a URI, which would be taken for the name of a folder here, with what may be a password.
+    """
+    if place is not None and _URI_AS_PATH.match(str(place)):
+        raise ArgumentError(
+            "a URI was given for a folder or a file of this machine: only tables are read by URIs. Name a place here, "
+            "and copy to or from the store."
+        )
+    return place
+
+
 def _option(name: str, text: str, **more: Any) -> Any:
     return typer.Option(name, help=text, show_default=False, **more)
+
+
+def place_option(name: str, text: str, **more: Any) -> Any:
+    """An option that names a folder or a file of this machine."""
+    return _option(name, text, callback=on_this_machine, **more)
 
 
 MOST_UNITS, MOST_ROWS = 10**12, 10**8
@@ -93,7 +116,7 @@ class PlaceOptions:
         str | None, _option("--memory", "What rows may take, such as 8GB; default: half of what is left.")
     ] = None
     spool: Annotated[
-        Path | None, _option("--spool", "Folder of the spool; default: that of temporary files.")
+        Path | None, place_option("--spool", "Folder of the spool; default: that of temporary files.")
     ] = None
     address: Annotated[
         str | None, _option("--address", "Ray cluster, HOST:PORT; default: one is started on this machine.")
@@ -114,7 +137,8 @@ class Options(PlaceOptions):
     """What was typed, as it was typed. A field is an option; its annotation says what the help says."""
 
     schema: Annotated[
-        Path | None, _option("--schema", "JSON file with the columns' public ranges and levels. Required.")
+        Path | None,
+        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
     ] = None
     schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
     target: Annotated[str | None, _option("--target", "Column to predict; default: the schema's.")] = None
@@ -178,7 +202,9 @@ class Options(PlaceOptions):
     solver: Annotated[str, typer.Option("--solver", help="Name of a solver; see `privopt plan`.")] = "auto"
     account: Annotated[
         Path | None,
-        _option("--account", "File of the account that pays; default: the project's. See `privopt account`."),
+        place_option(
+            "--account", "File of the account that pays; default: the project's. See `privopt account`."
+        ),
     ] = None
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
@@ -190,7 +216,9 @@ class Options(PlaceOptions):
 
 _Resume = Annotated[
     Path | None,
-    _option("--resume", "Folder that keeps the releases, so that the same command goes on if it is stopped."),
+    place_option(
+        "--resume", "Folder that keeps the releases, so that the same command goes on if it is stopped."
+    ),
 ]
 
 
@@ -206,7 +234,8 @@ class SynthesisOptions:
     """What was typed for `privopt synthesize`; a field is an option, as in `Options`."""
 
     schema: Annotated[
-        Path | None, _option("--schema", "JSON file with the columns' public ranges and levels. Required.")
+        Path | None,
+        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
     ] = None
     schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
     workload: Annotated[
@@ -258,7 +287,9 @@ class SynthesisOptions:
     ] = None
     account: Annotated[
         Path | None,
-        _option("--account", "File of the account that pays; default: the project's. See `privopt account`."),
+        place_option(
+            "--account", "File of the account that pays; default: the project's. See `privopt account`."
+        ),
     ] = None
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")

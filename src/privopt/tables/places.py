@@ -23,6 +23,7 @@ from privopt.tables.versions import version_of
 OURS = frozenset({"file", "s3", "gs", "gcs", "hdfs", "viewfs", "abfs", "abfss"})  # that pyarrow itself opens
 _HTTP = ("http", "https")  # of the extra [http]
 _URI = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+_SECRET_PORT = re.compile(r"[^\[:]*:(?!\d*$)")
 _LOG = "_delta_log"
 _PATIENCE, _PATIENCE_SECONDS = "retry_limit_seconds", 20  # with a store of Google's that does not answer
 
@@ -89,7 +90,8 @@ class Place:
         Nor does what stands behind a URL, unless its store tells no version: then that alone may tell two files apart.
         """
         told = "\n".join(
-            f"{file.shown if file.stamp else file.path} {file.size} {file.stamp}" for file in self.files
+            f"{file.shown}{'' if file.stamp else file.path[len(file.name) :]} {file.size} {file.stamp}"
+            for file in self.files
         )
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -116,17 +118,31 @@ def _unavailable(file: StoredFile, what: str) -> DataUnavailable:
 def shown_name(where: str | Path) -> str:
     """How a table is named to people: a URI without its user, password and query, which may hold keys and signatures.
 
-    A password need not be written as URIs ask for: behind a colon everything up to the last @ is taken for one.
+    A password need not be written as URIs ask for: behind a colon everything up to the last @ is taken for one, and
+    without an @ what no port can be. What is nearly a URI (a slip, or a chain of fsspec's) loses the same.
     """
     name = str(where)
     scheme = _URI.match(name)
     if scheme is None:
-        return name
+        return name if name[:1] in ("", "/", ".", "~") else _masked(name)
     rest = name[scheme.end() :]
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     if "@" in (rest if ":" in authority else authority):
         rest = rest.rpartition("@")[2] if ":" in authority else rest[authority.rindex("@") + 1 :]
+    elif _SECRET_PORT.match(authority):
+        rest = authority.partition(":")[0]
+    if scheme.group(1).lower() in _HTTP:
+        rest = rest.partition("#")[0]
     return scheme.group() + rest.partition("?")[0]
+
+
+def _masked(name: str) -> str:
+    """What was typed in place of a URI."""
+    if "@" in name.partition(":")[2]:
+        name = f"...@{name.rpartition('@')[2]}"
+    elif not re.search(r":[/\\]", name):
+        return name
+    return name.partition("?")[0]
 
 
 def located(where: str | Path | Iterable[str | Path]) -> Place:
@@ -194,7 +210,7 @@ def _opened(where: str | Path) -> tuple[Any, str, str, str]:
     scheme = _URI.match(name)
     if scheme is None:
         base, pattern = (name, "") if Path(name).exists() else _split(name, "*?[")
-        return fs.LocalFileSystem(), str(Path(base or ".").absolute()), name, pattern
+        return fs.LocalFileSystem(), str(Path(base or ".").absolute()), shown_name(name), pattern
     shown = shown_name(name)
     plain, mark, query = name.partition("?")
     base, pattern = _split(plain, "*[")
@@ -346,11 +362,11 @@ def _stored(system: Any, path: str, shown: str) -> StoredFile:
 
 
 def _require_different(system: Any, files: Sequence[StoredFile]) -> None:
-    """Refuse one local file under two names."""
-    if not isinstance(system, fs.LocalFileSystem):
-        return
+    """Refuse one local file under two names, and one version of a URL with two signatures or passwords."""
     with contextlib.suppress(OSError):  # one that is gone is refused when it is read
-        known = {(stat.st_dev, stat.st_ino) for stat in (Path(file.path).stat() for file in files)}
+        known: set[Any] = {(file.shown, file.size, file.stamp or file.path) for file in files}
+        if isinstance(system, fs.LocalFileSystem):
+            known = {(stat.st_dev, stat.st_ino) for stat in (Path(file.path).stat() for file in files)}
         if len(known) < len(files):
             raise TableError(
                 "One file stands under two names among the tables given: each record must be read once, or one person "
