@@ -111,6 +111,18 @@ def test_what_an_interrupt_ends_is_not_interrupted() -> None:
     assert reached == ["the end"]
 
 
+def test_one_that_falls_into_an_exception_that_comes_from_itself_ends_the_command() -> None:
+    def command() -> None:
+        error = OSError("no such folder")
+        try:
+            raise error from error
+        except OSError:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt, match=r"^$"), Interrupts().heard():
+        command()
+
+
 def test_an_impatient_hand_is_heard_where_the_end_takes_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("privopt.commands.interrupts.CLEARING", 0.2)
     reached: list[str] = []

@@ -16,6 +16,8 @@ else is raised once data are there may quote a cell, and the command line does n
 before any data are there may also raise a plain `ValueError` or `TypeError`.
 """
 
+from collections.abc import Iterator
+
 
 class PrivoptError(Exception):
     """The root of privopt's own exceptions."""
@@ -76,14 +78,19 @@ def add_note(error: BaseException, sentence: str) -> None:
         BaseException.__setattr__(error, "__notes__", [*(kept if isinstance(kept, list) else []), line])
 
 
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """An exception, if there is one, and those that it came from."""
+    met: set[int] = set()
+    while error is not None and id(error) not in met:  # `raise error from error` comes from itself
+        met.add(id(error))
+        yield error
+        error = error.__context__ if error.__cause__ is None else error.__cause__
+
+
 def notes_of(error: BaseException) -> list[str]:
     """What was said in an exception, and in those that it came from."""
     found: list[str] = []
-    met: set[int] = set()
-    step: BaseException | None = error
-    while step is not None and id(step) not in met:  # `raise error from error` comes from itself
-        met.add(id(step))
+    for step in chain_of(error):
         notes: list[str] = getattr(step, "__notes__", [])
         found += [note.removeprefix(NOTE) for note in notes if note.startswith(NOTE)]
-        step = step.__cause__ or step.__context__
     return list(dict.fromkeys(found))

@@ -142,6 +142,14 @@ def test_a_small_table_in_memory_is_not_copied():
     )  # rows are made as they are read
 
 
+def test_records_of_users_are_not_handed_over_as_users():
+    """A loop would clip and draw records by the positions of users."""
+    users = Units.from_arrays(np.ones((6, D)), np.ones(6), groups=[1, 1, 2, 2, 3, 3], row_bound=1.0)
+    assert InProcessEngine(users).held_rows() is None
+    with pytest.raises(ValueError, match="needs dense records, one for each unit"):
+        InProcessEngine(users).rows(np.arange(3), 3)
+
+
 def test_room_and_place_do_not_round_a_record_otherwise():
     """Room follows the number of records, places who is drawn: at a far point, of which all but rounding cancels, what
     every record contributes would follow one that comes or goes."""

@@ -245,6 +245,13 @@ def test_zeros_that_a_power_cut_left_are_dropped_and_hide_no_line(tmp_path):
     assert [line.header["name"] for line in again.lines] == ["a", "b"]
     again.close()
     assert path.read_bytes() == whole
+    mark = path.with_suffix(".mark")
+    stored = mark.read_bytes()
+    mark.write_bytes(bytes(len(stored)))  # which is not waited for, as the line is
+    again = Journal(path)
+    assert [line.header["name"] for line in again.lines] == ["a", "b"]
+    again.close()
+    mark.write_bytes(stored)
     path.write_bytes(whole + bytes(4096) + b"x")
     with pytest.raises(ArgumentError, match="is no journal of a run"):
         Journal(path)
@@ -277,17 +284,39 @@ def test_a_line_that_ctrl_c_stopped_is_followed_by_no_other(tmp_path, monkeypatc
     written = Journal(path)
     written.add({"name": "first"}, np.ones(2))
 
-    def stop(handle):
+    def stop(*_):
         raise KeyboardInterrupt("Ctrl-C")
 
+    for count, stopped in (
+        (1, (journal.os, "fsync")),
+        (2, (journal, "Line")),
+    ):  # before and after it was counted
+        with monkeypatch.context() as patch:
+            patch.setattr(*stopped, stop)
+            with pytest.raises(KeyboardInterrupt, match="Ctrl-C"):
+                written.add({"name": f"after {count}"}, np.ones(200))
+        with pytest.raises(ValueError, match="closed"):
+            written.add({"name": "in its place"}, np.ones(2))
+        written = Journal(path)
+        assert [line.header["name"] for line in written.lines] == ["first", "after 1", "after 2"][: count + 1]
+    written.close()
+
+
+def test_a_first_line_whose_file_may_lose_its_name_is_shown_to_nobody(tmp_path, monkeypatch):
+    written = Journal(tmp_path / "a.journal")
+
+    def fail(folder):
+        raise OSError(5, "Input/output error")
+
     with monkeypatch.context() as patch:
-        patch.setattr(journal.os, "fsync", stop)
-        with pytest.raises(KeyboardInterrupt, match="Ctrl-C"):
-            written.add({"name": "second"}, np.ones(200))
-    with pytest.raises(ValueError, match="closed"):
-        written.add({"name": "in its place"}, np.ones(2))
-    again = Journal(path)
-    assert [line.header["name"] for line in again.lines] == ["first", "second"]
+        patch.setattr(journal, "keep_names", fail)
+        with pytest.raises(
+            DataUnavailable, match=r"cannot be written: input/output error\. .* shown to nobody"
+        ):
+            written.add({"name": "first"}, np.ones(2))
+    assert not written.lines
+    again = Journal(tmp_path / "a.journal")  # which the other one has let go of
+    assert [line.header["name"] for line in again.lines] == ["first"]
     again.close()
 
 

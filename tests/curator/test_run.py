@@ -5,6 +5,7 @@ import pytest
 
 from privopt.curator.run import Run
 from privopt.data.units import Units
+from privopt.errors import ArgumentError
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.events import GaussianEvent, Parallel, repeat, sequence
@@ -71,3 +72,17 @@ def test_a_stream_of_one_part_takes_nothing_of_another_that_has_not_paid():
     opened = first.curator(units).stream("sums", stream, asked.shape(units.public))
     with pytest.raises(ValueError, match="no other curator's units have paid for it"):
         opened.ask("add", asked, on=second.curator(units))
+
+
+def test_a_stage_whose_users_may_stand_at_other_places_is_refused():
+    rows, keys = np.linspace(0.01, 1.0, 80)[:, None], np.arange(80) // 2
+    units = Units.from_arrays(rows, row_bound=1.0, groups=keys, max_records_per_user=1)
+    run = Run("search", Parallel((ONE, ONE)), Budget(3.0, 1e-5), units.public, noise=NoiseSource())
+    part = run.split("parts", units, [20, 20])[0]
+    part.curator(Units.from_arrays(rows**2, row_bound=2.0, groups=keys, max_records_per_user=1))
+    for other in ({"max_records_per_user": 2}, {"n": 41}, {"n": 40, "relation": "add-or-remove-one"}):
+        described = {"row_bound": 1.0, "groups": keys, "max_records_per_user": 1, **other}
+        with pytest.raises(ArgumentError, match="same n, relation, unit and max_records_per_user"):
+            part.curator(Units.from_arrays(rows, **described))
+    with pytest.raises(ArgumentError, match="may stand in another part"):
+        part.curator(Units.from_arrays(rows[:40], row_bound=1.0))

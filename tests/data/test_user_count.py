@@ -71,7 +71,7 @@ def test_a_disk_without_room_is_told_before_a_key_is_read(
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "")
 
-    monkeypatch.setattr("privopt.engine.streamed.spool._take_room", full)
+    monkeypatch.setattr("privopt.engine.streamed.disk.take_room", full)
     monkeypatch.setattr(ArrayRecords, "blocks", lambda *_: pytest.fail("read"))
     with pytest.raises(ArgumentError, match=r"^no room for the rows in the spool's folder [^0-9]*") as caught:
         counted_users(records(list(range(30))), Placement(engine="stream", spool=tmp_path))

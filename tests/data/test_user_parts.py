@@ -143,6 +143,8 @@ def test_parts_follow_from_public_numbers_and_leave_room(n, cap) -> None:
         (400_000, np.int32(2500), 954),
         (10**6, 10**6, 1024),
         (10**9, 100, 1969),
+        (np.int64(20_000), 2**63 - 1, 1024),
+        (np.int64(20_000), 2**70, 1024),
     ],
 )
 def test_many_records_are_many_parts_and_few_are_one(n, cap, parts) -> None:

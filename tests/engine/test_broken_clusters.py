@@ -28,10 +28,11 @@ from tests.support.running_fits import (  # noqa: E402
     still_there,
 )
 
-from privopt.engine.on_ray import guardian, starting  # noqa: E402
+from privopt.engine.on_ray import cluster, guardian, starting  # noqa: E402
+from privopt.engine.on_ray.cluster import Cluster  # noqa: E402
 from privopt.engine.on_ray.fleet import Fleet  # noqa: E402
 from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
-from privopt.engine.on_ray.starting import require_place  # noqa: E402
+from privopt.engine.on_ray.starting import fresh_folder, require_place  # noqa: E402
 from privopt.errors import ArgumentError, DataUnavailable, PrivoptError  # noqa: E402
 
 
@@ -121,6 +122,19 @@ def test_a_place_without_room_is_refused(place: Path, monkeypatch: pytest.Monkey
         require_place(place)
 
 
+def test_a_place_in_which_no_folder_can_be_made_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A longer name than sockets can have is passed over for /tmp, so whoever is told to give another is told that."""
+
+    def full(prefix: str, dir: str) -> str:
+        raise OSError(30, "Read-only file system", dir + prefix)
+
+    monkeypatch.setattr(starting.tempfile, "gettempdir", lambda: "/scratch/of/somebody/who/writes/much")
+    monkeypatch.setattr(starting.tempfile, "mkdtemp", full)
+    told = r"no folder can be made in '/tmp' \(Read-only file system\)\. Make room.*in at most 24 letters\."
+    with pytest.raises(ArgumentError, match=told):
+        fresh_folder()
+
+
 def test_a_machine_that_does_not_reach_itself_is_refused(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,3 +199,48 @@ def test_what_a_killed_guardian_leaves_is_removed(place: Path) -> None:
     os.kill(kept._process.pid, signal.SIGKILL)
     kept.wait()
     assert not folder.exists()
+
+
+def test_an_end_that_ctrl_c_falls_into_is_carried_through(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else Ray makes its folder anew as Python ends, the token stays, and the next run meets a cluster that is gone."""
+    folder, ends = place / "cluster", list[int]()
+    folder.mkdir()
+
+    def end() -> None:
+        ends.append(len(ends))
+        if len(ends) == 1:
+            raise KeyboardInterrupt
+        (folder / "r").mkdir(parents=True, exist_ok=True)
+
+    ours = object.__new__(Cluster)
+    ours.address, ours._owner, ours._guardian = None, os.getpid(), Guardian(folder)
+    ours._kept_environment = {"RAY_AUTH_TOKEN": None}
+    ours._kept_voice = cluster._worker_module().print_to_stdstream
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)
+    monkeypatch.setattr(cluster._Open, "cluster", ours)
+    monkeypatch.setattr("ray.shutdown", end)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        ours._end()
+    assert ends == [0, 1]
+    assert cluster._Open.cluster is None
+    assert "RAY_AUTH_TOKEN" not in os.environ
+    assert not folder.exists()
+
+
+def test_a_fleet_whose_end_is_interrupted_leaves_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the workers that are left keep their rows until this process ends."""
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    left = list[str]()
+    fleet = object.__new__(Fleet)
+    fleet._closed, fleet.workers = False, [SimpleNamespace(actor=None)]  # type: ignore[list-item]
+    fleet.cluster = SimpleNamespace(close=lambda: left.append("the cluster"))  # type: ignore[assignment]
+    monkeypatch.setattr("ray.kill", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        fleet.close()
+    fleet.close()
+    assert left == ["the cluster"]

@@ -22,6 +22,7 @@ from privopt.engine.on_ray import fleet  # noqa: E402
 from privopt.engine.on_ray.engine import RayEngine  # noqa: E402
 from privopt.engine.on_ray.layout import lay_out  # noqa: E402
 from privopt.engine.on_ray.shard import SOURCE  # noqa: E402
+from privopt.errors import DataUnavailable  # noqa: E402
 
 RECORDS, D = 130, 3
 ABOUT = Description(row_bound=1.5, classes=(0, 1))
@@ -31,6 +32,7 @@ QUERY = ClippedGradient(loss=losses.logistic, at=np.linspace(-1, 2, D), clip=0.3
 @pytest.fixture(autouse=True)
 def _one_record_a_part(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 1)
+    monkeypatch.setattr(ray, "wait", lambda answers, **_: (answers, []))
     with double_precision():
         yield
 
@@ -83,7 +85,7 @@ def engines(workers: int) -> tuple[RayEngine, TreeHere, bytes]:
 def test_above_64_workers_a_tree_has_the_bits_of_one_process(
     workers: int, combined: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray, "get", lambda answer, timeout: sent(answer))
+    monkeypatch.setattr(ray, "get", sent)
     engine, shards, expected = engines(workers)
     assert engine.clipped_sum(QUERY).tobytes() == expected
     assert shards.combined == combined
@@ -96,9 +98,28 @@ def test_up_to_64_workers_the_driver_adds_up_itself() -> None:
 
 
 def test_where_one_is_lost_in_the_tree_all_are_asked_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(answer: Any, timeout: float) -> Any:
+    def lost(answer: Any) -> Any:
         raise RayError
 
     monkeypatch.setattr(ray, "get", lost)
     engine, _, expected = engines(65)
     assert engine.clipped_sum(QUERY).tobytes() == expected
+
+
+def test_where_the_tree_does_not_answer_in_time_all_are_asked_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray, "wait", lambda answers, **_: ([], answers))
+    engine, shards, expected = engines(65)
+    shards._patience = 0.1
+    assert engine.clipped_sum(QUERY).tobytes() == expected
+
+
+def test_where_the_cluster_breaks_under_the_tree_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Ray itself does, which may even end this process."""
+    monkeypatch.setattr(ray, "wait", lambda answers, **_: ([], answers))
+    monkeypatch.setattr(ray, "get", lambda *_, **__: pytest.fail("Ray was waited for"))
+    engine, shards, _ = engines(65)
+    shards.cluster.lost = "raylet"  # type: ignore[misc]
+    with pytest.raises(DataUnavailable, match="lost its process 'raylet'"):
+        engine.clipped_sum(QUERY)

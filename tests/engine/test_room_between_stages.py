@@ -127,6 +127,20 @@ def test_what_one_spool_gives_back_is_kept_for_the_next_and_is_zeros(tmp_path, m
     assert disk.taken() == 0
 
 
+def test_what_one_spool_gave_back_is_not_memory_of_the_next(tmp_path):
+    """A table that fits its share is not passed over as one that does not, in the second stage as in the first."""
+    kept = KeptRoom(tmp_path, Residency(10 * 2**20))
+    for _ in range(4):
+        spool = kept.spool(6 * 2**20)
+        spool.zeros(5 * 2**20, np.uint8)
+        assert not spool.limited
+        spool.close()
+        del spool
+    kept.spool(11 * 2**20)
+    assert kept.spool(1).limited
+    kept.close()
+
+
 def test_what_a_run_keeps_is_given_back_at_its_end_whatever_happens(tmp_path, monkeypatch):
     disk = SmallDisk(tmp_path, monkeypatch)
     succession = Succession()

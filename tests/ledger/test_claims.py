@@ -69,7 +69,7 @@ def test_what_was_counted_of_a_paid_run_is_missed(path: Path) -> None:
     (runs / KEY).write_bytes(b"x" * len(stored))
     with pytest.raises(AccountError, match="counts no run"):
         begun(path, LINES)
-    for left in (b"", stored[:50]):
+    for left in (b"", stored[:50], bytes(len(stored))):
         (runs / KEY).write_bytes(left)
         with pytest.raises(AccountError, match="is missing: without it a copy"):
             begun(path, LINES)
@@ -164,6 +164,11 @@ def test_a_key_names_no_other_file_and_a_full_disk_says_so(
     def full(handle: int) -> None:
         raise OSError(28, "No space left on device")
 
+    plain = os.pwrite
+    with monkeypatch.context() as patch:  # a part of the line had room
+        patch.setattr(os, "pwrite", lambda handle, line, place: plain(handle, line[:50], place))
+        with pytest.raises(AccountError, match=r"cannot count the run .* no space left"):
+            claim.advance(2, LINES[1])
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(AccountError, match=r"cannot count the run .* no space left"):
         claim.advance(2, LINES[1])

@@ -11,6 +11,8 @@ import time
 from collections.abc import Generator
 from typing import Any
 
+from privopt.errors import chain_of
+
 AGAIN = 0.1  # seconds after which an interrupt that was lost is raised again
 CLEARING = 5.0  # seconds in which what an interrupt ends is not itself interrupted
 
@@ -78,7 +80,4 @@ class Interrupts:
 
 def _is_carried_out() -> bool:
     """Whether the code that runs is there because of an interrupt: a block that it runs through on its way out."""
-    error = sys.exception()
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
+    return any(isinstance(error, KeyboardInterrupt) for error in chain_of(sys.exception()))

@@ -108,10 +108,16 @@ class Journal:
             while written < len(packed):
                 written += self._file.write(packed[written:]) or 0
             os.fsync(self._file.fileno())
+            if not self.lines:
+                keep_names(self.path.parent)
             assert self._mark is not None
             os.pwrite(self._mark, _MARK.pack(len(self._hashes), found), 0)
             if self._claim is not None:
                 self._claim.advance(len(self._hashes), found.hex())
+            self._end += len(packed)
+            self._hashes.append(found)
+            self.lines.append(Line(described, values))
+            self._position = len(self.lines)
         except BaseException as error:
             self.close()  # a later line would hide that this one is missing
             if not isinstance(error, OSError | AccountError):
@@ -122,12 +128,6 @@ class Journal:
                 "What the run was charged stays charged; what was computed last was shown to nobody. Make room, and "
                 "start the same run again to go on."
             ) from None
-        self._end += len(packed)
-        self._hashes.append(found)
-        if not self.lines:
-            keep_names(self.path.parent)
-        self.lines.append(Line(described, values))
-        self._position = len(self.lines)
 
     def next(self) -> Line | None:
         """The next line that was there when the journal was opened; None after the last."""
@@ -193,7 +193,7 @@ class Journal:
         """
         assert self._mark is not None
         stored = os.pread(self._mark, _MARK.size, 0)
-        if len(stored) < _MARK.size:  # of no line, or lost with the power
+        if len(stored) < _MARK.size or not stored.strip(b"\0"):  # of no line, or lost with the power
             return
         count, found = _MARK.unpack(stored)
         if not (count < len(self._hashes) and self._hashes[count] == found):

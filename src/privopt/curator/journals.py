@@ -139,7 +139,7 @@ def resumable(folder: str | Path) -> Generator[None]:
         ArgumentError: it cannot be used, or is in use by another process. Inside, a run is refused that is not the one
             that was stopped, whose noise comes from a seed, or that keeps secrets which are lost with the process:
             streams, held points, and blocks of arrays, or of more users than one part holds.
-            AccountError: inside, a run of which another copy of the folder went on.
+        AccountError: inside, a run of which another copy of the folder went on.
     Privacy:
         A repeated release is charged to the run's ledger as it was; so what is repeated and what is new add up to the
         plan that was paid for. The account counts every line before the run sees it (`ledger.claims`), so of copies of

@@ -17,7 +17,7 @@ from privopt.curator.transcript import Transcript
 from privopt.data.blocks import Block, block_assignment
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
-from privopt.errors import PrivoptError
+from privopt.errors import ArgumentError, PrivoptError
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.ledger.default_account import paying_account
@@ -163,7 +163,7 @@ class Run:
             )
         number = self.transcript.next_cut()
         return [
-            Part(self, ledger, private_positions, size, Block(number, index, len(cut)))
+            Part(self, ledger, private_positions, size, Block(number, index, len(cut)), _placed(units.public))
             for index, (ledger, (private_positions, size)) in enumerate(zip(ledgers, cut, strict=True))
         ]
 
@@ -196,6 +196,7 @@ class Part:
     private_positions: NDArray[np.int64]
     size: int
     block: Block
+    placed: tuple[Any, ...]
 
     def curator(self, units: Units | Engine, stage: tuple[str, Event] | None = None) -> LocalCurator:
         """A curator of this part of `units`.
@@ -203,8 +204,24 @@ class Part:
         Args:
             units: all units of the run, as some stage stores them.
             stage: name and event of a stage that uses a piece of the part's ledger; None for all of it.
+        Privacy:
+            A part is a set of places, and its price supposes that a unit has the same place in all stages. How many
+            parts users are laid out in, and so where they stand, follows from n and the cap on their records
+            (`user_parts.part_count`): units that differ there are refused.
+        Raises:
+            ArgumentError: they are other units than those that were split.
         """
+        if _placed(units.public) != self.placed:
+            raise ArgumentError(
+                "the stages of a run must have the same n, relation, unit and max_records_per_user as the units that "
+                "were split: with others a unit may stand in another part of the split. Give them as they were."
+            )
         ledger = self.ledger if stage is None else self.ledger.sub_ledger(stage[0], plan=stage[1])
         curator = self.run.curator(units.subset(self.private_positions, self.size), ledger)
         curator.lineage = (self.block,)
         return curator
+
+
+def _placed(public: Public) -> tuple[Any, ...]:
+    """What is public about units and decides where they stand."""
+    return (public.n, public.relation, public.unit, public.records_per_unit)

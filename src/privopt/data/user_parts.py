@@ -104,7 +104,8 @@ def part_count(n: int, cap: int) -> int:
         user lies whole in one part, and a sum is the sum over users however they are divided. Dividing by a hash of
         each user's own key has the further use that adding or replacing a user moves no other user to another part, and
         changes the sums of the user's own part, or of two, alone. Where a fit lays out its users several times, they
-        have the same places each time, as n, M and the secret are the same: a split into blocks holds in all stages.
+        have the same places each time, as n, M and the secret are the same: a split into blocks holds in all stages,
+        and `curator.run.Part` refuses a stage of another n or M.
 
         No part overflows, whatever the keys are, as they are fixed without the secret: there are P >= n / MEAN_USERS
         parts, and with P > 1 the number of users in one is binomial of mean m < MEAN_USERS + 1, the digests being those
@@ -115,7 +116,8 @@ def part_count(n: int, cap: int) -> int:
     Source:
         Boucheron, Lugosi, Massart 2013, Concentration Inequalities, section 2.8.
     """
-    for_records = min(-(-n * int(cap) // MEAN_RECORDS), MOST_FOR_RECORDS, n // LEAST_USERS)
+    n, cap = int(n), int(cap)  # of NumPy's integers the product may not be one
+    for_records = min(-(-n * cap // MEAN_RECORDS), MOST_FOR_RECORDS, n // LEAST_USERS)
     return max(1, -(-n // MEAN_USERS), for_records)
 
 

@@ -86,8 +86,13 @@ def drawn_rows(units: Units, private_draw: NDArray[np.int64], room: int) -> Draw
 
 
 def held_rows(units: Units) -> DrawnRows | None:
-    """All rows as they lie in this process' memory, not copied; None where they lie elsewhere, or are not dense."""
-    if units.room is not MEMORY or not isinstance(units.private_features, np.ndarray):
+    """All rows as they lie in this process' memory, not copied; None where they lie elsewhere, or are not dense.
+
+    None of users as well, at whose positions stand records of others: see `drawn_rows`.
+    """
+    if units.room is not MEMORY or units.public.unit != "record":
+        return None
+    if not isinstance(units.private_features, np.ndarray):
         return None
     return DrawnRows(
         units.private_features, units.private_targets, units.private_norms, units.private_present

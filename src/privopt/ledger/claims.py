@@ -7,6 +7,7 @@ the record first, then counted, then seen by the run. A record goes on that hold
 crash leaves it with at any moment; a copy that lacks one, or has another line in its place, does not.
 """
 
+import errno
 import fcntl
 import os
 import re
@@ -169,7 +170,9 @@ class CounterInPlace:
         """
         assert self._handle is not None
         stored = os.pread(self._handle, _LONG + 1, 0)
-        if len(stored) < _LONG:
+        if len(stored) < _LONG or not stored.strip(
+            b"\0"
+        ):  # zeros: the power failed before it was on the disk
             return None
         found = _MARK.fullmatch(stored)
         if found is None:
@@ -185,10 +188,10 @@ class CounterInPlace:
             AccountError: it cannot be written.
         """
         assert self._handle is not None
+        line = f"{mark.payments:020d} {mark.hash}\n".encode()  # of one sector of the disk
         try:
-            os.pwrite(
-                self._handle, f"{mark.payments:020d} {mark.hash}\n".encode(), 0
-            )  # of one sector of the disk
+            if os.pwrite(self._handle, line, 0) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._handle)
         except OSError as error:
             raise self._unwritten(error) from None

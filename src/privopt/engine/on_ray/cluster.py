@@ -239,25 +239,37 @@ class Cluster:
         """End the connection, and our own cluster with its folder; a second time nothing is left to do."""
         if os.getpid() != self._owner:  # a forked child: its parent's cluster is none of its business
             return
-        import ray
-
-        guardian, self._guardian = self._guardian, None
-        if guardian is not None:
-            guardian.end()
+        if self._guardian is not None:
+            self._guardian.end()
         try:
             if _Open.cluster in (None, self):
-                with contextlib.suppress(Exception):
-                    ray.shutdown()
-                _Open.cluster = None
-                _worker_module().print_to_stdstream = self._kept_voice
+                try:
+                    _shut_down()
+                finally:
+                    _Open.cluster = None
+                    _worker_module().print_to_stdstream = self._kept_voice
         finally:
-            if guardian is not None:
-                guardian.wait()
-        kept, self._kept_environment = self._kept_environment, {}
-        if kept:
-            self._set_environment(kept)
-            self._kept_environment = {}
-        atexit.unregister(self._end)
+            kept, self._kept_environment = self._kept_environment, {}
+            if kept:
+                self._set_environment(kept)
+                self._kept_environment = {}
+            if self._guardian is not None:
+                self._guardian.wait()
+            self._guardian = None
+            atexit.unregister(self._end)
+
+
+def _shut_down() -> None:
+    """End the connection; once more where Ctrl-C falls into it, since Ray at its own end would make its folder anew."""
+    import ray
+
+    try:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+    except BaseException:
+        with contextlib.suppress(Exception):
+            ray.shutdown()
+        raise
 
 
 def _worker_module() -> Any:

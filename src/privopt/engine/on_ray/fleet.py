@@ -182,10 +182,12 @@ class Fleet:
                     self.workers[k * _BRANCHES % len(self.workers)].actor.combine.remote(*group)
                     for k, group in enumerate(groups)
                 ]
-            try:
-                return self.checked(ray.get(references[0], timeout=self._patience))
-            except RayError:  # somebody was lost after answering: without the tree it is seen who
-                return total_of(self._answers(known_as, calls, fetch=True))
+            found = self.ready(references, self._patience, fetch=True)
+            with contextlib.suppress(RayError):
+                if found:
+                    return self.checked(ray.get(found[0]))
+            # Somebody was lost after answering: without the tree it is seen who.
+            return total_of(self._answers(known_as, calls, fetch=True))
 
     def ready(self, references: list[Any], seconds: float, *, fetch: bool) -> list[Any]:
         """The first answer that is there, after waiting at most some seconds; none where none is.
@@ -226,10 +228,12 @@ class Fleet:
         if self._closed:
             return
         self._closed = True
-        for worker in self.workers:
-            _kill(worker)
-        self._reservation.close()
-        self.cluster.close()
+        try:
+            for worker in self.workers:
+                _kill(worker)
+            self._reservation.close()
+        finally:  # where Ctrl-C falls into it, too: else the cluster would count this fleet for ever
+            self.cluster.close()
 
     @contextlib.contextmanager
     def _ended_by_interrupts(self) -> Generator[None]:

@@ -19,12 +19,25 @@ LOOPBACK = "127.0.0.1"
 _ROOM = 32 * 2**20  # bytes for sockets, logs and settings, of which Ray writes 1 MB in a short run
 _REACHED = 5.0  # seconds in which this machine answers itself
 _LONGEST_PLACE = 24  # letters: the path of a socket has 107 at most, and Ray takes 63 of them
+_ELSEWHERE = f"Make room, or name a folder that has some in TMPDIR, in at most {_LONGEST_PLACE} letters."
 
 
 def fresh_folder() -> Path:
-    """A folder that only its owner can enter, in a place of a short name: sockets lie in it."""
-    usual = tempfile.gettempdir()
-    return Path(tempfile.mkdtemp(prefix="privopt-", dir=usual if len(usual) <= _LONGEST_PLACE else "/tmp"))
+    """A folder that only its owner can enter, in a place of a short name: sockets lie in it.
+
+    Raises:
+        ArgumentError: none can be made.
+    """
+    place = "/tmp"
+    try:
+        usual = tempfile.gettempdir()
+        place = usual if len(usual) <= _LONGEST_PLACE else place
+        return Path(tempfile.mkdtemp(prefix="privopt-", dir=place))
+    except OSError as error:
+        raise ArgumentError(
+            f"no Ray cluster can be started on this machine: no folder can be made in {place!r} "
+            f"({error.strerror or type(error).__name__}). {_ELSEWHERE}"
+        ) from None
 
 
 def require_place(folder: Path) -> None:
@@ -37,7 +50,7 @@ def require_place(folder: Path) -> None:
     if free < _ROOM:
         raise ArgumentError(
             f"no Ray cluster can be started on this machine: {str(folder.parent)!r} has {free / 2**20:.0f} MB "
-            f"free, and its files need {_ROOM / 2**20:.0f}. Make room, or name a folder that has some in TMPDIR."
+            f"free, and its files need {_ROOM / 2**20:.0f}. {_ELSEWHERE}"
         )
     try:
         with socket.create_server((LOOPBACK, 0)) as server:

@@ -24,13 +24,13 @@ class Residency:
     Args:
         limit: bytes.
     Attributes:
-        watched: whether there are files of more bytes than that.
+        watched: whether there were files of more bytes than that at a time.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self._mappings = weakref.WeakSet[mmap.mmap]()
-        self._mapped = 0
+        self._mapped, self._gone = 0, list[int]()  # bytes, and of files that nobody refers to any more
         self._others = 0  # pages of other files, such as libraries
         self._lock = threading.Lock()
         self.watched = False
@@ -38,8 +38,11 @@ class Residency:
     def watch(self, mapping: mmap.mmap) -> None:
         """Count a mapped file's pages from now on."""
         with self._lock:
+            while self._gone:
+                self._mapped -= self._gone.pop()
             self._mappings.add(mapping)
             self._mapped += len(mapping)
+            weakref.finalize(mapping, self._gone.append, len(mapping))
             if self.watched or self._mapped <= self.limit or not _STATM.exists():
                 return
             self.watched = True
