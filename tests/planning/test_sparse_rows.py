@@ -24,7 +24,7 @@ from privopt.tables import TabularEncoder
 
 ROWS, SIZE, ACTIVE, OWNED = 4000, 20_000, 50, 10
 BUDGET: dict[str, Any] = {"epsilon": 1.0, "delta": 1e-8}
-PRIVATE = {**BUDGET, "solver": "gradient-descent"}
+PRIVATE: dict[str, Any] = {**BUDGET, "solver": "gradient-descent"}
 
 
 def described(active: int | None = ACTIVE) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def place_of(folder: Path, schema: str, *words: Any) -> dict[str, Any]:
 
 def held_bytes(units: Units) -> int:
     """What rows, targets, norms and presence take."""
-    rows = units.private_features
+    rows: Any = units.private_features
     return sum(
         array.nbytes
         for array in (
