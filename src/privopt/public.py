@@ -13,6 +13,7 @@ import numpy as np
 Weighting: TypeAlias = Literal["user", "sqrt", "record"]
 STORAGES = ("float32", "float64", "int16", "int8")  # of dense rows
 INTEGER_STORAGES = ("int16", "int8")
+COLUMN_BYTES, START_BYTES = 4, 8  # of an entry of a CSR row, besides its value; of where a row begins
 DEFAULT_RECORDS = 100  # of a user that are used, where nothing is said
 DEFAULT_WEIGHTING: Weighting = "record"
 
@@ -72,6 +73,8 @@ class Public:
         levels: of a coded table the number of cells of each column, that of a missing value included as the last one;
             empty where rows hold numbers.
         storage: the format that rows of numbers are stored in, one of `STORAGES`.
+        row_entries: the most entries of a CSR row that are stored, where something public says it; None for d. Utility
+            only: it says what a run takes.
     """
 
     n: int
@@ -88,6 +91,7 @@ class Public:
     drawn: bool = False
     levels: tuple[int, ...] = ()
     storage: str = "float32"
+    row_entries: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("n", "d", "records_per_unit"):
@@ -106,6 +110,7 @@ class Public:
                 f"row_bound must be positive and finite, got {self.row_bound!r}: it is the largest norm of a row."
             )
         check_entry_bound(self.entry_bound)
+        check_row_entries(self.row_entries)
         if self.unit not in ("record", "user"):
             raise ValueError(f"unit must be 'record' or 'user', got {self.unit!r}.")
         if self.storage not in STORAGES:
@@ -179,17 +184,46 @@ class Public:
         """Memory of an entry of a row of numbers."""
         return np.dtype(self.storage).itemsize
 
+    @property
+    def stored_entries(self) -> int:
+        """The most entries of a row that are stored."""
+        return min(self.d, self.row_entries or self.d) if self.sparse else self.d
+
+    @property
+    def row_bytes(self) -> int:
+        """Memory of a row of numbers, at most."""
+        return row_bytes(self.entry_bytes, self.stored_entries, sparse=self.sparse)
+
     def mapped(self, width: int, row_bound: float) -> "Public":
         """What is public about the same units with rows mapped to `width` columns and clipped to `row_bound`.
 
         Nothing is known of a mapped row's entries but that bound, on whose grid 8 bits are too few: such rows take 16.
         """
         storage = "int16" if self.storage in INTEGER_STORAGES else self.storage
-        return replace(self, d=width, row_bound=row_bound, entry_bound=None, sparse=False, storage=storage)
+        return replace(
+            self,
+            d=width,
+            row_bound=row_bound,
+            entry_bound=None,
+            sparse=False,
+            row_entries=None,
+            storage=storage,
+        )
 
     def block(self, size: int) -> "Public":
         """What is public about a random block of the units, of public size `size`."""
         return replace(self, n=size, drawn=self.relation is Relation.ADD_OR_REMOVE_ONE)
+
+
+def row_bytes(itemsize: int, entries: int, *, sparse: bool) -> int:
+    """Memory of a stored row of numbers.
+
+    Args:
+        itemsize: bytes of an entry.
+        entries: of the row that are stored.
+        sparse: whether it is a CSR row.
+    """
+    return entries * (itemsize + COLUMN_BYTES) + START_BYTES if sparse else entries * itemsize
 
 
 def of_users(cap: Any, weighting: Any, typical: Any = None) -> dict[str, Any]:
@@ -228,6 +262,21 @@ def check_entry_bound(entry_bound: Any) -> None:
     if not 0 < entry_bound < math.inf:
         raise ValueError(
             f"entry_bound must be positive and finite, got {entry_bound!r}: it is the largest entry of a row."
+        )
+
+
+def check_row_entries(entries: Any) -> None:
+    """Refuse a largest number of entries of a CSR row that is none.
+
+    Raises:
+        ValueError: it is neither None nor a whole number of at least 1.
+    """
+    if entries is None:
+        return
+    if isinstance(entries, bool) or not isinstance(entries, int | np.integer) or entries < 1:
+        raise ValueError(
+            f"row_entries must be a whole number of at least 1 or None, got {entries!r}: it is the most entries of a "
+            "sparse row that are not zero."
         )
 
 

@@ -55,6 +55,7 @@ def plan(
     user_weighting: Weighting = DEFAULT_WEIGHTING,
     typical_records: float | None = None,
     storage: str = "float32",
+    row_entries: int | None = None,
     solver: Solver | GameSolver | str | None = None,
     start: Any = None,
 ) -> Plans:
@@ -75,6 +76,8 @@ def plan(
         user_weighting: of users, see `Units.from_arrays`.
         typical_records: of users, likewise.
         storage: the format of the stored rows, likewise.
+        row_entries: the most entries of a row that are not zero, the intercept included, where rows will be sparse;
+            None of dense ones.
         solver: only this one; default: every solver that can solve the problem.
         start: parameters of the right structure; required for a function and a `BlackBox`, ignored otherwise.
     Returns:
@@ -94,6 +97,8 @@ def plan(
         row_bound=longest if row_bound is None else row_bound,
         entry_bound=entry_bound,
         storage=storage,
+        sparse=row_entries is not None,
+        row_entries=row_entries,
         **users,
     )
     if isinstance(problem, Game):

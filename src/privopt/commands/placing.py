@@ -16,11 +16,13 @@ from typing import Any
 from privopt.commands.mistakes import Mistake
 from privopt.commands.options import MAX_RECORDS
 from privopt.commands.task import Estimator, Task
+from privopt.data.derived import stored_dense
 from privopt.engine.choose import fetched_bytes, held_bytes, most_rows, needed_bytes, reading_bytes, settled
 from privopt.engine.memory_limit import lies_in_memory, memory_share
 from privopt.engine.placement import Placement
 from privopt.planning.effort import data_bytes, pass_seconds
 from privopt.planning.plan import Plan
+from privopt.public import Public
 from privopt.report.words import duration, number, several_or, size
 
 STREAM_PASSES, DISK_RATE = 1.3, 1e9  # bytes a second
@@ -67,11 +69,11 @@ class Effort:
         """That of a plan, where its rows are kept as `settled_for` says."""
         public = plan.public
         rows = data_bytes(public)
-        kept = 2 * rows if "whiten" in plan.solver else rows
+        kept = rows + (_view_bytes(public) if "whiten" in plan.solver else 0)
         one = min(pass_seconds(public, public.outputs), plan.seconds / max(plan.passes, 1.0))
         once = max(0.0, plan.seconds - one * plan.passes)  # loading, maps of the rows, releases
         memory = max(plan.memory_bytes, kept) + reading_bytes(
-            math.ceil(public.n * public.typical_records), public.d
+            math.ceil(public.n * public.typical_records), public.stored_entries
         )
         if placement.engine == "stream":
             share = placement.memory or memory_share()
@@ -121,6 +123,12 @@ def require_held(plan: Plan, placement: Placement) -> None:
     )
 
 
+def _view_bytes(public: Public) -> int:
+    """What a linear map of the rows takes; one of sparse rows that would be large is computed as it is asked for."""
+    mapped = public.mapped(public.d, public.row_bound)
+    return data_bytes(mapped) if stored_dense(mapped, computed=public.sparse) else 0
+
+
 def _held_bytes(plan: Plan, placement: Placement) -> int:
     """What a run holds in this process besides stored rows, or of rows that it fetches."""
     return max(8 * plan.held, fetched_bytes(placement, plan.public) if plan.needs_rows else 0)
@@ -135,6 +143,8 @@ def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, 
         sign = "more" if effort.engine == "stream" else "no more"
         how = f", chosen because in memory it may take {size(needed)}, {sign} than the {size(share)} it may have"
     workers = placement.workers
+    if task.encoder.is_sparse and task.encoder.row_entries is None:
+        how += "; rows count as full, as a set of the schema has no max_active"
     each = "" if workers is None else f", {size(math.ceil(effort.kept / workers))} each"
     view = ", with a linear map of the rows" if effort.kept > effort.rows else ""
     spool = Path(placement.spool or tempfile.gettempdir())
@@ -145,8 +155,6 @@ def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, 
         "stream": f"stream: a spool on a local disk of {size(effort.kept)}{view}, read once a pass{how}",
         "ray": f"ray: {size(effort.kept)}{view}, in the memory of its workers{each}",
     }[effort.engine]
-    if plan.public.sparse:
-        return [("engine", where)]
     return [
         ("engine", where),
         (
@@ -159,11 +167,11 @@ def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, 
     ]
 
 
-def _sizes(task: Task, n: int) -> tuple[int, int, str]:
-    """The most rows that are stored, their features and their format."""
+def _sizes(task: Task, n: int) -> tuple[int, int, str, int | None]:
+    """The most rows that are stored, their features, their format, and the most entries of sparse ones."""
     cap = task.options.max_records
     most = most_rows(n, (MAX_RECORDS if cap is None else cap) if task.groups else None)
-    return most, task.encoder.n_features_out_, str(task.options.storage)
+    return most, task.encoder.n_features_out_, str(task.options.storage), task.encoder.most_entries
 
 
 def tenth_rows(task: Task, estimator: Estimator, plan: Plan) -> list[tuple[str, str]]:

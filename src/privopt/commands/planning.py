@@ -111,7 +111,7 @@ def _rows(task: Task, plan: Plan, n: int, how_n: str) -> list[tuple[str, str]]:
         ("price", screen.price_row(plan, check_delta(task.options.delta, n)[1])),
         ("model", _model(task)),
         ("solver", plan.solver + (f", chosen because {plan.reason.rstrip('.')}" if plan.reason else "")),
-        ("effort", screen.effort_row(plan) if plan.public.sparse else screen.passes_row(plan)),
+        ("effort", screen.passes_row(plan)),
         *screen.promises(plan),
     ]
     if task.unit == "record" and user is not None:

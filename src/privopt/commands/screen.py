@@ -84,11 +84,7 @@ def passes_row(plan: Plan) -> str:
 
 def effort_row(plan: Plan) -> str:
     """Releases, passes, time and memory, of data in the memory of this process."""
-    memory = (
-        "memory as the entries that are stored"
-        if plan.public.sparse
-        else f"about {size(plan.memory_bytes)} of memory"
-    )
+    memory = f"about {size(plan.memory_bytes)} of memory"
     return f"{passes_row(plan)}; {duration(plan.seconds)} of computing and {memory}, compilation left out"
 
 

@@ -175,7 +175,12 @@ class Task:
     def plan(self, estimator: Estimator, n: int) -> Plan:
         """What fitting that model would cost and achieve."""
         with public_arguments():
-            return estimator.plan(n_features=self.encoder.n_features_out_, n=n, by_user=self.unit == "user")
+            return estimator.plan(
+                n_features=self.encoder.n_features_out_,
+                n=n,
+                by_user=self.unit == "user",
+                row_entries=self.encoder.most_entries,
+            )
 
     def compare_caps(self, estimator: Estimator, n: int) -> tuple[CapPrice, ...]:
         """Records as units beside users with several caps; nothing where records are the units."""

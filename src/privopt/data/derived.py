@@ -141,7 +141,8 @@ class Derived:
 
 def stored_dense(public: Public, *, computed: bool) -> bool:
     """Whether mapped rows, of which this is public, are stored, and not computed as they are asked for."""
-    return not computed or _itemsize(public) * public.n * public.d <= DENSE_VIEW_BYTES
+    most_rows = public.n * public.records_per_unit
+    return not computed or _itemsize(public) * most_rows * public.d <= DENSE_VIEW_BYTES
 
 
 def record_bytes(public: Public, *, computed: bool) -> int:

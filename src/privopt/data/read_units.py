@@ -16,9 +16,7 @@ from privopt.data.storage import KEPT_BYTES, PARTED_BYTES, gather_rows
 from privopt.data.units import Units, UnitsNoise, check_units
 from privopt.data.user_rows import CHANGED, UserRows, user_rows
 from privopt.errors import DataUnavailable
-from privopt.public import Public, Relation, of_users
-
-_COLUMN_BYTES = 4  # of an entry of a CSR row, besides its value
+from privopt.public import COLUMN_BYTES, Public, Relation, of_users
 
 
 def stored_bytes(source: RecordSource, description: Description, most: int | None = None) -> int:
@@ -40,14 +38,20 @@ def stored_bytes(source: RecordSource, description: Description, most: int | Non
 
 def most_entries(source: RecordSource, description: Description) -> int | None:
     """The most entries that all CSR rows of a source have together; None where that is not known beforehand."""
+    entries = row_entries(source, description)
+    return None if entries is None else source.rows * entries
+
+
+def row_entries(source: RecordSource, description: Description) -> int | None:
+    """The most entries of a CSR row that are stored, a public number; None where none is known."""
     if not source.is_sparse or source.row_entries is None:
         return None
-    return source.rows * (source.row_entries + (description.intercept is not None))
+    return source.row_entries + (description.intercept is not None)
 
 
 def entry_bytes(entries: int, description: Description) -> int:
     """How many bytes so many entries of CSR rows take."""
-    return entries * (np.dtype(description.storage).itemsize + _COLUMN_BYTES)
+    return entries * (np.dtype(description.storage).itemsize + COLUMN_BYTES)
 
 
 def read_units(
@@ -82,7 +86,8 @@ def read_units(
     if not source.by_user:
         n = check_units(description.n, source.rows, relation, by_user=False)
         units = _read(source, description, None, room, most).units(n, relation)
-        return dataclasses.replace(units, origin=description.origin(source))
+        public = dataclasses.replace(units.public, row_entries=row_entries(source, description))
+        return dataclasses.replace(units, public=public, origin=description.origin(source))
     by_user = _of_users(description)  # refused before anything is read, as is n
     if description.n is not None or relation is Relation.ADD_OR_REMOVE_ONE:
         check_units(description.n, 0, relation, by_user=True)
@@ -91,7 +96,7 @@ def read_units(
     units = _read(source, description, users, room, most).units(n, relation)
     return dataclasses.replace(
         units,
-        public=dataclasses.replace(units.public, **by_user),
+        public=dataclasses.replace(units.public, row_entries=row_entries(source, description), **by_user),
         private_offsets=users.private_offsets,
         private_weights=users.private_weights,
         private_ranges=users.private_ranges,

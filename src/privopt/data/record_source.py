@@ -53,6 +53,11 @@ class RecordSource(abc.ABC):
     by_user: bool = False
     row_entries: int | None = None
 
+    @property
+    def most_entries(self) -> int | None:
+        """The most entries of a CSR row, its width where no other number is public; None of dense rows."""
+        return min(self.width, self.row_entries or self.width) if self.is_sparse else None
+
     @abc.abstractmethod
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """The records start..stop-1, in order, in blocks of at least one.

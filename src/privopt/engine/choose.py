@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from privopt.data import derived
 from privopt.data.read_units import read_units
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
@@ -15,11 +16,12 @@ from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.reference import ReferenceEngine
 from privopt.engine.succession import Succession
-from privopt.public import STORAGES, Public, Relation
+from privopt.public import STORAGES, Public, Relation, row_bytes
 
-# Rows take in this process: the stored rows, a linear map of them, and an eighth for norms and targets, at least
-# `RECORD_REST`. What is read and decoded at a time comes on top. Peaks of `privopt fit` beyond that of a fit to a
-# thousand rows, by `benchmarks.fit_memory`, with whitening: 0.46 GB for 250,000 x 100, 1.08 GB for 1,000,000 x 100.
+# Rows take in this process: the stored rows, a linear map of them or the copy that CSR rows are gathered to, and an
+# eighth for norms and targets, at least `RECORD_REST`. What is read and decoded at a time comes on top. Peaks of
+# `privopt fit` beyond that of a fit to a thousand rows, by `benchmarks.fit_memory`, with whitening: 0.46 GB for
+# 250,000 x 100, 1.08 GB for 1,000,000 x 100.
 REST_SHARE, RECORD_REST = 1 / 8, 17  # of what rows take; bytes of a record
 LEAST_MAPPED = 2  # bytes of an entry of a mapped row, see `Public.mapped`
 READING_FACTOR, READING_MOST = 2.5, 260 * 10**6
@@ -42,7 +44,9 @@ def engine_on(units: Units, name: EngineName) -> Engine:
     raise ValueError(f"engine must be 'fast' or 'reference', got {name!r}.")
 
 
-def settled(placement: Placement, public_rows: int, width: int, storage: Any = "float32") -> Placement:
+def settled(
+    placement: Placement, public_rows: int, width: int, storage: Any = "float32", entries: int | None = None
+) -> Placement:
     """Where rows are kept: as was asked for, or by "auto" in memory unless they would exceed their share of it.
 
     What is settled stays so: free memory is asked for once, and whoever settles it again gets the same answer.
@@ -52,28 +56,31 @@ def settled(placement: Placement, public_rows: int, width: int, storage: Any = "
         public_rows: the most that are stored, see `most_rows`: what is chosen stands in the report.
         width: features of a row.
         storage: the format of the stored rows.
+        entries: the most that a CSR row has, a public number; None of dense rows.
     """
     if placement.engine != "auto":
         return placement
     share = placement.memory or memory_share()
-    fits = needed_bytes(public_rows, width, storage) <= share
+    fits = needed_bytes(public_rows, width, storage, entries) <= share
     return dataclasses.replace(placement, engine="memory" if fits else "stream", memory=share, chosen=True)
 
 
-def needed_bytes(public_rows: int, width: int, storage: Any = "float32") -> int:
-    """What a fit takes in this process, beyond the program, if its rows are kept there."""
+def needed_bytes(public_rows: int, width: int, storage: Any = "float32", entries: int | None = None) -> int:
+    """What a fit takes in this process, beyond the program, if its rows are kept there; see `settled`."""
     entry = np.dtype(
         storage if storage in STORAGES else "float32"
     ).itemsize  # another is refused by whoever stores
-    kept = width * (entry + max(entry, LEAST_MAPPED))
-    return math.ceil(public_rows * (kept + max(REST_SHARE * kept, RECORD_REST))) + reading_bytes(
-        public_rows, width
-    )
+    stored, sparse = width if entries is None else entries, entries is not None
+    row, mapped = row_bytes(entry, stored, sparse=sparse), width * max(entry, LEAST_MAPPED)
+    if sparse and public_rows * mapped > derived.DENSE_VIEW_BYTES:
+        mapped = 0  # computed as it is asked for
+    kept, reading = row + max(row, mapped), reading_bytes(public_rows, stored)
+    return math.ceil(public_rows * (kept + max(REST_SHARE * kept, RECORD_REST))) + reading
 
 
-def reading_bytes(public_rows: int, width: int) -> int:
-    """What is taken besides while rows are read."""
-    return min(math.ceil(READING_FACTOR * public_rows * width * DECODED), READING_MOST)
+def reading_bytes(public_rows: int, entries: int) -> int:
+    """What is taken besides while rows of so many entries are read."""
+    return min(math.ceil(READING_FACTOR * public_rows * entries * DECODED), READING_MOST)
 
 
 def held_bytes(placement: Placement) -> int | None:
@@ -146,7 +153,7 @@ def engine_of(
         )
     n = source.rows if description.n is None else description.n
     rows = most_rows(n, description.max_records_per_user if source.by_user else None)
-    placement = settled(placement, rows, source.width, description.storage)
+    placement = settled(placement, rows, source.width, description.storage, source.most_entries)
     if placement.engine == "stream":
         from privopt.engine.streamed.opening import open_streamed
 

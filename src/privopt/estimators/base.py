@@ -205,20 +205,28 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         self._adopt(fitted._replace(selection=SEARCHED) if in_search() else fitted)
         return self
 
-    def plan(self, *, n_features: int, n: int | None = None, by_user: bool = False) -> Plan:
+    def plan(
+        self,
+        *,
+        n_features: int,
+        n: int | None = None,
+        by_user: bool = False,
+        row_entries: int | None = None,
+    ) -> Plan:
         """What `fit` would cost and achieve, said without any data.
 
         Args:
             n_features: number of features.
             n: public number of units; default: the estimator's `n`.
             by_user: whether `fit` will be given `groups`.
+            row_entries: the most entries of a row that are not zero, where features will be sparse; None of dense ones.
         Raises:
             ValueError: a privacy argument or n is missing.
         """
         n = arguments.planned_units(self.n if n is None else n)
         given = self._specification()
         penalty, budget = given.penalty, self._budget(given, n)
-        shape = Shape(width=n_features, n=n, by_user=by_user, budget=budget)
+        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=budget)
         if penalty.is_chosen:
             return penalty.shown_in(self._planned_search(shape, None).plan, None)
         setup = self._setup(shape, None)
@@ -361,6 +369,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             n=setup.shape.n,
             by_user=setup.shape.by_user,
             is_sparse=setup.shape.is_sparse,
+            row_entries=setup.shape.row_entries,
             names=self._names(),
             labels=setup.target.labels,
         )

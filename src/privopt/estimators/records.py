@@ -29,6 +29,7 @@ class Records(Protocol):
             held.
         names: of the features, where the records themselves know them.
         kept: where they are kept, in words; None for arrays.
+        row_entries: the most entries of a sparse row, where something public says it.
         noise: the fit's secret randomness.
     """
 
@@ -44,6 +45,8 @@ class Records(Protocol):
     def width(self) -> int: ...
     @property
     def is_sparse(self) -> bool: ...
+    @property
+    def row_entries(self) -> int | None: ...
     @property
     def by_user(self) -> bool: ...
 
@@ -90,6 +93,7 @@ class HeldRecords:
     names: Sequence[str] | None = None
 
     kept = None
+    row_entries = None
 
     @property
     def width(self) -> int:
@@ -169,6 +173,11 @@ class StoredRecords:
     def is_sparse(self) -> bool:
         """Whether the features are sparse."""
         return self.source.is_sparse
+
+    @property
+    def row_entries(self) -> int | None:
+        """The most entries of a sparse row, by the schema."""
+        return self.source.row_entries if self.source.is_sparse else None
 
     @property
     def by_user(self) -> bool:

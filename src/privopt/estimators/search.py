@@ -114,7 +114,7 @@ def plan_search(
     scales = ScaleEstimation.of(scored)
     left = budget if scales is None else scales.rest(budget)
     share = selection_share if refit else 1.0
-    whole = [candidate.setup.public for candidate in candidates]
+    whole = [candidate.setup.planned for candidate in candidates]
     parts = [public.block(train) for public in whole]
     if refit:
         candidates = _ordered(candidates, whole, part_of(left, 1.0 - share))

@@ -174,18 +174,26 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         vars(self).update(found, privacy_=chosen.privacy_, plan_=search.plan)  # all or nothing
         return self
 
-    def plan(self, *, n_features: int, n: int | None = None, by_user: bool = False) -> Plan:
+    def plan(
+        self,
+        *,
+        n_features: int,
+        n: int | None = None,
+        by_user: bool = False,
+        row_entries: int | None = None,
+    ) -> Plan:
         """What `fit` would cost, said without any data.
 
         Args:
             n_features: number of features.
             n: public number of units; default: the estimator's `n`.
             by_user: whether `fit` will be given `groups`.
+            row_entries: the most entries of a row that are not zero, where features will be sparse; None of dense ones.
         Raises:
             ValueError: a privacy argument or n is missing.
         """
         n = arguments.planned_units(self.estimator.n if n is None else n)
-        shape = Shape(width=n_features, n=n, by_user=by_user, budget=self._budget(n))
+        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=self._budget(n))
         return self._search(self._models(), self.estimator, shape, None).plan
 
     def _grid(self) -> list[dict[str, Any]]:

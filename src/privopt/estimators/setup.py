@@ -99,7 +99,7 @@ class Setup:
 
     @property
     def public(self) -> Public:
-        """What `units` will state to be public."""
+        """What `units` will state to be public, but for what is known of sparse rows: room is asked for as of dense."""
         by_user = self.shape.by_user
         return Public(
             n=self.shape.n,
@@ -111,6 +111,13 @@ class Setup:
             storage=self.specification.storage,
             **(self.specification.users() if by_user else {}),
         )
+
+    @property
+    def planned(self) -> Public:
+        """What `units` will state to be public: what a plan goes by."""
+        entries = self.shape.row_entries
+        most = None if entries is None else entries + (self.intercept is not None)
+        return replace(self.public, sparse=self.shape.is_sparse, row_entries=most)
 
     @property
     def entry_bound(self) -> float | None:

@@ -22,7 +22,7 @@ from privopt.estimators.records import HeldRecords, Records, StoredRecords
 from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
-from privopt.public import Relation, Weighting, of_users
+from privopt.public import Relation, Weighting, check_row_entries, of_users
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
 
@@ -40,6 +40,7 @@ class Shape:
         n: number of units.
         by_user: whether a unit is a user.
         is_sparse: whether the features are sparse.
+        row_entries: the most entries of a sparse row, where something public says it.
         names: of the features, where they are known.
         budget: of the fit or search; None where released parameters are only translated.
     """
@@ -48,8 +49,20 @@ class Shape:
     n: int
     by_user: bool
     is_sparse: bool = False
+    row_entries: int | None = None
     names: Sequence[str] | None = None
     budget: Budget | None = None
+
+    @classmethod
+    def planned(
+        cls, width: int, n: int, row_entries: int | None, *, by_user: bool, budget: Budget
+    ) -> "Shape":
+        """That of a fit which is yet to come, whose features are sparse if the most entries of a row are given."""
+        check_row_entries(row_entries)
+        sparse = row_entries is not None
+        return cls(
+            width=width, n=n, by_user=by_user, is_sparse=sparse, row_entries=row_entries, budget=budget
+        )
 
     @property
     def known_budget(self) -> Budget:
@@ -176,6 +189,7 @@ class Specification:
             n=records.count() if self.n is None else self.n,
             by_user=records.by_user,
             is_sparse=records.is_sparse,
+            row_entries=records.row_entries,
             names=names,
             budget=budget,
         )
@@ -201,7 +215,7 @@ class Specification:
         )
         return StoredRecords(
             source=source,
-            placement=settled(table.placement, rows, source.width, self.storage),
+            placement=settled(table.placement, rows, source.width, self.storage, source.most_entries),
             public_count=count,
             names=[str(name) for name in encoder.get_feature_names_out()],
             noise=noise,

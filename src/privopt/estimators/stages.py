@@ -197,7 +197,7 @@ class StagedPlan:
 
 def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
     """What a fit would cost and achieve, with the estimation of its bounds where they are not given."""
-    scales, public, budget = ScaleEstimation.of(setup), setup.public, setup.shape.known_budget
+    scales, public, budget = ScaleEstimation.of(setup), setup.planned, setup.shape.known_budget
     if scales is not None:
         return plan_stages(setup, scales, solver).plan
     return plans_for(
@@ -210,6 +210,7 @@ def plan_fit(setup: Setup, solver: Solver | str) -> Plan:
         row_bound=public.row_bound,
         entry_bound=public.entry_bound,
         storage=public.storage,
+        row_entries=public.row_entries,
         max_records_per_user=public.records_per_unit if public.by_user else None,
         user_weighting=public.weighting,
         typical_records=public.typical_records if public.by_user else None,
@@ -226,7 +227,7 @@ def plan_stages(setup: Setup, scales: ScaleEstimation, solver: Solver | str) -> 
         solver: of the second stage.
     """
     budget = setup.shape.known_budget
-    public, rest = setup.public, scales.rest(budget)
+    public, rest = setup.planned, scales.rest(budget)
     first = scales.configured(budget)
     with double_precision():
         instance = Instance(setup.problem, public, rest)

@@ -12,6 +12,10 @@ from privopt.public import Public
 
 ROW_SECONDS = 1.2e-8  # a record's scalar work (one exponential) in the compiled kernel
 BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
+CSR_SECONDS, CSR_LOADING_SECONDS = (
+    5e-9,
+    4e-8,
+)  # an entry of a CSR row in a pass; and checked, clipped and stored
 OWN_SECONDS, OWN_PARAMETER_SECONDS = 2e-7, 5e-9  # one record's gradient of a user-written loss, vectorised
 RELEASE_SECONDS = 4e-4  # a release beside its pass: price, noise, a step of the solver
 ENTRY_SECONDS = 6e-9  # an entry of a row that is clipped and stored, with the row's norm
@@ -22,7 +26,7 @@ PACKED_SECONDS = 5e-8  # an entry of a released matrix: its noise, packing and u
 
 
 def pass_seconds(public: Public, outputs: int = 1, *, own: int | None = None) -> float:
-    """Rough time of one pass over dense rows.
+    """Rough time of one pass over the rows.
 
     Args:
         public: what is public about the data.
@@ -32,7 +36,8 @@ def pass_seconds(public: Public, outputs: int = 1, *, own: int | None = None) ->
     records = _records(public)
     if own is not None:
         return records * (OWN_SECONDS + own * OWN_PARAMETER_SECONDS)
-    return records * (4 * public.d * BYTE_SECONDS * max(1, outputs / 2) + ROW_SECONDS * outputs)
+    entry = CSR_SECONDS if _scattered(public) else 4 * BYTE_SECONDS
+    return records * (public.stored_entries * entry * max(1, outputs / 2) + ROW_SECONDS * outputs)
 
 
 def value_seconds(loss: BlackBox, public: Public) -> float:
@@ -56,7 +61,8 @@ def two_point_values(public: Public, directions: int, passes: float) -> float:
 
 def loading_seconds(public: Public) -> float:
     """Rough time until the rows are scaled, clipped and stored with their norms."""
-    return _records(public) * public.d * 2 * ENTRY_SECONDS
+    entry = CSR_LOADING_SECONDS if _scattered(public) else 2 * ENTRY_SECONDS
+    return _records(public) * public.stored_entries * entry
 
 
 def estimation_seconds(public: Public) -> float:
@@ -65,20 +71,29 @@ def estimation_seconds(public: Public) -> float:
 
 
 def second_moment_seconds(public: Public) -> float:
-    """Rough time of the sum of `w a a^T` over dense rows, and of its release."""
-    d = public.d
-    return _records(public) * d * (0.5 * d * PRODUCT_SECONDS + ENTRY_SECONDS) + 0.5 * d**2 * PACKED_SECONDS
+    """Rough time of the sum of `w a a^T` over the rows, and of its release."""
+    d, entries = public.d, public.stored_entries
+    return (
+        _records(public) * entries * (0.5 * d * PRODUCT_SECONDS + ENTRY_SECONDS) + 0.5 * d**2 * PACKED_SECONDS
+    )
 
 
 def mapping_seconds(public: Public) -> float:
     """Rough time of an eigendecomposition of order d and of the rows' map into d other coordinates."""
     d = public.d
-    return EIGEN_SECONDS * d**3 + _records(public) * d * (d * PRODUCT_SECONDS + ENTRY_SECONDS)
+    return EIGEN_SECONDS * d**3 + _records(public) * d * (
+        public.stored_entries * PRODUCT_SECONDS + ENTRY_SECONDS
+    )
 
 
 def data_bytes(public: Public) -> int:
-    """Memory of the stored rows, targets and norms (dense; sparse rows are smaller)."""
-    return _records(public) * (public.entry_bytes * public.d + 17)
+    """Memory of the stored rows, targets and norms; of CSR rows at most."""
+    return _records(public) * (public.row_bytes + 17)
+
+
+def _scattered(public: Public) -> bool:
+    """Whether rows are CSR of which it is known that most entries are not stored; others count as dense."""
+    return public.stored_entries < public.d
 
 
 def _records(public: Public) -> int:

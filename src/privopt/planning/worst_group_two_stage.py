@@ -58,7 +58,7 @@ def inner_instance(solver: Any, instance: Instance) -> Instance:
     bound = solver.entry_bound * math.sqrt(width)
     return Instance(
         replace(instance.problem, constraint=constraint),
-        replace(instance.public, d=width, row_bound=bound, sparse=False),
+        replace(instance.public, d=width, row_bound=bound, sparse=False, row_entries=None),
         part_of(instance.budget, 1.0 - solver.selection_share),
     )
 

@@ -50,6 +50,7 @@ def recipe_of_fit(
     n: int,
     by_user: bool,
     is_sparse: bool,
+    row_entries: int | None,
     names: Sequence[str] | None,
     labels: Any,
 ) -> Recipe:
@@ -62,6 +63,7 @@ def recipe_of_fit(
         n: number of units.
         by_user: whether a unit is a user.
         is_sparse: whether the features are sparse.
+        row_entries: the most entries of a sparse row, where something public says it.
         names: of the features, where they are known.
         labels: of the classes; None of a regression.
 
@@ -78,6 +80,7 @@ def recipe_of_fit(
             "n": n,
             "by_user": by_user,
             "sparse": is_sparse,
+            "row_entries": row_entries,
             "names": None if names is None else [str(name) for name in names],
             "labels": None if labels is None else written(np.asarray(labels)),
         }

@@ -4,7 +4,7 @@ Nothing of a recipe is believed: the plan that follows from it is compared with 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import jax.numpy as jnp
@@ -139,6 +139,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
         n=n,
         by_user=recipe["by_user"] is True,
         is_sparse=recipe["sparse"] is True,
+        row_entries=recipe.get("row_entries"),  # of older reports none
         names=names,
         budget=model._budget(model._specification(), n),
     )
@@ -159,7 +160,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
 
 def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fitted]]:
     """The plan of a fit, and the fit on recorded answers."""
-    scales, public = ScaleEstimation.of(setup), setup.public
+    scales, public = ScaleEstimation.of(setup), setup.planned
     if scales is not None:
         staged = plan_stages(setup, scales, model._solver(setup))
 
@@ -172,7 +173,6 @@ def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fit
             return staged.fitted(result, within)
 
         return staged.plan, in_stages
-    public = replace(public, sparse=setup.shape.is_sparse)
     solver, plan = announce(setup.problem, public, setup.shape.known_budget, model._solver(setup))
 
     def at_once(recorded: Transcript) -> Fitted:

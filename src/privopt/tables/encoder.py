@@ -271,6 +271,12 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         most = {"pixels": "size", "set": "max_active"}
         return sum(getattr(column, most[column.kind]) if column.kind in most else 1 for column in columns)
 
+    @property
+    def most_entries(self) -> int | None:
+        """The most entries of a CSR row, its width where the schema says no other number; None of dense rows."""
+        width = self.n_features_out_
+        return min(width, self.row_entries or width) if self.is_sparse else None
+
     def _encode_dense(self, private_columns: Mapping[str, Any], rows: int) -> NDArray[np.float32]:
         private_features = np.zeros((rows, self.n_features_out_), dtype=np.float32)
         for column, block in zip(self._columns(), self.blocks_, strict=True):

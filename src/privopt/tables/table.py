@@ -65,7 +65,7 @@ class EncodedRecords(RecordSource):
         columns = [block.column for block in encoder.blocks_]
         targets = [] if target is None else [target]
         self._columns: list[str] = list(dict.fromkeys([*columns, *targets, *groups]))
-        cells = len(self._columns) if self.is_sparse else self.width
+        cells = max(len(self._columns), self.row_entries or 0) if self.is_sparse else self.width
         most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
         self._blocks = RowBlocks(place, self._schema, self._columns, most=most, counted=counted)
         self.rows = self._blocks.rows
@@ -323,7 +323,8 @@ class Table:
     def settled(self) -> Placement:
         """Where its records would be kept by `engine`, if each is a unit: what "auto" chooses is chosen here."""
         rows = self.row_count() if self.n is None else self.n
-        return settled(self.placement, rows, self.encoder().n_features_out_)
+        encoder = self.encoder()
+        return settled(self.placement, rows, encoder.n_features_out_, entries=encoder.most_entries)
 
     def engine(
         self,

@@ -42,6 +42,7 @@ _PUBLIC = {
     "drawn": "truth",
     "levels": ["whole"],
     "storage?": "text",
+    "row_entries?": ("null", "whole"),
 }
 _PLAN = {
     "solver": "text",

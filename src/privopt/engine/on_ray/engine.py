@@ -47,7 +47,8 @@ PrivateShares = dict[int, dict[int, NDArray[np.int64] | None]]  # of each worker
 
 def unit_bytes(public: Public) -> int:
     """What a unit's stored rows take at most; public."""
-    return 8 * (public.d + 3) * public.records_per_unit
+    row = public.row_bytes if public.sparse else 8 * public.d
+    return (row + 24) * public.records_per_unit
 
 
 def open_on_ray(

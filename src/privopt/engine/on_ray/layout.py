@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from privopt.data.read_units import row_entries
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.units import Units, UnitsNoise, check_units
 from privopt.data.user_parts import part_count
@@ -65,7 +66,10 @@ def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | 
     relation = Relation.parse(description.relation)
     known = 0 if source.by_user else source.rows
     n = check_units(description.n, known, relation, by_user=source.by_user)
-    public = dataclasses.replace(_public_of_one(source, description), n=n, relation=relation)
+    entries = row_entries(source, description)
+    public = dataclasses.replace(
+        _public_of_one(source, description), n=n, relation=relation, row_entries=entries
+    )
     if not source.by_user:
         plans = [PartPlan(k, start, stop - start) for k, (start, stop) in enumerate(part_ranges(source.rows))]
         return Layout(public, plans, seeded=False, secret=None)

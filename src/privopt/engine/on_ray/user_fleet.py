@@ -23,7 +23,7 @@ from privopt.engine.placement import Placement
 
 _BUCKETS = 64  # of users that are counted; a worker more has nothing to count
 _SPAN_BYTES, _SPAN_RECORDS = 2**24, 2**16  # of stored records that are read and sent at a time, at most
-_ENTRY_BYTES, _ENTRIES = 12, 128  # of a sparse row; and so many of them, as a guess
+_ENTRY_BYTES, _ENTRIES = 12, 128  # of a sparse row; and so many of them, as a guess where no number is public
 _MARK_BYTES = 33  # of a record: digest, place, lottery number, and whether it is usable
 
 
@@ -167,6 +167,6 @@ def _spans(source: RecordSource, description: Description, per_machine: int) -> 
     room = min(_SPAN_BYTES, STORE_BYTES // 2 // (AT_ONCE * per_machine))
     record = stored_bytes(source, description) // max(source.rows, 1) + _MARK_BYTES
     if source.is_sparse:
-        record += _ENTRY_BYTES * min(source.width, _ENTRIES)
+        record += _ENTRY_BYTES * min(source.width, source.row_entries or _ENTRIES)
     step = max(1, min(_SPAN_RECORDS, room // record))
     return [(start, min(start + step, source.rows)) for start in range(0, source.rows, step)]
