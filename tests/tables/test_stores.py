@@ -228,13 +228,14 @@ def of_url(user: str = "", query: str = "", stamp: str = "") -> StoredFile:
     return StoredFile(uri, shown_name(uri), 5, stamp)
 
 
-def test_no_password_enters_a_fingerprint_whatever_the_server_says() -> None:
+def test_no_password_enters_a_fingerprint_or_a_text_whatever_the_server_says() -> None:
     """One who guesses a password could try it on the digest, which a folder of `--resume` keeps."""
 
     def digest(*files: StoredFile) -> str:
         return Place(system=None, files=files).fingerprint()
 
     assert digest(of_url("me:s3cret@")) == digest(of_url())
+    assert "s3cret" not in repr([of_url("me:s3cret@")])
     assert digest(of_url("me:s3cret@", "?day=1")) == digest(of_url("", "?day=1"))
     assert digest(of_url("", "?day=1")) != digest(of_url("", "?day=2"))
     assert digest(of_url("", "?day=1", "v1")) == digest(of_url("", "?day=2", "v1"))

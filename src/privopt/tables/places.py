@@ -48,6 +48,9 @@ class StoredFile(NamedTuple):
         """The path without what a URL may carry behind it, such as a signature: its end says the format."""
         return self.path.partition("?")[0] if "://" in self.path else self.path
 
+    def __repr__(self) -> str:
+        return f"StoredFile({self.shown!r})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
