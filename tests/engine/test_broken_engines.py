@@ -254,11 +254,12 @@ def test_a_mistake_is_seen(
     place: str, mistake: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, evidence: Any
 ) -> None:
     mistake(monkeypatch)
-    with pytest.raises(ContractViolation, match=r"disagree|understated|leaked") as raised:
+    with pytest.raises(ContractViolation, match=r"disagree|understated|leaked|raise or warn") as raised:
         check_engine(
             makers(tmp_path)[place], queries=[QUERY, moved_on(D)], relations=["replace-one"], pairs=3
         )
-    assert raised.value.rule in (Rule.PATHS, Rule.SENSITIVITY, Rule.COUNT)
+    # Vectors of overlapping parts are more than there is room for, which is an error of its own.
+    assert raised.value.rule in (Rule.PATHS, Rule.SENSITIVITY, Rule.COUNT, Rule.QUIET)
     evidence("mutants", f"{place}: {mistake.__doc__}", tried=1, of="mistakes")
 
 
