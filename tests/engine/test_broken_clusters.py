@@ -20,6 +20,7 @@ pytest.importorskip("ray")
 psutil = pytest.importorskip("psutil")
 
 from tests.support.running_fits import (  # noqa: E402
+    charged,
     in_shared_memory,
     load,
     name_of,
@@ -51,8 +52,9 @@ def place() -> Iterator[Path]:
 def test_a_run_whose_cluster_loses_a_server_ends_and_says_what_was_charged(place: Path, victim: str) -> None:
     """The scheduler holds the object store, and ends with its agents."""
     before = in_shared_memory()
-    process = running_fit(place)
+    process = running_fit(place, "--resume", str(place / "kept"))
     below = started(process, 2)
+    charged(process, place / "kept")
     start = time.monotonic()
     os.kill(next(each.pid for each in below if victim in name_of(each)), signal.SIGKILL)
     _, complaint = process.communicate()

@@ -47,7 +47,7 @@ def without_ray(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith("RAY_")}
 
 
-def running_fit(place: Path, *, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
+def running_fit(place: Path, *options: str, before: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     """A fit on a cluster of its own, with a `$TMPDIR` of its own; `before` stands before the command."""
     environment = {**without_ray(dict(os.environ)), "TMPDIR": str(place), "PYTHONUNBUFFERED": "1"}
     command = [
@@ -60,6 +60,7 @@ def running_fit(place: Path, *, before: Sequence[str] = ()) -> subprocess.Popen[
         "ray",
         "--output",
         str(place / "out"),
+        *options,
     ]
     return subprocess.Popen(
         command,
@@ -80,6 +81,16 @@ def started(process: subprocess.Popen[bytes], least: int) -> list[Any]:
         names = [name for each in below if (name := name_of(each))]
         if sum("ray::Shard" in name for name in names) >= least:
             return below
+        time.sleep(0.1)
+    raise AssertionError(process.communicate()[1])
+
+
+def charged(process: subprocess.Popen[bytes], kept: Path) -> None:
+    """Wait until a fit with `--resume kept` has made a release, and so has been charged."""
+    end = time.monotonic() + 300
+    while time.monotonic() < end and process.poll() is None:
+        if any(each.stat().st_size for each in kept.glob("*.journal")):
+            return
         time.sleep(0.1)
     raise AssertionError(process.communicate()[1])
 
