@@ -96,7 +96,7 @@ def test_thirty_kills_at_random_moments_are_paid_once(
                     0 if number % 3 == 2 else int(moments.exponential(1500.0))
                 )  # bytes, from where it goes on
                 await_growth(child, path, more)
-                time.sleep(moments.exponential(0.02 if more else 1.5))
+                time.sleep(moments.exponential(0.002 if more else 0.5))
                 child.kill()
             assert child.wait() in (-signal.SIGKILL, 0)
         lines = lines_of(path) if path.exists() else []
