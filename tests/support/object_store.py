@@ -7,11 +7,15 @@ import base64
 import contextlib
 import hashlib
 import http.server
+import os
 import re
 import threading
 import urllib.parse
 from collections.abc import Generator
+from pathlib import Path
 from xml.sax.saxutils import escape
+
+import pytest
 
 KEY, SECRET = "AKIAOFSOMEBODY", "of/some+body"  # the one that may read
 USER, PASSWORD, SIGNATURE = "reader", "hunter2", "5164ed"
@@ -137,14 +141,21 @@ def _listing(store: ObjectStore, bucket: str, query: dict[str, str]) -> str:
 
 
 @contextlib.contextmanager
-def object_store() -> Generator[ObjectStore]:
-    """A store without objects, on a port of this machine."""
+def object_store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ObjectStore]:
+    """A store of a folder's files, as "bucket/t/...", on a port of this machine: the only one this process knows."""
     with _Server(("127.0.0.1", 0), _Answer) as server:
-        server.store = ObjectStore(f"http://127.0.0.1:{server.server_address[1]}")
+        store = server.store = ObjectStore(f"http://127.0.0.1:{server.server_address[1]}")
+        for file in folder.rglob("*"):
+            if file.is_file():
+                store.objects[f"bucket/t/{file.relative_to(folder)}"] = file.read_bytes()
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        for name, value in store.environment.items():
+            monkeypatch.setenv(name, value)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         try:
-            yield server.store
+            yield store
         finally:
             server.shutdown()
             thread.join()

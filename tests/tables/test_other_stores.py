@@ -51,11 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ObjectStore]:
-    with object_store() as made:
-        for file in folder.rglob("*.*"):
-            made.objects[f"bucket/t/{file.relative_to(folder)}"] = file.read_bytes()
-        for name, value in made.environment.items():
-            monkeypatch.setenv(name, value)
+    with object_store(folder, monkeypatch) as made:
         yield made
 
 

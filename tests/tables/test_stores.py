@@ -1,7 +1,6 @@
 """Tables in a store of objects, and URIs of files: read as on this machine, refused in a sentence, no secret told."""
 
 import json
-import os
 import urllib.parse
 from collections.abc import Generator
 from pathlib import Path
@@ -32,14 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def store(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ObjectStore]:
-    with object_store() as made:
-        for file in folder.rglob("*"):
-            if file.is_file():
-                made.objects[f"bucket/t/{file.relative_to(folder)}"] = file.read_bytes()
-        for name in [name for name in os.environ if name.startswith("AWS_")]:
-            monkeypatch.delenv(name)
-        for name, value in made.environment.items():
-            monkeypatch.setenv(name, value)
+    with object_store(folder, monkeypatch) as made:
         yield made
 
 
