@@ -28,9 +28,7 @@ from privopt.report.words import duration, number, several_or, size
 STREAM_PASSES, DISK_RATE = 1.3, 1e9  # bytes a second
 ROUND_PASSES, ROUND_SECONDS = 1.2, 0.02
 BUFFERS = 150 * 10**6  # bytes that a streamed fit is to take at most besides its share
-TINY_FIT = (
-    650 * 10**6
-)  # bytes that `privopt fit` takes for a table of 2,000 rows: Python, JAX, what is compiled
+TINY_FIT = 650 * 10**6  # bytes of `privopt fit` of a table of 2,000 rows: Python, JAX, what is compiled
 FAR_BELOW = 1e-4  # an excess of the objective, per record, that hardly any use of a model tells from none
 LEAST_TENTH = 1000
 _RATES = {  # what the seconds rest on

@@ -170,9 +170,8 @@ class CounterInPlace:
         """
         assert self._handle is not None
         stored = os.pread(self._handle, _LONG + 1, 0)
-        if len(stored) < _LONG or not stored.strip(
-            b"\0"
-        ):  # zeros: the power failed before it was on the disk
+        # Zeros: the power failed before it was on the disk.
+        if len(stored) < _LONG or not stored.strip(b"\0"):
             return None
         found = _MARK.fullmatch(stored)
         if found is None:
