@@ -11,7 +11,7 @@ OPEN_ENDED = {"while_loop", "count", "repeat", "cycle"}  # of jax.lax and iterto
 # docs/sharp-edges.md, "Running time".
 KNOWN = {
     "curator/journal.py": {"_read, add: the journal's own lines, which hold what was released"},
-    "data/blocks.py": {"_owners: noise only, at most as many steps as there are blocks"},
+    "data/block_counts.py": {"successes: noise only, half of what is undecided is decided in a step"},
     "data/participants.py": {
         "_settled: noise only; poisson_positions: noise, and how many units are there, see the documentation"
     },

@@ -13,6 +13,7 @@ from tests.support.loop_sums import loop_sum
 
 from privopt.curator.local import LocalCurator
 from privopt.curator.transcript import Transcript
+from privopt.data.places import Stretch
 from privopt.data.rows import PRODUCT_ROWS, dense_product
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
@@ -293,7 +294,7 @@ def test_a_row_times_a_matrix_is_rounded_alike_wherever_it_stands():
 
 
 def test_a_compiled_loop_leaves_out_no_unit_of_a_crowded_block():
-    crowded = units("add-or-remove-one", n=N).subset(np.arange(30), 20)  # nominal 20, it holds 30
+    crowded = units("add-or-remove-one", n=N).subset(Stretch(0, 30), 20)  # nominal 20, it holds 30
     assert isinstance(crowded.public, Public)
     engine = InProcessEngine(crowded)
     compiled = loop_sum(engine, gradient(), np.arange(30))

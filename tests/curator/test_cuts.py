@@ -12,6 +12,7 @@ import pytest
 from privopt.curator import cuts
 from privopt.curator.cuts import Cuts, require_lasting
 from privopt.curator.journal import Journal
+from privopt.data import blocks, places
 from privopt.data.units import Units
 from privopt.data.user_parts import MEAN_RECORDS, MEAN_USERS
 from privopt.errors import ArgumentError, DataUnavailable
@@ -19,6 +20,12 @@ from privopt.public import Public, Relation
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 SIZES = [20, 15, 20]
+
+
+@pytest.fixture(autouse=True, params=[2**19, 3], ids=["one hand", "hands of three"])
+def hands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (blocks, cuts, places):
+        monkeypatch.setattr(module, "DEALT", request.param)
 
 
 def units(rows: np.ndarray) -> Units:
@@ -34,7 +41,7 @@ def cut(folder: Path, sizes: list[int] = SIZES, rows: np.ndarray = ROWS) -> list
             parts = made.assigned(
                 units(rows).public, sizes, origin="files", in_order=in_order, private_count=len(rows)
             )
-            found.append([int(place) for places, _ in parts for place in places])
+            found.append([int(place) for own, _ in parts for place in own.within(0, 60)])
     finally:
         journal.close()
     return found
@@ -107,7 +114,7 @@ def assignments(
         journal = Journal(folder / "run-0001.journal")
         made = Cuts(journal)
         parts = made.assigned(public, sizes, origin="files", in_order=False, private_count=there)
-        found.append(tuple(tuple(sorted(map(int, places))) for places, _ in parts))
+        found.append(tuple(tuple(own.within(0, public.n).tolist()) for own, _ in parts))
         lines.append(dict(journal.lines[0].header))
         journal.close()
     assert found[0] == found[1]

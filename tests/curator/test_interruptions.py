@@ -48,8 +48,8 @@ class Watched(ReferenceEngine):
         Watched.reads += 1
         return super().clipped_sum(query, private_draw)
 
-    def subset(self, private_positions, size):
-        return Watched(self.units.subset(private_positions, size))
+    def subset(self, private_places, size):
+        return Watched(self.units.subset(private_places, size))
 
 
 def gradient(at=None):

@@ -14,6 +14,7 @@ from tests.support.odd_cells import ODD
 
 from privopt.curator.local import LocalCurator
 from privopt.curator.replay import Replay
+from privopt.data.places import Stretch
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
@@ -76,7 +77,7 @@ def test_users_keep_some_of_their_records_and_nobody_s_records_are_dropped():
     np.testing.assert_allclose(units.private_weights, [1, 2 / 3, 1])
     assert (units.public.unit, units.public.n, units.public.levels) == ("user", 3, (6,))
     assert not units.seeded
-    block = units.subset(np.array([1, 2]), 2)
+    block = units.subset(Stretch(1, 3), 2)
     np.testing.assert_array_equal(block.private_features[:2, 0], [4, 0])
     assert block.public.levels == (6,)
 

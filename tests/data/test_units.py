@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import sparse
 
+from privopt.data.places import GivenPlaces
 from privopt.data.rows import MappedRows, take_rows
 from privopt.data.units import Units
 from privopt.data.users import choose_records
@@ -88,8 +89,8 @@ def test_float64_rows_are_exact_inside_the_bound_and_nearly_so_on_it(as_csr: boo
     )
     assert dense(units)[[0, 2]].tolist() == [[0.1, 0.7, 0.1], [0.0, 0.3, 0.1]]
     np.testing.assert_allclose(dense(units)[1], [0.6, 0.8, 0.1], rtol=1e-13)
-    part = units.subset(np.array([2, 1]), 2)
-    assert dense(part).tolist() == dense(units)[[2, 1]].tolist()
+    part = units.subset(GivenPlaces(np.array([0, 2])), 2)
+    assert dense(part).tolist() == dense(units)[[0, 2]].tolist()
     mapped = units.mapped(np.diag([1.0, 2.0, 3.0]), 5.0)
     np.testing.assert_allclose(dense(mapped), dense(units) * [1.0, 2.0, 3.0], rtol=1e-14)
     assert {part.private_features.dtype, mapped.private_features.dtype} == {np.dtype(np.float64)}
@@ -309,16 +310,18 @@ def test_a_subset_holds_the_chosen_units() -> None:
     groups = np.array([0, 1, 1, 2, 2, 2])
     for features in (np.arange(6.0)[:, None], sparse.csr_array(np.arange(6.0)[:, None])):
         whole = Units.from_arrays(features, np.arange(6), row_bound=9.0, groups=groups, noise=FixedChoice())
-        part = whole.subset(np.array([2, 0]), 2)
-        assert part.private_targets.tolist() == [3, 4, 5, 0]
+        part = whole.subset(GivenPlaces(np.array([0, 2])), 2)
+        assert part.private_targets.tolist() == [0, 3, 4, 5]
         assert part.public.n == 2
         assert part.private_offsets is not None
-        assert part.private_offsets.tolist() == [0, 3, 4]
-        assert dense(part)[:, 0].tolist() == [3, 4, 5, 0]
-        records = Units.from_arrays(features, np.arange(6), row_bound=9.0).subset(np.array([5, 1, 2]), 3)
-        assert records.private_targets.tolist() == [5, 1, 2]
+        assert part.private_offsets.tolist() == [0, 1, 4]
+        assert dense(part)[:, 0].tolist() == [0, 3, 4, 5]
+        records = Units.from_arrays(features, np.arange(6), row_bound=9.0).subset(
+            GivenPlaces(np.array([1, 2, 5])), 3
+        )
+        assert records.private_targets.tolist() == [1, 2, 5]
         assert records.private_count == 3
-        assert part.subset(np.array([0, 1, 2, 5]), 4).private_count == 2  # the others are absent
+        assert part.subset(GivenPlaces(np.array([0, 1, 2, 5])), 4).private_count == 2  # the others are absent
 
 
 def test_mapped_rows_are_products_inside_the_new_bound(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from tests.support.spooled import spooled
 
 import privopt
 from privopt.curator.local import LocalCurator
+from privopt.data import blocks, places
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
@@ -57,6 +58,8 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("privopt.engine.parts.PART_UNITS", SMALL)
     monkeypatch.setattr("privopt.data.user_parts.MEAN_USERS", SMALL)
     monkeypatch.setattr("privopt.data.record_source.BLOCK_RECORDS", 7)
+    for module in (blocks, places):  # cut in several hands
+        monkeypatch.setattr(module, "DEALT", 7)
     with double_precision():
         yield
 

@@ -26,7 +26,9 @@ from tests.support.file_records import FileRecords
 from privopt import LogisticRegression
 from privopt.curator.dry_run import DryRun
 from privopt.curator.local import LocalCurator
+from privopt.data import blocks
 from privopt.data.groups import draw_groups
+from privopt.data.places import DealtPlaces, GivenPlaces, Stretch
 from privopt.data.record_source import ArrayRecords, Description, RecordBlock
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
@@ -47,6 +49,7 @@ from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.proofs.huberised_objective import HuberisedObjective
+from privopt.public import Public, Relation
 from privopt.queries.base import MeanQuery
 from privopt.queries.gradient import ClippedGradient
 from privopt.queries.of_records import ArgminQuery, PassQuery
@@ -339,13 +342,45 @@ def test_the_cluster_of_another_is_not_used(cluster: Cluster) -> None:
         Cluster.joined("elsewhere:6379")
 
 
+def test_blocks_that_workers_find_by_their_keys_have_the_bits_of_one_process(
+    engines: dict[int, RayEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "DEALT", 16)
+    everywhere = [in_memory(*records("dense")), *engines.values()]
+    for relation, unit in (
+        ("replace-one", "record"),
+        ("replace-one", "user"),
+        ("add-or-remove-one", "record"),
+    ):
+        public = dataclasses.replace(everywhere[0].public, relation=Relation(relation), unit=unit)
+        for found, size in blocks.block_assignment(
+            public, [50, 31], np.random.default_rng(4), private_count=N
+        ):
+            assert isinstance(found, DealtPlaces)
+            inner = blocks.block_assignment(
+                Public(n=40, d=D), [18, 22], np.random.default_rng(5), private_count=40
+            )
+            sums = set()
+            for engine in everywhere:
+                block = engine.subset(found, size)
+                assert block.private_count == len(found)
+                sums.add(
+                    (
+                        block.clipped_sum(QUERY).tobytes(),
+                        block.gather(QUERY).tobytes(),
+                        *(block.subset(places, 20).clipped_sum(QUERY).tobytes() for places, _ in inner),
+                    )
+                )
+            assert len(sums) == 1
+
+
 def test_sums_views_and_subsets_have_the_bits_of_one_process(engines: dict[int, RayEngine]) -> None:
     memory = in_memory(*records("dense"))
     rng = np.random.default_rng(2)
     matrix, at = rng.normal(size=(D, 3)), np.ones(3)
     mapped = ClippedGradient(loss=losses.logistic, at=at, clip=0.5)
-    draw, block = np.flatnonzero(rng.random(N) < 0.3), np.flatnonzero(rng.random(N) < 0.5)
-    last = np.arange(N - 3, N)  # of one part alone
+    draw, block = np.flatnonzero(rng.random(N) < 0.3), GivenPlaces(np.flatnonzero(rng.random(N) < 0.5))
+    last = Stretch(N - 3, N)  # of one part alone
 
     def asked(engine):
         return [
@@ -357,7 +392,7 @@ def test_sums_views_and_subsets_have_the_bits_of_one_process(engines: dict[int, 
             engine.subset(last, 3).clipped_sum(QUERY),
             engine.subset(block, 70)
             .view(matrix, 1.2)
-            .subset(np.arange(5, 60), 55)
+            .subset(Stretch(5, 60), 55)
             .clipped_sum(mapped, np.arange(9, 50)),
             engine.gather(QUERY),
             engine.subset(block, 70).gather(QUERY),
@@ -617,8 +652,8 @@ def test_a_worker_that_dies_or_stops_is_replaced_on_the_same_charge(cluster: Clu
     del cluster
     memory = in_memory(*records("dense"))
     engine = opened(*records("dense"), 2, retries=2, patience=8.0)
-    engine.subset(np.arange(9), 9).close()  # which is not the end of the workers
-    whole = engine.subset(np.arange(N), N)
+    engine.subset(Stretch(0, 9), 9).close()  # which is not the end of the workers
+    whole = engine.subset(Stretch(0, N), N)
     view = whole.view(np.eye(D)[:, :3], 1.0)
     mapped = ClippedGradient(loss=losses.logistic, at=np.ones(3), clip=0.5)
     view.clipped_sum(mapped)
@@ -803,6 +838,7 @@ def test_an_interrupt_ends_workers_and_cluster_at_once() -> None:
     code = """
 import os, signal, threading, time
 import numpy as np, ray
+from privopt.data import blocks
 from privopt.data.groups import draw_groups
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.engine.on_ray.engine import open_on_ray

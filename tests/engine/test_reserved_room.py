@@ -14,6 +14,7 @@ from tests.support.small_disk import SmallDisk
 from privopt import Account, Budget, LogisticRegression, PrivateSearchCV, Table, losses
 from privopt.curator.dry_run import DryRun
 from privopt.curator.rehearsals import foresee
+from privopt.data import blocks, derived, places
 from privopt.data.derived import Derived, Extra, record_bytes
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.engine.placement import Placement
@@ -67,6 +68,12 @@ def opened(what, folder):
 def run(what, engine, account=None):
     _, _, problem, solver = RUNS[what]
     minimize_on(engine, problem, budget=Budget(1.0, 1e-6), solver=solver, account=account)
+
+
+@pytest.fixture(autouse=True)
+def _several_hands(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (blocks, derived, places):  # so that orders are kept
+        monkeypatch.setattr(module, "DEALT", 1000)
 
 
 @pytest.mark.parametrize(
@@ -255,14 +262,15 @@ def test_of_an_adaptive_solver_room_is_taken_for_all_that_it_may_make(tmp_path):
         foresee(solver, lambda curator: None, engine, derived)
         return derived.extra()
 
-    assert taken(PrivateClip()) == Extra(record=2 * row, sets=2)
+    order = derived.ORDER_BYTES  # of a cut in several hands
+    assert taken(PrivateClip()) == Extra(record=2 * row + order, sets=3)
     assert taken(AdaptiveGradientDescent()) == Extra()
     for share, maps in ((0.0, 1), (0.1, 2)):
         whitened = Whitening(inner=AdaptiveGradientDescent(), rescaling_share=share)
         assert taken(whitened) == Extra(record=maps * row, sets=maps)
         assert taken(RandomizedSmoothing(inner=whitened)) == Extra(record=maps * row, sets=maps)
         staged = StronglyConvexStages(inner=whitened)
-        assert taken(staged) == Extra(record=(1 + maps) * row, sets=1 + maps)
+        assert taken(staged) == Extra(record=(1 + maps) * row + order, sets=2 + maps)
     engine.close()
     gc.collect()
     with pytest.raises(DataUnavailable, match="closed"):

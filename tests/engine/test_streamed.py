@@ -15,6 +15,7 @@ from tests.support.spooled import spooled
 
 from privopt.curator.local import LocalCurator
 from privopt.data.grid import GridRows
+from privopt.data.places import GivenPlaces
 from privopt.data.read_units import read_units
 from privopt.data.record_source import ArrayRecords, Description, RecordSource
 from privopt.data.units import Units
@@ -125,7 +126,7 @@ def test_units_that_are_read_in_blocks_are_those_of_the_arrays(layout, tmp_path)
     units = streamed(layout, tmp_path).units
     require_equal(expected, units)
     assert units.origin == description.origin(source)
-    some = np.arange(0, units.private_count, 3)
+    some = GivenPlaces(np.arange(0, units.private_count, 3))
     require_equal(expected.subset(some, len(some)), units.subset(some, len(some)))
     matrix = RNG.normal(size=(units.public.d, 3))
     require_equal(expected.mapped(matrix, 1.2), units.mapped(matrix, 1.2))
@@ -143,7 +144,7 @@ def test_sums_over_many_parts_have_the_bits_of_those_in_memory(layout, tmp_path)
     assert memory.gather(KERNEL).tobytes() == spool.gather(KERNEL).tobytes()
     for one, other in (
         (memory.view(np.eye(D) / 2, 1.0), spool.view(np.eye(D) / 2, 1.0)),
-        (memory.subset(some, len(some)), spool.subset(some, len(some))),
+        (memory.subset(GivenPlaces(some), len(some)), spool.subset(GivenPlaces(some), len(some))),
     ):
         assert type(other) is StreamedEngine
         assert one.clipped_sum(KERNEL).tobytes() == other.clipped_sum(KERNEL).tobytes()

@@ -12,6 +12,7 @@ from tests.support.turns import in_turn
 
 import privopt
 from privopt import Budget, Problem, Units, flower, minimize
+from privopt.data.places import Stretch
 from privopt.engine.receiving import ReceivingEngine
 from privopt.engine.reference import ReferenceEngine
 from privopt.errors import ArgumentError
@@ -442,7 +443,7 @@ def test_blocks_and_samples_ask_their_own_people_only():
     with double_precision():
         whole = engine.clipped_sum(query)
         asked.clear()
-        parts = [engine.subset(np.arange(5), 5), engine.subset(np.arange(5, 40), 19)]
+        parts = [engine.subset(Stretch(0, 5), 5), engine.subset(Stretch(5, 40), 19)]
         sums = [part.clipped_sum(query) for part in parts]
         assert asked == IDS
         np.testing.assert_allclose(sum(sums), whole, rtol=1e-12)

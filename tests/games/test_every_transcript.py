@@ -95,7 +95,10 @@ def seed_of_first_batch(sizes, n, relation):
     return next(
         seed
         for seed in range(100)
-        if n - 1 in block_assignment(public, sizes, NoiseSource(seed).units_generator, private_count=n)[0][0]
+        if n - 1
+        in block_assignment(public, sizes, NoiseSource(seed).units_generator, private_count=n)[0][0].within(
+            0, n
+        )
     )
 
 

@@ -13,6 +13,7 @@ from tests.games.test_sampled_dual_averaging import (  # noqa: F401  (a fixture)
 )
 
 from privopt.curator.local import LocalCurator
+from privopt.data.places import Stretch
 from privopt.games.saddle_mirror_descent import SaddleMirrorDescent
 from privopt.ledger.amounts import Budget
 from privopt.ledger.unlimited import Unlimited
@@ -30,7 +31,7 @@ def test_draws_replaced_by_their_means_give_the_reference_values(drawn_by_means,
     """T = 4, batches {0,1,2}, {3,4,5}, {6,7,8} in order, tau = 0.7 for both."""
     monkeypatch.setattr(
         "privopt.curator.local.block_assignment",
-        lambda public, sizes, generator, private_count: [(np.arange(3 * b, 3 * b + 3), 3) for b in range(3)],
+        lambda public, sizes, generator, private_count: [(Stretch(3 * b, 3 * b + 3), 3) for b in range(3)],
     )
     units = as_units(records())
     solver = SaddleMirrorDescent(steps=4, schedule="paper", draws=1, step_x=0.7, step_y=0.7)

@@ -90,9 +90,9 @@ def test_the_audit_notices_an_understated_range(solver, relation):
     """Every record pulls the scores apart as far as it may; one that is in a batch is turned, or not there."""
     records = np.tile([1.0, -1.0, 1.0, 1.0, 1.0, 1.0, 1.0], (N, 1))
     left = as_units(records, relation)
-    positions, _ = block_assignment(
+    places, _ = block_assignment(
         left.public, solver.batches or 1, NoiseSource(3).units_generator, private_count=left.private_count
     )[0]
     other = records.copy()
-    other[positions[0], :ROWS] *= -1.0 if relation is Relation.REPLACE_ONE else np.nan
+    other[places.within(0, N)[0], :ROWS] *= -1.0 if relation is Relation.REPLACE_ONE else np.nan
     assert_tight(solver.solve, left, as_units(other, relation), plan=solver.event(left.public))

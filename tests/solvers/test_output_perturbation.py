@@ -10,6 +10,7 @@ from tests.support.reference_rows import reference_arrays
 
 from privopt.curator.audit import Audit
 from privopt.curator.local import LocalCurator
+from privopt.data.places import Stretch
 from privopt.data.units import Units
 from privopt.ledger.amounts import Budget
 from privopt.ledger.ledger import Ledger
@@ -114,7 +115,7 @@ def test_one_more_record_in_a_block_that_drew_more_than_its_size_moves_the_desce
         )
         for size in (count, count + 1)
     ]
-    left, right = (units.subset(np.arange(count + 1), 30) for units in data)
+    left, right = (units.subset(Stretch(0, count + 1), 30) for units in data)
     query = DescentEnd(
         problem=Problem(losses.logistic), clip=0.5, start=jnp.zeros(1), step_size=step_size, steps=steps
     )

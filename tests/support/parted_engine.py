@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 
 from privopt.data.participants import drawn_positions
+from privopt.data.places import Stretch
 from privopt.engine.drawn_rows import absent_rows
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.parts import sum_over_parts
@@ -27,7 +28,7 @@ class PartedEngine:
         ends = [*range(0, units.private_count, size), units.private_count]
         self._all = InProcessEngine(units)
         self._held = [
-            InProcessEngine(units.subset(np.arange(start, stop), units.public.n))
+            InProcessEngine(units.subset(Stretch(start, stop), units.public.n))
             for start, stop in itertools.pairwise(ends)
         ]
         self.asked = 0
@@ -58,5 +59,5 @@ class PartedEngine:
     def held_rows(self):
         """Nobody holds all."""
 
-    def subset(self, private_positions, size):
-        return PartedEngine(self._all.units.subset(private_positions, size), self._size)
+    def subset(self, private_places, size):
+        return PartedEngine(self._all.units.subset(private_places, size), self._size)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from privopt.curator.audit import Audit
 from privopt.curator.run import Run
 from privopt.data import user_keys
+from privopt.data.places import Places
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units
 from privopt.engine import choose
@@ -90,8 +91,8 @@ def audited(*, absent: bool = False) -> Iterator[list[tuple[str, float]]]:
         features, targets, keys = (np.concatenate(column) for column in zip(*blocks, strict=True))
         return Units.from_arrays(features, targets, groups=keys, noise=noise, **description.arguments())
 
-    def subset(self: Units, positions: Any, size: int) -> Units:
-        return paired(part(self, positions, size), part(twin[id(self)], positions, size))
+    def subset(self: Units, places: Places, size: int) -> Units:
+        return paired(part(self, places, size), part(twin[id(self)], places, size))
 
     def curator(self: Run, data: Units | InProcessEngine, ledger: Any = None) -> Any:
         plain = open_curator(self, data, ledger)

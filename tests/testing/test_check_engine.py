@@ -77,8 +77,8 @@ class AnotherView(ReferenceEngine):
     def view(self, matrix, row_bound):
         return InProcessEngine(self.units.mapped(matrix, row_bound))
 
-    def subset(self, private_positions, size):
-        return AnotherView(self.units.subset(private_positions, size))
+    def subset(self, private_places, size):
+        return AnotherView(self.units.subset(private_places, size))
 
 
 FAULTY = {

@@ -105,18 +105,18 @@ class Audit(Curator):
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
     ) -> list[Curator]:
-        """The same positions on both sides, of whichever has more units."""
+        """The same places on both sides, of whichever has more units."""
         sides = (self._left, self._right)
         private_count = max(side.private_engine.private_count for side in sides)
         generator = None if in_order else self._noise.units_generator
         parts = block_assignment(self.public, sizes, generator, private_count=private_count)
         return [
             self._pair(
-                self._left.some_units(private_positions, size, ledger),
-                self._right.some_units(private_positions, size, self._right.ledger),
+                self._left.some_units(private_places, size, ledger),
+                self._right.some_units(private_places, size, self._right.ledger),
                 ledger,
             )
-            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+            for (private_places, size), ledger in zip(parts, ledgers, strict=True)
         ]
 
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Self:

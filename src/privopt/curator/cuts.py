@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from privopt.atomic_files import keep_names
 from privopt.curator.journal import Journal, open_own
-from privopt.data.blocks import block_assignment
+from privopt.data.blocks import Assigned, block_assignment
+from privopt.data.places import DEALT
 from privopt.data.user_parts import MEAN_RECORDS, MEAN_USERS, part_count
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.mechanisms.noise import repeated_draws
@@ -18,8 +18,6 @@ from privopt.public import Public
 
 _KEY_BYTES = 32
 _NOTHING = np.zeros(0)
-
-Assigned = list[tuple[NDArray[np.int64], int]]
 
 
 class Cuts:
@@ -87,7 +85,7 @@ class Cuts:
             self._key = self._kept(begun=line is not None)
         generator = None if self._key is None else repeated_draws(self._key, self._count)
         found = block_assignment(public, sizes, None if in_order else generator, private_count=private_count)
-        shown = _digest(found, self._key or b"", self._count)
+        shown = _digest(found, self._key or b"", self._count, max(public.n, private_count))
         if line is None:
             self._journal.add({**asked, "places": shown}, _NOTHING)
         elif line.header.get("places") != shown and not self._journal.ended:
@@ -165,9 +163,15 @@ def require_lasting(public: Public, origin: str) -> None:
     )
 
 
-def _digest(found: Assigned, key: bytes, count: int) -> str:
+def _digest(found: Assigned, key: bytes, count: int, private_count: int) -> str:
+    """A keyed digest of an assignment: of how many units each block has in each stretch of positions, and of the first.
+
+    The rest follows from the key and from how numbers are drawn with it, as these do.
+    """
+    edges = range(DEALT, private_count, DEALT)
     hashed = hashlib.blake2b(b"%d " % count, key=key, person=b"privopt places", digest_size=32)
-    for private_positions, size in found:
-        hashed.update(b"%d %d " % (size, len(private_positions)))
-        hashed.update(np.ascontiguousarray(private_positions).data)
+    for private_places, size in found:
+        hashed.update(b"%d %d " % (size, len(private_places)))
+        hashed.update(private_places.before(edges).tobytes())
+        hashed.update(private_places.within(0, DEALT).tobytes())
     return hashed.hexdigest()

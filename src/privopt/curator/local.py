@@ -25,6 +25,7 @@ from privopt.curator.transcript import Transcript
 from privopt.data.blocks import block_assignment
 from privopt.data.groups import GroupDraw, draw_groups
 from privopt.data.participants import poisson_positions, takes_everybody
+from privopt.data.places import Places
 from privopt.data.units import Units
 from privopt.engine.choose import engine_on
 from privopt.engine.protocol import Engine, EngineName
@@ -172,9 +173,9 @@ class LocalCurator(Curator):
         curator._private_held, curator._private_means = self._private_held, self._private_means
         return curator
 
-    def some_units(self, private_positions: NDArray[np.int64], size: int, ledger: Payer) -> "LocalCurator":
-        """A curator of the units at some positions, `size` of them as far as anybody may know."""
-        return self._child(self.private_engine.subset(private_positions, size), ledger)
+    def some_units(self, private_places: Places, size: int, ledger: Payer) -> "LocalCurator":
+        """A curator of the units at some places, `size` of them as far as anybody may know."""
+        return self._child(self.private_engine.subset(private_places, size), ledger)
 
     def mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> "LocalCurator":
         """A curator of the same units with mapped rows, see `Units.mapped`."""
@@ -192,8 +193,8 @@ class LocalCurator(Curator):
         generator = None if in_order else self._noise.units_generator
         parts = block_assignment(self.public, sizes, generator, private_count=private_count)
         return [
-            self.some_units(private_positions, size, ledger)
-            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+            self.some_units(private_places, size, ledger)
+            for (private_places, size), ledger in zip(parts, ledgers, strict=True)
         ]
 
     def _mapped_units(self, row_map: NDArray[np.float64], row_bound: float) -> Curator:

@@ -109,8 +109,8 @@ class ResumedCurator(_NoSecrets, LocalCurator):
             private_count=self.private_engine.private_count,
         )
         return [
-            self.some_units(private_positions, size, ledger)
-            for (private_positions, size), ledger in zip(parts, ledgers, strict=True)
+            self.some_units(private_places, size, ledger)
+            for (private_places, size), ledger in zip(parts, ledgers, strict=True)
         ]
 
     def _answer(self, query: Query, mechanism: Mechanism, sampling: Sampling, sensitivity: Scalar) -> Any:

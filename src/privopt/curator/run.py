@@ -4,9 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from privopt.curator.base import Curator, Observer
 from privopt.curator.journals import journals
 from privopt.curator.local import LocalCurator
@@ -15,6 +12,7 @@ from privopt.curator.resumed import Rehearsal
 from privopt.curator.resumption import Resumption
 from privopt.curator.transcript import Transcript
 from privopt.data.blocks import Block, block_assignment
+from privopt.data.places import Places
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine, EngineName
 from privopt.errors import ArgumentError, PrivoptError
@@ -163,8 +161,8 @@ class Run:
             )
         number = self.transcript.next_cut()
         return [
-            Part(self, ledger, private_positions, size, Block(number, index, len(cut)), _placed(units.public))
-            for index, (ledger, (private_positions, size)) in enumerate(zip(ledgers, cut, strict=True))
+            Part(self, ledger, private_places, size, Block(number, index, len(cut)), _placed(units.public))
+            for index, (ledger, (private_places, size)) in enumerate(zip(ledgers, cut, strict=True))
         ]
 
 
@@ -193,7 +191,7 @@ class Part:
 
     run: Run
     ledger: Payer
-    private_positions: NDArray[np.int64]
+    private_places: Places
     size: int
     block: Block
     placed: tuple[Any, ...]
@@ -217,7 +215,7 @@ class Part:
                 "were split: with others a unit may stand in another part of the split. Give them as they were."
             )
         ledger = self.ledger if stage is None else self.ledger.sub_ledger(stage[0], plan=stage[1])
-        curator = self.run.curator(units.subset(self.private_positions, self.size), ledger)
+        curator = self.run.curator(units.subset(self.private_places, self.size), ledger)
         curator.lineage = (self.block,)
         return curator
 

@@ -1,15 +1,15 @@
 """Disjoint blocks of units: drawn without looking at them, and told apart, so that the curator knows who is in what."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.mechanisms.compiled import compiled
+from privopt.data.block_counts import joining, shared_out, wanted
+from privopt.data.places import DEALT, KEY_BYTES, Deal, DealtPlaces, GivenPlaces, Places, Stretch
 from privopt.public import Public, Relation
-
-_DEALT = 2**19  # positions that are assigned at a time
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class Block:
     count: int
 
 
+Assigned = list[tuple[Places, int]]  # of each block, who is in it and its public size
 Lineage = tuple[Block, ...]  # the block, the block of that block, ...; () is everybody
 
 
@@ -35,7 +36,7 @@ def block_sizes(public: Public, sizes: int | Sequence[int]) -> list[int]:
 
 def block_assignment(
     public: Public, sizes: int | Sequence[int], generator: np.random.Generator | None, *, private_count: int
-) -> list[tuple[NDArray[np.int64], int]]:
+) -> Assigned:
     """Assign unit positions to disjoint blocks, without looking at the units.
 
     Args:
@@ -44,8 +45,9 @@ def block_assignment(
         generator: the secret stream for units; None cuts them in the order in which they are stored.
         private_count: how many units are there; asked under add-or-remove-one only.
     Returns:
-        One (positions, public size) pair a block; the size is what the block's means divide by.
-        Beside them it takes memory for half a million positions, and under add-or-remove-one for one block.
+        One (places, public size) pair a block; the size is what the block's means divide by. Up to `DEALT` units the
+        positions themselves; of more, for each `DEALT` of them, how many each block gets and the key of a secret order
+        of them, from which its positions follow (`places.Deal`): 32 bytes, and 4 for each block.
     Privacy:
         Under replace-one the positions are assigned at random, or as they are, from what is public: the replaced unit
         stays in its block, which is all that a price of disjoint blocks supposes. A user who is replaced may stand
@@ -55,100 +57,61 @@ def block_assignment(
         a draw of its own and joins a block with probability size / n, exactly (`data.participants`): adding a unit
         moves no other. In a block of a block the units are those that earlier draws put there, so the same holds at
         every depth.
+
+        Both laws are drawn in two steps where there are more than `DEALT` units. By either, given how many of a hand of
+        positions each block gets, all ways of giving them so many are equally likely, and hands are independent. So
+        the numbers are drawn first, exactly (`block_counts`), and who it is follows from a uniform order of the hand,
+        of which each block gets a slice. An order is drawn from a stream
+        of its own, ChaCha20 under 32 bytes of the secret stream, so that it can be drawn again: to whoever does not
+        have the key it is a uniform one, as all that is drawn from the secret stream is.
     Raises:
         ValueError: a block of fewer than two units, or more units than there are; or units without a public order.
     """
     shares, whole, sizes = _shares_and_sizes(public, sizes)
     if generator is None:
         require_order(public)
-        edges = np.concatenate(([0], np.cumsum(sizes)))
-        return [(np.arange(edges[b], edges[b + 1]), size) for b, size in enumerate(sizes)]
-    if public.relation is Relation.ADD_OR_REMOVE_ONE:
-        found = _joined(shares, whole, generator, private_count)
-    elif public.unit == "record" or public.n <= _DEALT:
-        found = _dealt(sizes, public.n, generator)
+        stretches = itertools.pairwise([0, *itertools.accumulate(sizes)])
+        return [(Stretch(start, stop), size) for (start, stop), size in zip(stretches, sizes, strict=True)]
+    joins = public.relation is Relation.ADD_OR_REMOVE_ONE
+    private_positions = private_count if joins else public.n
+    if private_positions <= DEALT:
+        if joins:
+            private_order, private_edges = _ordered(_joined(shares, whole, generator, private_count), shares)
+        else:
+            private_order = generator.permutation(public.n)
+            private_edges = np.concatenate(([0], np.cumsum(sizes)))
+        found: list[Places] = [
+            GivenPlaces(np.sort(private_order[start:stop]))
+            for start, stop in itertools.pairwise(private_edges)
+        ]
+        return list(zip(found, sizes, strict=True))
+    private_lengths = [min(DEALT, private_positions - start) for start in range(0, private_positions, DEALT)]
+    if joins:
+        private_sizes = joining(shares, whole, private_lengths, generator)
+    elif public.unit == "record":
+        private_sizes = shared_out(sizes, private_lengths, generator)
     else:
-        found = _shuffled(sizes, public.n, generator)
-    return list(zip(found, sizes, strict=True))
+        private_sizes = wanted(sizes, private_lengths, generator)
+    private_edges = np.zeros((len(private_sizes), len(sizes) + 1), np.uint32)
+    np.cumsum(private_sizes, axis=1, out=private_edges[:, 1:])
+    private_keys = [generator.bytes(KEY_BYTES) for _ in private_edges]
+    deal = Deal(private_keys, private_edges, private_positions, DEALT)
+    return [(DealtPlaces(deal, block), size) for block, size in enumerate(sizes)]
 
 
 def _joined(
-    shares: Sequence[int], whole: int, generator: np.random.Generator, private_count: int
-) -> list[NDArray[np.int64]]:
-    """The units that join each block, each by a draw of its own."""
-    private_pieces: list[list[NDArray[np.int64]]] = [[np.zeros(0, np.int64)] for _ in shares]
-    ends = np.cumsum(shares)
-    for start in range(0, private_count, _DEALT):
-        lots = generator.integers(0, whole, min(_DEALT, private_count - start))
-        private_block = np.searchsorted(ends, lots, side="right")
-        private_order = np.argsort(private_block, kind="stable")
-        private_edges = np.searchsorted(private_block[private_order], np.arange(len(shares) + 1))
-        for b, private_found in enumerate(private_pieces):
-            private_found.append(start + private_order[private_edges[b] : private_edges[b + 1]])
-    private_blocks: list[NDArray[np.int64]] = []
-    for private_found in private_pieces:
-        private_blocks.append(np.concatenate(private_found))
-        private_found.clear()
-    return private_blocks
+    shares: Sequence[int], whole: int, generator: np.random.Generator, units: int
+) -> NDArray[np.int64]:
+    """The block that each unit joins by a draw of its own; the number of blocks for none."""
+    return np.searchsorted(np.cumsum(shares), generator.integers(0, whole, units), side="right")
 
 
-def _dealt(sizes: Sequence[int], n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:
-    """So many of n positions for each block, each part of positions dealt out by itself.
-
-    Of a part each block gets the share that it has among all positions still to be dealt, rounded up or down by
-    systematic sampling, and which ones is a uniformly random order of the part. So every position is in a block with
-    probability size / n: the share of a block among the positions that are left is a martingale. Where there are
-    several parts the blocks are stratified samples, whose means vary no more than those of simple ones but for the
-    rounding; of one part they are slices of a random permutation.
-    """
-    left = np.array([*sizes, n - sum(sizes)], np.int64)
-    blocks = [np.empty(size, np.int64) for size in sizes]
-    filled = np.zeros(len(sizes), np.int64)
-    for start in range(0, n, _DEALT):
-        length, others = min(_DEALT, n - start), n - start
-        edges = np.concatenate(([0], np.cumsum(left)))
-        if length < others:
-            edges = (length * edges + int(generator.integers(0, others))) // others
-        order = start + generator.permutation(length)
-        for b, block in enumerate(blocks):
-            dealt = np.sort(order[edges[b] : edges[b + 1]])
-            block[filled[b] : filled[b] + len(dealt)] = dealt
-            filled[b] += len(dealt)
-        left -= np.diff(edges)
-    return blocks
-
-
-def _shuffled(sizes: Sequence[int], n: int, generator: np.random.Generator) -> list[NDArray[np.int64]]:
-    """So many of n positions for each block, all such assignments equally likely, in memory for a part of them.
-
-    One position after the other goes to a block with probability w / m, of w positions that the block still wants and m
-    that are left: an assignment comes out with probability (the product of all w_b!) / n!, in which blocks' sizes stand
-    alone. A lot is an integer, exactly uniform below m.
-    """
-    left = np.array([*sizes, n - sum(sizes)], np.int64)
-    pieces: list[list[NDArray[np.int64]]] = [[] for _ in sizes]
-    for start in range(0, n, _DEALT):
-        length = min(_DEALT, n - start)
-        owners = _owners(generator.integers(0, np.arange(n - start, n - start - length, -1)), left)
-        order = np.argsort(owners, kind="stable")
-        edges = np.searchsorted(owners[order], np.arange(len(sizes) + 1))
-        for b, found in enumerate(pieces):
-            found.append(start + order[edges[b] : edges[b + 1]])
-    return [np.concatenate(found) for found in pieces]
-
-
-@compiled
-def _owners(lots: NDArray[np.int64], left: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The block of each lot, a number below how many positions are left, of which `left` says how many each wants."""
-    owners = np.empty(lots.shape[0], np.int64)
-    for i in range(lots.shape[0]):
-        lot, b = lots[i], 0
-        while lot >= left[b]:
-            lot -= left[b]
-            b += 1
-        left[b] -= 1
-        owners[i] = b
-    return owners
+def _ordered(
+    private_owners: NDArray[np.int64], blocks: Sequence[int]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Units block after block, and where each block begins and the last one ends."""
+    private_order = np.argsort(private_owners, kind="stable")
+    return private_order, np.searchsorted(private_owners[private_order], np.arange(len(blocks) + 1))
 
 
 def require_order(public: Public) -> None:

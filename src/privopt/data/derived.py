@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from privopt.data.places import DEALT, ORDER_BYTES
 from privopt.data.storage import KEPT_BYTES, PARTED_BYTES
 from privopt.public import Public
 
@@ -133,9 +134,10 @@ class Derived:
             sets += 1 + more.sets
         for cut in self._cuts:
             mores = [block.extra() for block in cut]
-            record += self.record_bytes + max(more.record for more in mores)
+            kept = ORDER_BYTES if self.public.n > DEALT else 0
+            record += self.record_bytes + kept + max(more.record for more in mores)
             copies += self._computed + max(more.copies for more in mores)
-            sets += sum(1 + more.sets for more in mores)
+            sets += bool(kept) + sum(1 + more.sets for more in mores)
         return Extra(record, copies, sets)
 
 

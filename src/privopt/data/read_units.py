@@ -13,7 +13,8 @@ from privopt.data.room import MEMORY, Growing, Room
 from privopt.data.rows import csr_of
 from privopt.data.scattered import ScatteredRows
 from privopt.data.storage import KEPT_BYTES, PARTED_BYTES, gather_rows
-from privopt.data.units import Units, UnitsNoise, check_units
+from privopt.data.unit_count import check_units
+from privopt.data.units import Units, UnitsNoise
 from privopt.data.user_rows import CHANGED, UserRows, user_rows
 from privopt.errors import DataUnavailable
 from privopt.public import COLUMN_BYTES, Public, Relation, of_users

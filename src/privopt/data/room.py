@@ -111,15 +111,28 @@ class GrowingInMemory:
 MEMORY = InMemory()
 
 
-def taken(room: Room, private_array: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
-    """`private_array[positions]` in a room: entries or rows at positions that there are."""
-    private_taken = room.zeros((len(positions), *private_array.shape[1:]), private_array.dtype)
-    step = max(1, _TAKEN_ENTRIES // max(1, int(np.prod(private_array.shape[1:]))))
-    for start in range(0, len(positions), step):
-        here = slice(start, start + step)
-        # "clip" as NumPy copies once more to refuse a position that there is not.
-        np.take(private_array, positions[here], axis=0, out=private_taken[here], mode="clip")
-    return private_taken
+class Copies:
+    """Entries or rows of an array, copied to a room one after the other.
+
+    Args:
+        room: where they go.
+        private_array: that they are copied from.
+        count: how many there will be.
+    """
+
+    def __init__(self, room: Room, private_array: NDArray[Any], count: int) -> None:
+        self._private_array, self._taken = private_array, 0
+        self.private_copy = room.zeros((count, *private_array.shape[1:]), private_array.dtype)
+
+    def add(self, positions: NDArray[np.int64]) -> None:
+        """Those at some positions that there are."""
+        step = max(1, _TAKEN_ENTRIES // max(1, int(np.prod(self._private_array.shape[1:]))))
+        for start in range(0, len(positions), step):
+            some = positions[start : start + step]
+            here = slice(self._taken, self._taken + len(some))
+            # "clip" as NumPy copies once more to refuse a position that there is not.
+            np.take(self._private_array, some, axis=0, out=self.private_copy[here], mode="clip")
+            self._taken += len(some)
 
 
 def scatter(

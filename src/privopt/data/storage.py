@@ -1,6 +1,7 @@
 """Feature rows as they are stored: clipped, dense, CSR or on a grid, block by block so that no second copy exists."""
 
 import abc
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from scipy import sparse
 
 from privopt.data import cells
 from privopt.data.grid import GridRows, grid_steps, on_grid
-from privopt.data.room import MEMORY, Room, taken
+from privopt.data.room import MEMORY, Copies, Room
 from privopt.data.rows import (
     MappedRows,
     Positions,
@@ -178,23 +179,97 @@ def finite_rows(features: Any) -> NDArray[np.bool_]:
     return private_finite
 
 
+class RowCopies(abc.ABC):
+    """Some rows, stored as the whole is, copied one after the other."""
+
+    @abc.abstractmethod
+    def add(self, positions: NDArray[np.int64]) -> None:
+        """Those at some positions."""
+
+    @abc.abstractmethod
+    def finish(self) -> Rows:
+        """All that were added: as many as was said."""
+
+
+def row_copies(private_rows: Rows, room: Room, positions: Iterable[NDArray[np.int64]]) -> RowCopies:
+    """Copies of the rows at some positions, which are still to be added, one array of them after the other.
+
+    Args:
+        private_rows: the whole.
+        room: where they go.
+        positions: all of them, gone over once.
+    """
+    if isinstance(private_rows, MappedRows):
+        return _MappedCopies(private_rows, room, positions)
+    if isinstance(private_rows, sparse.csr_array):
+        return _SparseCopies(private_rows, room, positions)
+    return _DenseCopies(private_rows, room, sum(map(len, positions)))
+
+
 def gather_rows(private_rows: Rows, positions: NDArray[np.int64], room: Room = MEMORY) -> Rows:
     """Some rows, stored as the whole is."""
-    if isinstance(private_rows, MappedRows):
-        return MappedRows(
-            gather_rows(private_rows.private_source, positions, room), private_rows.matrix, private_rows.bound
-        )
-    if isinstance(private_rows, GridRows):
-        return GridRows(taken(room, private_rows.private_steps, positions), private_rows.steps)
-    if isinstance(private_rows, np.ndarray):
-        return taken(room, private_rows, positions)
-    shape: Any = private_rows.shape
-    private_starts = room.keep(offsets(np.diff(private_rows.indptr)[positions]))
-    private_values = room.zeros(int(private_starts[-1]), private_rows.dtype)
-    private_columns = room.zeros(int(private_starts[-1]), private_rows.indices.dtype)
-    for start in range(0, len(positions), _GATHERED_ROWS):
-        stop = min(start + _GATHERED_ROWS, len(positions))
-        here = slice(private_starts[start], private_starts[stop])
-        private_block = private_rows[positions[start:stop]]
-        private_values[here], private_columns[here] = private_block.data, private_block.indices
-    return csr_of(private_values, private_columns, private_starts, int(shape[1]))
+    private_copies = row_copies(private_rows, room, [positions])
+    private_copies.add(positions)
+    return private_copies.finish()
+
+
+class _DenseCopies(RowCopies):
+    def __init__(self, private_rows: NDArray[Any] | GridRows, room: Room, count: int) -> None:
+        self._steps = private_rows.steps if isinstance(private_rows, GridRows) else None
+        private_array = private_rows.private_steps if isinstance(private_rows, GridRows) else private_rows
+        self._private_copies = Copies(room, private_array, count)
+
+    def add(self, positions: NDArray[np.int64]) -> None:
+        self._private_copies.add(positions)
+
+    def finish(self) -> Rows:
+        private_copy = self._private_copies.private_copy
+        return private_copy if self._steps is None else GridRows(private_copy, self._steps)
+
+
+class _MappedCopies(RowCopies):
+    def __init__(self, private_rows: MappedRows, room: Room, positions: Iterable[NDArray[np.int64]]) -> None:
+        self._matrix, self._bound = private_rows.matrix, private_rows.bound
+        self._private_copies = row_copies(private_rows.private_source, room, positions)
+
+    def add(self, positions: NDArray[np.int64]) -> None:
+        self._private_copies.add(positions)
+
+    def finish(self) -> Rows:
+        return MappedRows(self._private_copies.finish(), self._matrix, self._bound)
+
+
+class _SparseCopies(RowCopies):
+    def __init__(
+        self, private_rows: sparse.csr_array, room: Room, positions: Iterable[NDArray[np.int64]]
+    ) -> None:
+        shape: Any = private_rows.shape
+        self._private_rows, self._row, self._width = private_rows, 0, int(shape[1])
+        rows, entries = 0, 0
+        for some in positions:
+            rows += len(some)
+            entries += int(self._lengths(some).sum())
+        self._private_starts = room.zeros(rows + 1, np.int64)
+        self._private_values = room.zeros(entries, private_rows.dtype)
+        self._private_columns = room.zeros(entries, private_rows.indices.dtype)
+
+    def add(self, positions: NDArray[np.int64]) -> None:
+        for start in range(0, len(positions), _GATHERED_ROWS):
+            some = positions[start : start + _GATHERED_ROWS]
+            first = self._private_starts[self._row]
+            private_ends = first + np.cumsum(self._lengths(some))
+            private_block = self._private_rows[some]
+            here = slice(first, private_ends[-1])
+            self._private_values[here], self._private_columns[here] = (
+                private_block.data,
+                private_block.indices,
+            )
+            self._private_starts[self._row + 1 : self._row + 1 + len(some)] = private_ends
+            self._row += len(some)
+
+    def finish(self) -> Rows:
+        return csr_of(self._private_values, self._private_columns, self._private_starts, self._width)
+
+    def _lengths(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        starts = np.asarray(self._private_rows.indptr)
+        return np.asarray(starts[positions + 1] - starts[positions], np.int64)

@@ -6,7 +6,7 @@ changes shape because of them. Only a sparse matrix whose arrays describe none i
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, SupportsIndex
 
@@ -19,7 +19,8 @@ from privopt.data.bounds import bound_with, check_intercept, check_row_bound, ch
 from privopt.data.codes import check_codes, store_codes
 from privopt.data.derived import record_bytes, stored_dense
 from privopt.data.grid import GridRows, grid_steps, on_grid
-from privopt.data.room import MEMORY, Room, taken
+from privopt.data.places import DEALT, Places, Ranges, pieces, ranges_among
+from privopt.data.room import MEMORY, Copies, Room
 from privopt.data.rows import (
     LEAST_PEAK,
     MAPPED_NORM_SLACK,
@@ -34,16 +35,15 @@ from privopt.data.rows import (
     row_range,
     whole_tiles,
 )
-from privopt.data.storage import checked_features, finite_rows, gather_rows, store_rows
+from privopt.data.storage import checked_features, finite_rows, row_copies, store_rows
 from privopt.data.targets import check_target_domain, check_targets, map_targets
-from privopt.data.user_layout import Ranges, lay_out_users, ranges_among
+from privopt.data.unit_count import check_units
+from privopt.data.user_layout import lay_out_users
 from privopt.data.user_secret import UnitsNoise, is_secret
-from privopt.data.users import offsets, user_weights, within
-from privopt.errors import ArgumentError
+from privopt.data.users import row_counts, user_weights, within
 from privopt.problems.workload import checked_levels
 from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Public, Relation, Weighting, of_users
 
-MOST_ABSENT = 2  # under replace-one, n is at most this many times the number of rows
 _MAPPED_AT_ONCE = 1024  # rows of one product: a product of few rows leaves most of a core's speed unused
 
 
@@ -260,15 +260,11 @@ class Units:
         """How many units are there: at positions 0, 1, ...; a unit at a later position is absent."""
         return len(self.private_targets) if self.private_offsets is None else len(self.private_offsets) - 1
 
-    def private_held(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of some positions at which there is a unit."""
-        return positions[positions < self.private_count]
-
     def private_rows_of(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """The rows of the units at some positions, one unit after the other."""
         if self.private_offsets is None:
             return positions
-        private_counts = np.diff(self.private_offsets)[positions]
+        private_counts = row_counts(self.private_offsets, positions)
         return np.repeat(self.private_offsets[positions], private_counts) + within(private_counts)
 
     def weighted_as(self, weighting: Weighting | None) -> "Units":
@@ -283,29 +279,67 @@ class Units:
             private_weights=private_weights,
         )
 
-    def subset(self, positions: NDArray[np.int64], size: int) -> "Units":
-        """The units at some positions, chosen without looking at them; `size` is their public number n."""
-        positions = self.private_held(positions)
-        private_rows = self.private_rows_of(positions)
-        computed = is_computed(self.private_features)
-        room = self.room.another(len(private_rows) * record_bytes(self.public, computed=computed))
-        private_part = dataclasses.replace(
+    def subset(self, places: Places, size: int) -> "Units":
+        """The units at some places, chosen without looking at them; `size` is their public number n.
+
+        They are copied some at a time: beside the copy it takes memory for the positions of `DEALT` units.
+        """
+        private_count = int(places.before([self.private_count])[0])
+        private_rows = sum(len(rows) for _, rows in self._private_pieces(places))
+        room = self.room.another(
+            private_rows * record_bytes(self.public, computed=is_computed(self.private_features))
+        )
+        private_features = row_copies(
+            self.private_features, room, (rows for _, rows in self._private_pieces(places))
+        )
+        private_columns = [
+            Copies(room, private_column, private_rows)
+            for private_column in (self.private_targets, self.private_norms, self.private_present)
+        ]
+        private_offsets = private_weights = None
+        if self.private_offsets is not None and self.private_weights is not None:
+            private_offsets = room.zeros(private_count + 1, np.int64)
+            private_weights = Copies(room, self.private_weights, private_count)
+        done = 0
+        for private_positions, private_piece in self._private_pieces(places):
+            private_features.add(private_piece)
+            for private_column in private_columns:
+                private_column.add(private_piece)
+            if (
+                self.private_offsets is not None
+                and private_offsets is not None
+                and private_weights is not None
+            ):
+                private_weights.add(private_positions)
+                stop = done + len(private_positions)
+                private_counts = row_counts(self.private_offsets, private_positions)
+                private_offsets[done + 1 : stop + 1] = private_offsets[done] + np.cumsum(private_counts)
+                done = stop
+        private_targets, private_norms, private_present = (column.private_copy for column in private_columns)
+        return dataclasses.replace(
             self,
             public=self.public.block(size),
-            private_features=gather_rows(self.private_features, private_rows, room),
-            private_targets=taken(room, self.private_targets, private_rows),
-            private_norms=taken(room, self.private_norms, private_rows),
-            private_present=taken(room, self.private_present, private_rows),
+            private_features=private_features.finish(),
+            private_targets=private_targets,
+            private_norms=private_norms,
+            private_present=private_present,
+            private_offsets=private_offsets,
+            private_weights=private_weights and private_weights.private_copy,
+            private_ranges=self.private_ranges and ranges_among(self.private_ranges, places),
             room=room,
         )
-        if self.private_offsets is None or self.private_weights is None:
-            return private_part
-        return dataclasses.replace(
-            private_part,
-            private_offsets=room.keep(offsets(np.diff(self.private_offsets)[positions])),
-            private_weights=taken(room, self.private_weights, positions),
-            private_ranges=self.private_ranges and ranges_among(self.private_ranges, positions),
-        )
+
+    def _private_pieces(self, places: Places) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+        """The positions at some places at which there is a unit, and their rows, some at a time."""
+        for private_positions in pieces(places, self.private_count):
+            if self.private_offsets is None:
+                yield private_positions, private_positions
+                continue
+            # One user's rows are at most as many as the cap: some users' at a time, from public numbers.
+            step = max(1, DEALT // self.public.records_per_unit)
+            for start in range(0, len(private_positions), step):
+                private_some = private_positions[start : start + step]
+                yield private_some, self.private_rows_of(private_some)
 
     def part(self, start: int, stop: int) -> "Units":
         """The units at the positions start..stop-1, not copied; `public` still describes all."""
@@ -383,31 +417,6 @@ class Units:
             "Units cannot be pickled or copied: the copy would hold every private record. Give another "
             "process the arrays, and make the Units there."
         )
-
-
-def check_units(n: Any, units: int, relation: Relation, *, by_user: bool) -> int:
-    """The public number of units, where so many are there; see `Units.from_arrays` for what is refused."""
-    # Only the number of rows under replace-one is public: a user may be replaced by one who has none.
-    what = "users" if by_user else "rows"
-    if n is None:
-        if relation is Relation.ADD_OR_REMOVE_ONE:
-            raise ValueError(
-                f"n is missing: under add-or-remove-one the number of {what} is private. Give a public "
-                "number that no data set exceeds, or use relation='replace-one', which takes it as public."
-            )
-        return user_keys.user_count(units) if by_user else units
-    if isinstance(n, bool) or not isinstance(n, int | np.integer):
-        raise TypeError(f"n must be an integer, got {type(n).__name__}.")
-    if relation is Relation.REPLACE_ONE and not by_user and not n / MOST_ABSENT <= units <= n:
-        raise ArgumentError(
-            f"n = {n} was given with {units} rows: under replace-one it lies between {units} and twice that; leave it "
-            "out, or give relation='add-or-remove-one' if the number of rows is private."
-        )
-    if units > n:
-        raise ArgumentError(
-            f"there are more {what} than n = {n}: n must be a public number that no data set exceeds."
-        )
-    return int(n)
 
 
 def _records(

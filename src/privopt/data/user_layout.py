@@ -6,19 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.places import Ranges
 from privopt.data.user_digests import NOBODY, user_digests
 from privopt.data.user_parts import UserRecords, lay_out_part, part_count, parts_of_digests
 from privopt.data.user_secret import UnitsNoise, UserSecret
 from privopt.data.users import choose_records, offsets
-
-Ranges = tuple[tuple[int, int], ...]  # positions of the first unit of each part, and of the first not in it
-
-
-def ranges_among(private_ranges: Ranges, positions: NDArray[np.int64]) -> Ranges:
-    """Where each part begins and ends among units at some positions, part after part, which stay in their parts."""
-    private_owners = np.searchsorted([stop for _, stop in private_ranges], positions, side="right")
-    private_ends = np.cumsum(np.bincount(private_owners, minlength=len(private_ranges))).tolist()
-    return tuple(itertools.pairwise([0, *private_ends]))
 
 
 class UsersInMemory(NamedTuple):

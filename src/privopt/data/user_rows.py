@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from privopt.data.places import Ranges
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.room import Room, scatter
 from privopt.data.scattered import ScatteredRows
 from privopt.data.storage import finite_rows
 from privopt.data.targets import check_targets, map_targets
-from privopt.data.units import check_units
+from privopt.data.unit_count import check_units
 from privopt.data.user_digests import NOBODY, user_digests
-from privopt.data.user_layout import Ranges
 from privopt.data.user_parts import (
     UserRecords,
     joined_records,

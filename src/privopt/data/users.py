@@ -53,3 +53,8 @@ def within(counts: NDArray[np.int64]) -> NDArray[np.int64]:
 def offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     """Where each of the consecutive runs starts, and where the last one ends."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def row_counts(private_offsets: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many rows the units at some positions have."""
+    return private_offsets[positions + 1] - private_offsets[positions]

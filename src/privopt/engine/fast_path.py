@@ -15,7 +15,7 @@ from scipy import sparse
 from privopt.data.grid import GridRows
 from privopt.data.rows import MappedRows, block_length, take_rows
 from privopt.data.units import Units
-from privopt.data.users import offsets
+from privopt.data.users import offsets, row_counts
 from privopt.engine import kernels
 from privopt.engine.carried_slopes import CarriedSlopes, SlopeMemory
 from privopt.engine.formulas import FORMULAS
@@ -233,7 +233,7 @@ def _mapped_sum(
         private_where = units.private_rows_of(positions)
         owners = None
         if units.private_offsets is not None and units.private_weights is not None:
-            owners = (offsets(np.diff(units.private_offsets)[positions]), units.private_weights[positions])
+            owners = (offsets(row_counts(units.private_offsets, positions)), units.private_weights[positions])
         part = memory.of_rows(private_where)
         private_block = _Block(
             kernel_rows(take_rows(units.private_features, private_where)),

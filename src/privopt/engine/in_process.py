@@ -10,6 +10,7 @@ from scipy import sparse
 
 from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
+from privopt.data.places import Places, ranges_among
 from privopt.data.rows import dense_product, row_peaks, take_rows
 from privopt.data.units import Units
 from privopt.engine import fast_path, local_passes
@@ -26,8 +27,6 @@ from privopt.engine.loss_sums import loss_sum
 from privopt.engine.parts import (
     Range,
     ranges_of,
-    ranges_of_shares,
-    shares_of_parts,
     sum_over_parts,
 )
 from privopt.engine.payoff_sums import payoff_sum, supports_payoffs
@@ -263,13 +262,13 @@ class InProcessEngine:
         private_units = self.units.mapped(matrix, row_bound)
         return type(self)(private_units, threads=self._threads, private_ranges=self._private_ranges)
 
-    def subset(self, private_positions: NDArray[np.int64], size: int) -> Self:
+    def subset(self, private_places: Places, size: int) -> Self:
         """See `Engine.subset`: units stay in their parts, wherever these are kept."""
-        private_shares = shares_of_parts(self.units.private_held(private_positions), self._private_ranges)
+        private_places.hold(self.units.room, self.private_count)
         return type(self)(
-            self.units.subset(private_positions, size),
+            self.units.subset(private_places, size),
             threads=self._threads,
-            private_ranges=ranges_of_shares(private_shares),
+            private_ranges=ranges_among(self._private_ranges, private_places),
         )
 
     def reserve(self, extra: Extra) -> None:

@@ -95,9 +95,3 @@ def shares_of_parts(private_draw: NDArray[np.int64], ranges: Sequence[Range]) ->
         private_draw, private_owners = private_draw[private_order], private_owners[private_order]
     edges = np.searchsorted(private_owners, np.arange(len(ranges) + 1))
     return [private_draw[edges[k] : edges[k + 1]] - starts[k] for k in range(len(ranges))]
-
-
-def ranges_of_shares(private_shares: Iterable[NDArray[np.int64]]) -> list[Range]:
-    """Where each part begins and ends among the drawn units, which stay in their parts; some may be empty."""
-    private_ends = [0, *itertools.accumulate(len(private_share) for private_share in private_shares)]
-    return list(itertools.pairwise(private_ends))

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
+from privopt.data.places import Places
 from privopt.engine.drawn_rows import DrawnRows
 from privopt.ledger.sampling import Sampling
 from privopt.proofs.huberised_objective import HuberisedObjective
@@ -152,8 +153,8 @@ class Engine(Protocol):
         """An engine of the same kind on the rows `B^T a`, clipped to `row_bound`; see `Units.mapped`."""
         ...
 
-    def subset(self, private_positions: NDArray[np.int64], size: int) -> "Engine":
-        """An engine of the same kind on the units at some positions, `size` of them as far as anybody may know."""
+    def subset(self, private_places: Places, size: int) -> "Engine":
+        """An engine of the same kind on the units at some places, `size` of them as far as anybody may know."""
         ...
 
     def reserve(self, extra: Extra) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
+from privopt.data.places import Places
 from privopt.engine.drawn_rows import DrawnRows
 from privopt.engine.general_path import contribution_shape
 from privopt.engine.parts import total_of_parts
@@ -195,9 +196,9 @@ class ReceivingEngine:
     def close(self) -> None:
         """See `Engine.close`: the respondents are not its own."""
 
-    def subset(self, private_positions: NDArray[np.int64], size: int) -> "ReceivingEngine":
+    def subset(self, private_places: Places, size: int) -> "ReceivingEngine":
         """See `Engine.subset`."""
-        private_held = private_positions[private_positions < self.private_count]
+        private_held = private_places.within(0, self.private_count)
         return ReceivingEngine(
             self.public.block(size),
             self._respondents,

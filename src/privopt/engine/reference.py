@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw, GroupedUnits, group_records
 from privopt.data.participants import drawn_positions
+from privopt.data.places import Places
 from privopt.data.rows import take_rows
 from privopt.data.units import Units
-from privopt.data.users import within
+from privopt.data.users import row_counts, within
 from privopt.engine.drawn_rows import DrawnRows, drawn_rows, held_rows
 from privopt.engine.general_path import (
     UnitChunk,
@@ -174,9 +175,9 @@ class ReferenceEngine:
         """See `Engine.view`."""
         return ReferenceEngine(self.units.mapped(matrix, row_bound))
 
-    def subset(self, private_positions: NDArray[np.int64], size: int) -> "ReferenceEngine":
+    def subset(self, private_places: Places, size: int) -> "ReferenceEngine":
         """See `Engine.subset`."""
-        return ReferenceEngine(self.units.subset(private_positions, size))
+        return ReferenceEngine(self.units.subset(private_places, size))
 
     def reserve(self, extra: Extra) -> None:
         """See `Engine.reserve`: all is in memory."""
@@ -230,7 +231,7 @@ class ReferenceEngine:
             private_rows = units.private_rows_of(positions)
             place = (np.arange(len(positions)), np.zeros(len(positions), np.int64))
             if units.private_offsets is not None and units.private_weights is not None:
-                private_counts = np.diff(units.private_offsets)[positions]
+                private_counts = row_counts(units.private_offsets, positions)
                 place = (np.repeat(place[0], private_counts), within(private_counts))
                 private_weights[: len(positions)] = units.private_weights[positions]
             private_features[place] = take_rows(units.private_features, private_rows)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.curator.audit import Audit
+from privopt.data.places import GivenPlaces, Stretch
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
 from privopt.engine.reference import ReferenceEngine
@@ -130,7 +131,7 @@ class _Trial:
         engine, case = self.engine, "ordinary records"
         if engine.public != self.units.public or engine.private_count != self.units.private_count:
             raise self.violated(Rule.PATHS, "`public` or the number of units is not that of the units", case)
-        part = engine.subset(np.arange(3), 3)
+        part = engine.subset(Stretch(0, 3), 3)
         others = {"subset": part, "view": engine.view(np.eye(self.setting.columns), 1.5)}
         for name, other in others.items():
             if type(other) is not type(engine):
@@ -200,10 +201,8 @@ class _Trial:
 
     def require_made(self, query: MeanQuery) -> None:
         """Sums over some units, over mapped rows, and over mapped rows of some, are those of the plain engine."""
-        matrix, some = (
-            np.diag(np.linspace(1.0, -0.5, self.setting.columns)),
-            np.arange(0, self.setting.units, 2),
-        )
+        matrix = np.diag(np.linspace(1.0, -0.5, self.setting.columns))
+        some = GivenPlaces(np.arange(0, self.setting.units, 2))
 
         def made(engine: Engine) -> dict[str, Engine]:
             subset = engine.subset(some, len(some))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from privopt.data.derived import Extra
 from privopt.data.groups import GroupDraw
 from privopt.data.participants import drawn_positions
+from privopt.data.places import Places, ranges_among
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
 from privopt.data.user_keys import user_count
@@ -24,10 +25,10 @@ from privopt.engine.on_ray.fleet import PATIENCE, Call, Fleet
 from privopt.engine.on_ray.layout import lay_out
 from privopt.engine.on_ray.loss_sums import RemoteLossSum
 from privopt.engine.on_ray.shard import SOURCE, Question, question_of
-from privopt.engine.on_ray.steps import Chosen, Mapped, Step
+from privopt.engine.on_ray.steps import Choice, Mapped, Step
 from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.on_ray.user_fleet import UserFleet, count_users
-from privopt.engine.parts import Range, ranges_of_shares, shares_of_parts
+from privopt.engine.parts import Range, shares_of_parts
 from privopt.engine.placement import Placement
 from privopt.engine.reference import checked, group_ranges, with_absent
 from privopt.ledger.sampling import Sampling
@@ -285,20 +286,11 @@ class RayEngine:
         public = self._mapped_public(matrix, row_bound)
         return self._child(Mapped(np.asarray(matrix, np.float64), row_bound), public, self._private_ranges)
 
-    def subset(self, private_positions: NDArray[np.int64], size: int) -> "RayEngine":
-        """See `Engine.subset`: units stay in their parts."""
-        private_held = private_positions[private_positions < self.private_count]
-        private_shares = shares_of_parts(private_held, self._private_ranges)
-        private_ranges = ranges_of_shares(private_shares)
-        step = Chosen(
-            size,
-            {
-                part: (private_range[0], private_share)
-                for part, (private_range, private_share) in enumerate(
-                    zip(private_ranges, private_shares, strict=True)
-                )
-            },
-        )
+    def subset(self, private_places: Places, size: int) -> "RayEngine":
+        """See `Engine.subset`: units stay in their parts, whose workers find the places among theirs."""
+        private_ranges = ranges_among(self._private_ranges, private_places)
+        firsts = [first for first, _ in private_ranges]
+        step = Choice(size, private_places, self._private_ranges, firsts)
         return self._child(step, self.public.block(size), private_ranges)
 
     def reserve(self, extra: Extra) -> None:

@@ -11,7 +11,8 @@ from scipy import sparse
 
 from privopt.data.read_units import row_entries
 from privopt.data.record_source import Description, RecordBlock, RecordSource
-from privopt.data.units import Units, UnitsNoise, check_units
+from privopt.data.unit_count import check_units
+from privopt.data.units import Units, UnitsNoise
 from privopt.data.user_parts import part_count
 from privopt.data.user_secret import UserSecret, is_secret
 from privopt.engine.parts import part_ranges

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from privopt.data.places import GivenPlaces
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units
 from privopt.engine.drawn_rows import DrawnRows, drawn_rows
@@ -17,7 +18,7 @@ from privopt.engine.exact_sum import ExactSum
 from privopt.engine.fast_path import thread_count
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.layout import PartPlan, read_part
-from privopt.engine.on_ray.steps import Step
+from privopt.engine.on_ray.steps import SentStep
 from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.on_ray.warming import warm
 from privopt.engine.parts import Range
@@ -88,7 +89,7 @@ class NumberedStep(NamedTuple):
 
     known_as: int
     parent: int
-    step: Step
+    step: SentStep
 
 
 class Preparation(NamedTuple):
@@ -257,7 +258,7 @@ class Shard:
         def stored(part: int, private_engine: InProcessEngine) -> StoredRows:
             del part
             units = private_engine.units
-            return StoredRows.of(units.subset(private_positions, units.public.n))
+            return StoredRows.of(units.subset(GivenPlaces(private_positions), units.public.n))
 
         return self._over([part], preparation, known_as, stored)
 

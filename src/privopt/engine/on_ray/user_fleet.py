@@ -11,7 +11,7 @@ import numpy as np
 
 from privopt.data.read_units import stored_bytes
 from privopt.data.record_source import Description, RecordSource
-from privopt.data.units import check_units
+from privopt.data.unit_count import check_units
 from privopt.engine.on_ray.cluster import STORE_BYTES, Cluster
 from privopt.engine.on_ray.exchange import AT_ONCE, Exchange
 from privopt.engine.on_ray.fleet import LOADING, PATIENCE, Fleet, Worker, unavailable

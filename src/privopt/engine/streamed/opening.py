@@ -9,7 +9,8 @@ from typing import Any, NoReturn
 from privopt.data.derived import Extra
 from privopt.data.read_units import entry_bytes, most_entries, read_units, stored_bytes
 from privopt.data.record_source import Description, RecordSource
-from privopt.data.units import Units, UnitsNoise, check_units
+from privopt.data.unit_count import check_units
+from privopt.data.units import Units, UnitsNoise
 from privopt.data.user_count import COUNTED_BYTES, count_users, digest_runs
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.memory_limit import memory_share
