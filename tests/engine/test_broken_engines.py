@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from tests.support.spooled import spooled
 
+from privopt.data.places import GivenPlaces
 from privopt.data.units import Units
 from privopt.engine import exact_sum, parts
 from privopt.engine.exact_sum import ExactSum
@@ -27,6 +28,7 @@ pytest.importorskip("ray")
 from tests.support.sharded import ShardsHere, sharded
 
 from privopt.engine.on_ray.shard import Shard
+from privopt.engine.on_ray.steps import Chosen
 
 pytestmark = pytest.mark.evidence
 D = 4
@@ -159,7 +161,7 @@ def from_the_other_end(patch: pytest.MonkeyPatch) -> None:
         found = sound(draw, ranges)
         return [stop - 1 - start - share for share, (start, stop) in zip(found, ranges, strict=True)]
 
-    for module in ("engine.parts", "engine.in_process", "engine.on_ray.engine"):
+    for module in ("engine.parts", "engine.on_ray.engine"):
         patch.setattr(f"privopt.{module}.shares_of_parts", shares)
 
 
@@ -235,7 +237,20 @@ def of_the_first_worker(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("privopt.engine.on_ray.fleet.total_of", lambda private_sums: private_sums[0])
 
 
+def last_units(patch: pytest.MonkeyPatch) -> None:
+    """A shard puts the last of its units into a block, as many as belong there."""
+    sound = Chosen.applied
+
+    def applied(self: Chosen, part: int, units: Units) -> Units:
+        places, _, count, first = self.private_shares[part]
+        chosen = GivenPlaces(np.arange(count - len(places), count))
+        return sound(Chosen(self.size, {part: (chosen, 0, count, first)}), part, units)
+
+    patch.setattr(Chosen, "applied", applied)
+
+
 OF_ONE = [
+    ("shards", last_units),
     ("streamed", other_rows),
     ("shards", no_steps),
     ("shards", first_numbers),

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from privopt.data.room import MEMORY, taken
+from privopt.data.room import MEMORY, Copies
 from privopt.engine import memory_limit
 from privopt.engine.memory_limit import available_memory, lies_in_memory
 from privopt.engine.streamed.disk import nameless_file
@@ -58,7 +58,10 @@ def test_a_room_provides_zeros_on_boundaries_and_keeps_what_it_is_given(room, tm
     place.write(arrays[0], 7, np.empty((0, 3)))
     values = np.arange(12.0).reshape(6, 2)
     np.testing.assert_array_equal(place.keep(values), values)
-    np.testing.assert_array_equal(taken(place, values, np.array([5, 0, 5])), values[[5, 0, 5]])
+    copies = Copies(place, values, 3)
+    copies.add(np.array([5]))
+    copies.add(np.array([0, 5]))
+    np.testing.assert_array_equal(copies.private_copy, values[[5, 0, 5]])
     growing = place.growing(np.int32)
     for part in (np.arange(3), np.empty(0), np.arange(3, 9)):
         growing.append(part)
