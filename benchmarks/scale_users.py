@@ -1,10 +1,12 @@
-"""What it costs to open a table of users in a spool: JSON lines with `what`, `over_mb`, `us_a_record`.
+"""What it costs to open a table of users in a spool, and to fit on it: JSON lines.
 
     python -m benchmarks.scale_users [--records 6000000] [--users 1500000] [--memory 50] [--keys int64 text]
 
 Each line is `users`: how much more memory a process takes that opens such a table from Parquet than one that opens a
-tiny one, without what `--memory` allows (MB), and its seconds of a core for each million records. Users' records are
-spread over the whole table. Files are written to the folder of temporary files, and gone at the end.
+tiny one, without what `--memory` allows (`over_mb`), and likewise where both go on and fit (`fit_over_mb`);
+microseconds of a core for each record while it is opened (`us_a_record`), and for each record and pass of the fit
+(`us_a_pass`). Users' records are spread over the whole table. Files are written to the folder of temporary files, and
+gone at the end.
 """
 
 import argparse
@@ -21,15 +23,19 @@ import pyarrow.parquet as pq
 from benchmarks.peak_memory import peak_memory_mb
 from benchmarks.processes import lines_of
 from benchmarks.results import rounded
+from privopt import Budget, losses
 from privopt.data.record_source import BLOCK_RECORDS, Description, RecordBlock, RecordSource
 from privopt.engine.placement import Placement
 from privopt.engine.streamed import open_streamed
+from privopt.solve import minimize_on
+from privopt.solvers.gradient_descent import GradientDescent
 from privopt.tables.keys import block_keys
 
 PEAK_LIMIT_MB = 150
 _MB = 2**20
 _COLUMNS = 8
 _TINY = 2000
+_STEPS = 10
 _AT_ONCE = 2**17
 
 
@@ -49,7 +55,7 @@ class UserRecordsOfParquet(RecordSource):
         for batch in file.iter_batches(BLOCK_RECORDS, use_threads=False):
             private_columns = [column.to_numpy() for column in batch.columns[:-1]]
             private_keys = block_keys(pa.Table.from_batches([batch]), ["user"])
-            yield RecordBlock(np.stack(private_columns, axis=1), None, private_keys)
+            yield RecordBlock(np.stack(private_columns, axis=1), private_columns[0], private_keys)
 
     def fingerprint(self) -> str:
         """See `RecordSource.fingerprint`."""
@@ -102,18 +108,29 @@ def main() -> None:
             )
             over = large["peak_mb"] - tiny["peak_mb"] - given.memory
             line = {"what": "users", "workers": 1, "keys": kind, "over_mb": over, "limit_mb": PEAK_LIMIT_MB}
+            line["fit_over_mb"] = large["fit_peak_mb"] - tiny["fit_peak_mb"] - given.memory
             line |= {"memory_mb": given.memory, "us_a_record": 1e6 * large["seconds"] / given.records}
+            line["us_a_pass"] = 1e6 * large["fit_seconds"] / given.records / _STEPS
             print(json.dumps(rounded(line | {"records": given.records, "users": large["users"]})), flush=True)
 
 
 def _opened(path: Path, memory: int) -> dict[str, float]:
-    """Open a table; the most memory that the process had, and its seconds of a core."""
+    """Open a table, and fit on it; the most memory that the process had, and its seconds of a core."""
     begun = time.process_time()
-    engine = open_streamed(UserRecordsOfParquet(path), Description(row_bound=1.0), Placement(memory=memory))
-    seconds = time.process_time() - begun
+    about = Description(row_bound=1.0, target_bounds=(-1.0, 1.0))
+    engine = open_streamed(UserRecordsOfParquet(path), about, Placement(memory=memory))
+    opened, peak = time.process_time(), peak_memory_mb()
+    minimize_on(engine, losses.squared, budget=Budget(1.0, 1e-6), solver=GradientDescent(steps=_STEPS))
+    fitted = time.process_time()
     users = engine.public.n
     engine.close()
-    return {"peak_mb": peak_memory_mb(), "seconds": seconds, "users": users}
+    return {
+        "peak_mb": peak,
+        "fit_peak_mb": peak_memory_mb(),
+        "seconds": opened - begun,
+        "fit_seconds": fitted - opened,
+        "users": users,
+    }
 
 
 if __name__ == "__main__":

@@ -58,6 +58,14 @@ def test_a_room_provides_zeros_on_boundaries_and_keeps_what_it_is_given(room, tm
     place.write(arrays[0], 7, np.empty((0, 3)))
     values = np.arange(12.0).reshape(6, 2)
     np.testing.assert_array_equal(place.keep(values), values)
+    flat = place.zeros(50_000, np.int32)
+    flat[40_000:] = np.arange(10_000)
+    place.write(flat, 7, np.arange(5))
+    copy = place.read(flat, 5, 49_999)
+    np.testing.assert_array_equal(copy, flat[5:49_999])
+    copy[:] = 3
+    assert flat[8] == 1
+    assert place.read(flat, 9, 9).shape == (0,)
     copies = Copies(place, values, 3)
     copies.add(np.array([5]))
     copies.add(np.array([0, 5]))
@@ -69,6 +77,19 @@ def test_a_room_provides_zeros_on_boundaries_and_keeps_what_it_is_given(room, tm
     assert place.growing(np.float64).finish().shape == (0,)
     assert place.zeros((0, 4), np.float32).shape == (0, 4)
     assert not place.another(10).zeros(3, np.float64).any()
+
+
+def test_a_spool_that_cannot_be_read_is_said(tmp_path, monkeypatch):
+    spool = spool_in(tmp_path)
+    array = spool.zeros(4096, np.uint8)
+
+    def broken(*arguments):
+        raise OSError(5, "Input/output error")
+
+    for fault, what in ((broken, "Input/output error"), (lambda *arguments: 0, "shorter than it was")):
+        monkeypatch.setattr("os.preadv", fault)
+        with pytest.raises(DataUnavailable, match=f"the spool cannot be read.*{what}"):
+            spool.read(array, 0, 10)
 
 
 def test_a_full_disk_is_an_error_that_says_what_to_do(tmp_path, monkeypatch):

@@ -45,6 +45,10 @@ class Room(Protocol):
         """Put values into an array from `zeros`, from its row `start` on."""
         ...
 
+    def read(self, private_array: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
+        """A copy of the entries from `start` to `stop - 1` of an array from `zeros`, of one dimension."""
+        ...
+
     def growing(self, dtype: Any, most: int | None = None) -> Growing:
         """An array whose length is not known yet, but that it has `most` entries at most."""
         ...
@@ -73,6 +77,10 @@ class InMemory:
     def write(self, private_array: NDArray[Any], start: int, private_values: NDArray[Any]) -> None:
         """See `Room.write`."""
         private_array[start : start + len(private_values)] = private_values
+
+    def read(self, private_array: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
+        """See `Room.read`."""
+        return private_array[start:stop].copy()
 
     def growing(self, dtype: Any, most: int | None = None) -> "GrowingInMemory":
         """See `Room.growing`."""

@@ -60,14 +60,15 @@ class UserRuns:
 
     def _cuts(self, run: tuple[int, int], private_starts: Digests) -> NDArray[np.int64]:
         """Where the digests from each start on begin in a run, and where the run ends."""
+        self._room.trim()  # a search touches pages all over the run
         private_digests = self._private_all.private_digests[slice(*run)]
         return np.append(np.searchsorted(private_digests, private_starts), len(private_digests)) + run[0]
 
     def _copied(self, where: slice) -> UserRecords:
+        """A copy of some records, of which no page stays in memory."""
         return UserRecords(
-            self._private_all.private_digests[where],
-            self._private_all.private_rest[where],
-            self._private_all.private_places[where],
-            self._private_all.private_lottery[where],
-            self._private_all.private_usable[where],
+            *(
+                self._room.read(private_column, where.start, where.stop)
+                for private_column in self._private_all
+            )
         )

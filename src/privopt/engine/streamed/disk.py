@@ -116,6 +116,23 @@ def write(descriptor: Descriptor, private_bytes: memoryview, start: int) -> None
         done += os.pwrite(descriptor.number, private_bytes[done:], start + done)
 
 
+def read(descriptor: Descriptor, private_bytes: memoryview, start: int) -> None:
+    """Fill some bytes from a place in a file: a single call to the system may stop in between.
+
+    Raises:
+        DataUnavailable: they cannot be read.
+    """
+    done = 0
+    while done < len(private_bytes):
+        try:
+            more = os.preadv(descriptor.number, [private_bytes[done:]], start + done)
+        except OSError as error:
+            raise DataUnavailable(f"the spool cannot be read ({os.strerror(error.errno or 0)}).") from None
+        if not more:
+            raise DataUnavailable("the spool cannot be read: its file is shorter than it was.")
+        done += more
+
+
 @contextlib.contextmanager
 def explained(folder: Path) -> Generator[None]:
     """Say of an error of the disk what can be done about it; not how much room was needed, which tells of the rows."""

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from privopt.engine.streamed.disk import Descriptor, mapped_file, nameless_file, require_room, whole, write
+from privopt.engine.streamed.disk import (
+    Descriptor,
+    mapped_file,
+    nameless_file,
+    read,
+    require_room,
+    whole,
+    write,
+)
 from privopt.engine.streamed.residency import Residency
 
 _ZEROS = memoryview(bytes(2**20))
@@ -48,6 +56,10 @@ class MappedFile:
     def write(self, private_target: NDArray[Any], private_bytes: memoryview) -> None:
         """Write to where an array lies that is without gaps."""
         write(self._descriptor, private_bytes, self._start + private_target.ctypes.data - self._address)
+
+    def read(self, private_source: NDArray[Any], private_bytes: memoryview) -> None:
+        """Read from where an array lies that is without gaps."""
+        read(self._descriptor, private_bytes, self._start + private_source.ctypes.data - self._address)
 
     def close(self) -> None:
         """Give it back, at once where no array refers to it."""

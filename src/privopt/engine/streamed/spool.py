@@ -80,6 +80,19 @@ class Spool:
         with explained(self._folder):
             file.write(private_target, private_bytes.data)
 
+    def read(self, private_array: NDArray[Any], start: int, stop: int) -> NDArray[Any]:
+        """See `Room.read`: by a call to the system, which maps no page for it.
+
+        Raises:
+            DataUnavailable: the disk cannot be read.
+        """
+        private_source = private_array[start:stop]
+        private_copy = np.empty(private_source.shape, private_source.dtype)
+        if private_copy.size:
+            file = next(file for file in self._files if file.holds(private_source))
+            file.read(private_source, private_copy.view(np.uint8).data)
+        return private_copy
+
     def growing(self, dtype: Any, most: int | None = None) -> "GrowingFile":
         """See `Room.growing`: room for the most there can be is taken at once."""
         return GrowingFile(self._folder, np.dtype(dtype), self._residency, most, self._reserve)
