@@ -93,7 +93,7 @@ def _explain(error: Exception) -> int:
     sentence = sentence_about(error)
     if isinstance(error, DataUnavailable):
         said = str(error).removesuffix(STAYS_CHARGED)  # a note says what, and without one nothing was charged
-        return _complain(" ".join([said, *notes_of(error)[-1:]]), UNAVAILABLE)
+        return _complain(" ".join([said, *(notes_of(error)[-1:] or ["Nothing was spent."])]), UNAVAILABLE)
     if sentence is not None:
         return _complain(sentence, 2)
     return _complain(

@@ -5,6 +5,7 @@ import datetime
 import pickle
 import subprocess
 import sys
+import zoneinfo
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,20 @@ def test_times_of_day_are_keys_in_every_process() -> None:
     assert digests_of(keys, 4, ELSEWHERE) == digests
     zoned = [*keys, datetime.time(7, 30, tzinfo=datetime.UTC)]
     assert users_of(digests_of(zoned, 5, SECRET)) == together(user_codes(zoned, 5).tolist())
+
+
+def test_the_two_instants_of_an_hour_that_a_zone_has_twice_are_two_users_everywhere() -> None:
+    zone = zoneinfo.ZoneInfo("Europe/Berlin")
+    first, second = (datetime.datetime(2026, 10, 25, 2, 30, tzinfo=zone, fold=fold) for fold in (0, 1))
+    utc = [moment.astimezone(datetime.UTC) for moment in (first, second)]
+    stamps = [pd.Timestamp(moment) for moment in utc]
+    zoned = [stamp.tz_convert("Europe/Berlin") for stamp in stamps]
+    keys = [first, second, *utc, *stamps, *zoned]
+    expected = together([0, 1] * 4)
+    assert users_of(digests_of(keys, 8, SECRET)) == together(user_codes(keys, 8).tolist()) == expected
+    assert users_of(digests_of(pd.Series(zoned), 2, SECRET)) == together([0, 1])
+    assert together(user_codes(pd.Series(zoned), 2).tolist()) == together([0, 1])
+    assert digests_of(pd.Series(zoned), 2, SECRET) == digests_of(keys[:2], 2, SECRET)
 
 
 def test_other_secrets_have_other_digests() -> None:

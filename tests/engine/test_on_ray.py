@@ -6,11 +6,13 @@ import itertools
 import os
 import pickle
 import signal
+import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -876,3 +878,15 @@ with double_precision():
         assert float(seconds) < 5.0 * busy
         assert has_token == "False"
         assert not [path for path in Path(place).iterdir() if path.name.startswith("privopt-")]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "no-such-host.invalid"])
+def test_an_address_at_which_nobody_listens_is_refused_at_once(host: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    begun = time.monotonic()
+    with pytest.raises(
+        ArgumentError, match=r"cannot be reached \(.*\): check the address, and that its head runs"
+    ):
+        admission.admitted(f"{host}:{port}", trust_network=False)
+    assert time.monotonic() - begun < 20.0  # Ray alone waits half a minute

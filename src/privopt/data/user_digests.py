@@ -24,8 +24,6 @@ Kind = Literal["text", "bytes", "time", "span", "clock", "tuple", "other", "colu
 Written = tuple[Kind, Any]
 
 NOBODY = np.uint64(0)  # both halves of the digest of a missing key
-_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
-_EPOCH = datetime.datetime(1970, 1, 1)
 _SIPHASH: Any = hash_array
 
 
@@ -175,10 +173,6 @@ def _written_key(private_key: Hashable) -> Written:
             return "text", private_key
         case ("bytes", bytes() as private_bytes):
             return "bytes", bytes(private_bytes)
-        case ("time", datetime.datetime() as private_time):
-            return "time", _instant(private_time)
-        case ("span", datetime.timedelta() as private_span):
-            return "span", str(_nanoseconds(private_span))
         case ("time", str() as private_text):
             return "time", private_text
         case ("span", str() as private_text):
@@ -201,33 +195,6 @@ def _listed(private_parts: Sequence[Written]) -> bytes:
         private_bytes = _encoded(private_text)
         private_pieces += [f"{kind} {len(private_bytes)} ".encode(), private_bytes]
     return b"".join(private_pieces)
-
-
-def _instant(private_time: datetime.datetime) -> str:
-    """An instant in nanoseconds of UTC, or of a clock without a zone; of an hour that a zone has twice, the first.
-
-    Python's `hash` of a time does not tell the two apart either.
-    """
-    private_first = private_time.replace(fold=0) if private_time.fold else private_time
-    private_offset = private_first.utcoffset()
-    if isinstance(private_first, pd.Timestamp):
-        private_clock = _ticks(private_first.asm8)  # of UTC
-    else:
-        private_clock = _nanoseconds(private_first.replace(tzinfo=None) - _EPOCH)
-        private_clock -= 0 if private_offset is None else _nanoseconds(private_offset)
-    return f"{private_clock} {'of a clock' if private_offset is None else 'UTC'}"
-
-
-def _nanoseconds(private_span: datetime.timedelta) -> int:
-    if isinstance(private_span, pd.Timedelta):
-        return _ticks(private_span.asm8)
-    return ((private_span.days * 86_400 + private_span.seconds) * 10**6 + private_span.microseconds) * 1000
-
-
-def _ticks(private_value: Any) -> int:
-    """A NumPy time or span in nanoseconds."""
-    unit, count = np.datetime_data(private_value.dtype)
-    return int(private_value.astype(np.int64)) * count * _NANOSECONDS[unit]
 
 
 def _encoded(private_text: str | bytes) -> bytes:

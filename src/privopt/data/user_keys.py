@@ -19,13 +19,14 @@ import datetime
 import decimal
 import math
 import uuid
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from privopt.data.time_keys import instant, span
 from privopt.errors import ArgumentError
 
 Codes = NDArray[np.int64]
@@ -219,20 +220,21 @@ def _time(private_time: Any) -> Hashable:
         return None
     match private_time:
         case np.datetime64():
-            return ("time", _as_pandas(private_time, pd.Timestamp))
+            return ("time", _by_pandas(private_time, pd.Timestamp, instant))
         case np.timedelta64():
-            return ("span", _as_pandas(private_time, pd.Timedelta))
+            return ("span", _by_pandas(private_time, pd.Timedelta, span))
         case datetime.datetime():
-            return ("time", private_time)
+            return ("time", instant(private_time))
         case datetime.date():
-            return ("time", datetime.datetime.combine(private_time, datetime.time()))
+            return ("time", instant(datetime.datetime.combine(private_time, datetime.time())))
         case _:
-            return ("span", private_time)
+            return ("span", span(private_time))
 
 
-def _as_pandas(private_time: Any, kind: Any) -> Any:
-    """What pandas makes of it; its text, where that is out of pandas' range."""
+def _by_pandas(private_time: Any, kind: Any, written: Callable[[Any], str]) -> str:
+    """What pandas makes of it, as a text; NumPy's text, where that is out of pandas' range."""
     try:
-        return kind(private_time)
+        private_value = kind(private_time)
     except (ValueError, OverflowError):
         return str(private_time)
+    return written(private_value)

@@ -1,12 +1,14 @@
 """Whether a cluster of somebody else's lets us in, and nobody who has no token: asked before anything is sent there."""
 
 import os
+import socket
 import subprocess
 import sys
 
 from privopt.errors import ArgumentError
 
 _PROBE_SECONDS = 30
+_LISTENER_SECONDS = 5
 _REFUSED, _ANSWERED = 10, 11
 
 # Asks a cluster for something small. In another process, which can leave out our token.
@@ -55,6 +57,7 @@ def admitted(address: str, *, trust_network: bool) -> bool:
     Raises:
         ArgumentError: it cannot be reached, asks for no tokens, or for another than ours.
     """
+    _require_listener(address)
     has_tokens = asks_for_tokens(address)
     if not has_tokens and not trust_network:
         raise without_tokens(address)
@@ -68,6 +71,22 @@ def admitted(address: str, *, trust_network: bool) -> bool:
             f"the Ray cluster at {address} does not accept our token: set RAY_AUTH_TOKEN to its own."
         )
     return has_tokens
+
+
+def _require_listener(address: str) -> None:
+    """Refuse an address at which nobody listens, for which Ray would wait.
+
+    Raises:
+        ArgumentError: likewise.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _LISTENER_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        why = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+        raise ArgumentError(
+            f"the Ray cluster at {address} cannot be reached ({why}): check the address, and that its head runs."
+        ) from None
 
 
 def asks_for_tokens(address: str) -> bool:
