@@ -17,7 +17,7 @@ from privopt.commands.mistakes import Mistake
 from privopt.commands.options import MAX_RECORDS
 from privopt.commands.task import Estimator, Task
 from privopt.data.derived import stored_dense
-from privopt.engine.choose import fetched_bytes, held_bytes, most_rows, needed_bytes, reading_bytes, settled
+from privopt.engine.choose import exceeding, most_rows, needed_at_once, needed_bytes, reading_bytes, settled
 from privopt.engine.memory_limit import lies_in_memory, memory_share
 from privopt.engine.placement import Placement
 from privopt.planning.effort import data_bytes, pass_seconds
@@ -86,7 +86,7 @@ class Effort:
             engine=placement.engine,
             rows=rows,
             kept=kept,
-            memory=memory + _held_bytes(plan, placement),
+            memory=memory + needed_at_once(plan, placement),
             pass_seconds=one,
             seconds=once + one * plan.passes,
             bytes_read=float(rows) * plan.passes,
@@ -108,12 +108,9 @@ def require_held(plan: Plan, placement: Placement) -> None:
     Raises:
         Mistake: it does.
     """
-    needed, limit = _held_bytes(plan, placement), held_bytes(placement)
-    if limit is None or needed <= limit:
+    if (found := exceeding(plan, placement)) is None:
         return
-    what = (
-        f"{plan.held:,} numbers of the {plan.public.unit}s" if needed == 8 * plan.held else "all rows at once"
-    )
+    what, needed, limit = found
     more = "give more --memory, " if placement.engine == "stream" else ""
     raise Mistake(
         f"{plan.solver} holds {what} in this process, {size(needed)}, and with --engine {placement.engine} at most "
@@ -125,11 +122,6 @@ def _view_bytes(public: Public) -> int:
     """What a linear map of the rows takes; one of sparse rows that would be large is computed as it is asked for."""
     mapped = public.mapped(public.d, public.row_bound)
     return data_bytes(mapped) if stored_dense(mapped, computed=public.sparse) else 0
-
-
-def _held_bytes(plan: Plan, placement: Placement) -> int:
-    """What a run holds in this process besides stored rows, or of rows that it fetches."""
-    return max(8 * plan.held, fetched_bytes(placement, plan.public) if plan.needs_rows else 0)
 
 
 def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, str]]:

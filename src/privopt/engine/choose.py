@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine, EngineName
 from privopt.engine.reference import ReferenceEngine
 from privopt.engine.succession import Succession
+from privopt.errors import ArgumentError
 from privopt.public import STORAGES, Public, Relation, row_bytes
 
 # Rows take in this process: the stored rows, a linear map of them or the copy that CSR rows are gathered to, and an
@@ -103,6 +104,54 @@ def fetched_bytes(placement: Placement, public: Public) -> int:
     from privopt.engine.on_ray.engine import unit_bytes
 
     return public.n * unit_bytes(public)
+
+
+class Holding(Protocol):
+    """What a plan says of the units that a run needs in this process at once, see `Plan`."""
+
+    @property
+    def solver(self) -> str: ...
+    @property
+    def public(self) -> Public: ...
+    @property
+    def held(self) -> int: ...
+    @property
+    def needs_rows(self) -> bool: ...
+
+
+def needed_at_once(plan: Holding, placement: Placement) -> int:
+    """Bytes that a run holds of the units in this process besides stored rows, or of rows that it fetches."""
+    return max(8 * plan.held, fetched_bytes(placement, plan.public) if plan.needs_rows else 0)
+
+
+def exceeding(plan: Holding, placement: Placement) -> tuple[str, int, int] | None:
+    """What a plan needs too much of in this process, in words, its bytes, and the most; None where it fits."""
+    needed, limit = needed_at_once(plan, placement), held_bytes(placement)
+    if limit is None or needed <= limit:
+        return None
+    by_points = needed == 8 * plan.held
+    return (
+        f"{plan.held:,} numbers of the {plan.public.unit}s" if by_points else "all rows at once",
+        needed,
+        limit,
+    )
+
+
+def require_held(plan: Holding, placement: Placement) -> None:
+    """Refuse a plan that needs more of the units in this process than fits, where their rows will lie elsewhere.
+
+    Asked before any record is read.
+
+    Raises:
+        ArgumentError: it does.
+    """
+    if (found := exceeding(plan, placement)) is not None:
+        what, needed, limit = found
+        more = "give more memory, " if placement.engine == "stream" else ""
+        raise ArgumentError(
+            f"{plan.solver} holds {what} in this process, {needed:,} bytes, and with engine={placement.engine!r} at "
+            f"most {limit:,} are: {more}take another solver, or engine='memory'. Nothing was read."
+        )
 
 
 def described(engine: Engine) -> tuple[str, ...]:

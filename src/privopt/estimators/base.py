@@ -297,7 +297,9 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         scales = ScaleEstimation.of(setup)
         if scales is not None:
             staged = plan_stages(setup, scales, self._solver(setup))
+            records.require(lambda: staged.plan)
             return fit_in_stages(staged, records, account=self.account, observer=observer)
+        records.require(lambda: plan_fit(setup, self._solver(setup)))
         with given_back(setup.units(records)) as units:
             result = minimize_on(
                 units,

@@ -11,7 +11,7 @@ from scipy import sparse
 from privopt.data import user_keys
 from privopt.data.record_source import Description, RecordSource
 from privopt.data.units import Units, UnitsNoise
-from privopt.engine.choose import described, engine_of
+from privopt.engine.choose import Holding, described, engine_of, most_rows, require_held, settled
 from privopt.engine.placement import Placement
 from privopt.engine.protocol import Engine
 from privopt.engine.succession import Succession
@@ -52,6 +52,16 @@ class Records(Protocol):
 
     def count(self) -> int:
         """How many units there are: public under replace-one only."""
+        ...
+
+    def require(self, plan: Callable[[], Holding]) -> None:
+        """Refuse a plan that needs more of the units in this process than fits, before any record is read.
+
+        Args:
+            plan: makes it, where the records may lie elsewhere.
+        Raises:
+            ArgumentError: it does.
+        """
         ...
 
     def in_succession(self) -> AbstractContextManager["Records"]:
@@ -116,6 +126,10 @@ class HeldRecords:
             return len(self.private_targets)
         codes = user_keys.user_codes(self.groups, len(self.private_targets))
         return user_keys.user_count(int(codes.max(initial=-1)) + 1)
+
+    def require(self, plan: Callable[[], Holding]) -> None:
+        """See `Records.require`: arrays are in memory."""
+        del plan
 
     def in_succession(self) -> AbstractContextManager[Records]:
         """See `Records.in_succession`: arrays are in memory."""
@@ -187,6 +201,17 @@ class StoredRecords:
     def count(self) -> int:
         """See `Records.count`."""
         return self.public_count()
+
+    def require(self, plan: Callable[[], Holding]) -> None:
+        """See `Records.require`."""
+        if self.placement.engine == "memory":
+            return
+        planned, source = plan(), self.source
+        public = planned.public
+        rows = most_rows(public.n, public.records_per_unit if source.by_user else None)
+        require_held(
+            planned, settled(self.placement, rows, source.width, public.storage, source.most_entries)
+        )
 
     @contextmanager
     def in_succession(self) -> Generator[Records]:

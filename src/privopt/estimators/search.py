@@ -299,6 +299,7 @@ def run_search(
     """
     scored, setups = search.scored, [candidate.setup for candidate in search.candidates]
     latest, wholes = LatestUnits(), list[Derived]()
+    records.require(lambda: search.plan)
 
     def with_room(data: Units | Engine) -> Units | Engine:
         """Data as they were stored, and room for all that comes before they are given back, and after that."""
