@@ -332,7 +332,10 @@ def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission, "asks_for_tokens", lambda _: False)
-    with socket.create_server(("127.0.0.1", 0)) as head, pytest.raises(ArgumentError, match="asks for no tokens"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as head,
+        pytest.raises(ArgumentError, match="asks for no tokens"),
+    ):
         Cluster(f"127.0.0.1:{head.getsockname()[1]}", trust_network=False)
     trusted = object.__new__(Cluster)
     trusted.address, trusted.has_tokens = "head:6379", False
@@ -840,8 +843,6 @@ def test_an_interrupt_ends_workers_and_cluster_at_once() -> None:
     code = """
 import os, signal, threading, time
 import numpy as np, ray
-from privopt.data import blocks
-from privopt.data.groups import draw_groups
 from privopt.data.record_source import ArrayRecords, Description
 from privopt.engine.on_ray.engine import open_on_ray
 from privopt.engine.placement import Placement
