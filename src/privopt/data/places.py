@@ -151,9 +151,9 @@ class Deal:
         return self._private_counted[1]
 
     def hold(self, room: Room, count: int) -> None:
-        """Keep orders in a room, of the hands before so many positions: they take `ORDER_BYTES` a position."""
+        """Keep orders in a room, of the hands that lie whole before so many: they take `ORDER_BYTES` a position."""
         if self._private_orders is None and self.first == 0:
-            kept = min(self.count, -(-count // self.length) * self.length)
+            kept = self.count if count >= self.count else count // self.length * self.length
             self._private_orders = room.another(kept * ORDER_BYTES).zeros(kept, np.uint32)
 
     def near(self, start: int, stop: int, block: int) -> "Deal":
