@@ -7,7 +7,7 @@ from scipy import stats
 
 from privopt.data import block_counts, blocks, places
 from privopt.data.blocks import block_assignment
-from privopt.data.places import DealtPlaces, GivenPlaces, Stretch
+from privopt.data.places import Deal, DealtPlaces, GivenPlaces, Stretch
 from privopt.data.room import MEMORY
 from privopt.data.units import Units
 from privopt.engine.in_process import InProcessEngine
@@ -181,9 +181,35 @@ def test_a_kept_order_is_that_of_its_key_and_only_of_those_asked_for(monkeypatch
     found, _ = block_assignment(Public(n=40, d=2), [9, 8], np.random.default_rng(2), private_count=40)[0]
     expected = [found.deal.order(hand).tolist() for hand in range(10)]
     found.hold(MEMORY, 30)
-    assert len(found.deal._private_orders) == 32
+    assert len(found.deal._private_orders) == 28  # of whole hands: room is there for the units, and no more
     assert [found.deal.order(hand).tolist() for hand in range(10)] == expected
     assert found.deal._private_orders.dtype.itemsize == places.ORDER_BYTES
+
+
+def test_who_holds_no_unit_is_told_no_key(monkeypatch):
+    by_hands_of(4, monkeypatch)
+    found, _ = block_assignment(Public(n=40, d=2), [9, 8], np.random.default_rng(2), private_count=40)[1]
+    for place in (0, 9, 12, 39, 40):
+        near = found.near(place, place)
+        assert near.deal.private_keys == []
+        assert near.within(place, place).tolist() == []
+
+
+@pytest.mark.parametrize("public", [FIXED, USERS])
+def test_how_many_of_each_block_lie_before_is_counted_once_for_all_blocks(public, monkeypatch):
+    by_hands_of(4, monkeypatch)
+    monkeypatch.setattr("privopt.engine.parts.PART_UNITS", 3)
+    units = Units.from_arrays(np.ones((public.n, 2)), row_bound=2.0)
+    engine, asked, count = InProcessEngine(units), [], Deal._before
+
+    def counted(self, edges):
+        asked.append(edges)
+        return count(self, edges)
+
+    monkeypatch.setattr(Deal, "_before", counted)
+    for found, size in block_assignment(public, 3, np.random.default_rng(0), private_count=public.n):
+        assert engine.subset(found, size).private_count == size
+    assert len(asked) == len(set(asked)) > 1
 
 
 def test_places_that_do_not_ascend_are_refused():

@@ -25,7 +25,7 @@ from privopt.engine.streamed.spool import Spool
 from privopt.errors import ArgumentError, DataUnavailable
 from privopt.problems.constraints import L1Ball
 from privopt.problems.problem import Problem
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.solve import minimize_on
 from privopt.solvers.adaptive_gradient_descent import AdaptiveGradientDescent
 from privopt.solvers.clip_choice import PrivateClip
@@ -252,6 +252,17 @@ def test_a_map_to_fewer_columns_counts_as_one_to_all_since_releases_may_choose_t
     rehearsal.blocks(2)
     row = record_bytes(public, computed=False)
     assert rehearsal.derived.extra() == Extra(record=3 * row, copies=0, sets=4)
+
+
+@pytest.mark.parametrize("relation", list(Relation))
+def test_of_a_block_that_may_have_drawn_more_than_one_hand_the_order_has_its_room(relation):
+    """Of 1000 positions a hand: of a block of 1000 it is kept where more than 1000 may have joined."""
+    whole = Derived(Public(n=3000, d=2, relation=relation))
+    (block,) = whole.cut([whole.public.block(1000)])
+    block.cut([block.public.block(100)])
+    row, order = record_bytes(whole.public, computed=False), derived.ORDER_BYTES
+    more = relation is Relation.ADD_OR_REMOVE_ONE
+    assert whole.extra() == Extra(record=2 * row + (1 + more) * order, sets=3 + more)
 
 
 def test_of_an_adaptive_solver_room_is_taken_for_all_that_it_may_make(tmp_path):

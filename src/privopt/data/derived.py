@@ -134,7 +134,8 @@ class Derived:
             sets += 1 + more.sets
         for cut in self._cuts:
             mores = [block.extra() for block in cut]
-            kept = ORDER_BYTES if self.public.n > DEALT else 0
+            # A drawn block may have more units than its size, but never twice as many, where so many are cut.
+            kept = ORDER_BYTES if self.public.n * (1 + self.public.drawn) > DEALT else 0
             record += self.record_bytes + kept + max(more.record for more in mores)
             copies += self._computed + max(more.copies for more in mores)
             sets += bool(kept) + sum(1 + more.sets for more in mores)

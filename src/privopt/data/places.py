@@ -16,6 +16,7 @@ DEALT = 2**19  # positions of a hand
 KEY_BYTES = 32
 ORDER_BYTES = 4  # of a position, in an order that is kept
 _ORDERS = 16  # that are remembered, where none are kept
+_ASKED = 4  # lists of positions, asked again for each block: those before which its units are counted
 
 Ranges = tuple[tuple[int, int], ...]  # positions of the first unit of each part, and of the first not in it
 
@@ -118,7 +119,9 @@ class Deal:
     first: int = 0
     _private_orders: NDArray[np.uint32] | None = field(default=None, init=False)
     _kept: set[int] = field(default_factory=set[int], init=False)
-    _private_counted: tuple[tuple[int, ...], NDArray[np.int64]] | None = field(default=None, init=False)
+    _private_counted: dict[tuple[int, ...], NDArray[np.int64]] = field(
+        default_factory=dict[tuple[int, ...], NDArray[np.int64]], init=False
+    )
 
     @property
     def hands(self) -> range:
@@ -146,27 +149,34 @@ class Deal:
     def before(self, edges: Sequence[int]) -> NDArray[np.int64]:
         """How many of each block lie before each of some ascending positions: (edges, blocks)."""
         asked = tuple(int(edge) for edge in edges)
-        if self._private_counted is None or self._private_counted[0] != asked:
-            self._private_counted = (asked, self._before(asked))
-        return self._private_counted[1]
+        if asked not in self._private_counted:
+            for earlier in list(self._private_counted)[: 1 - _ASKED]:
+                del self._private_counted[earlier]
+            self._private_counted[asked] = self._before(asked)
+        return self._private_counted[asked]
 
     def hold(self, room: Room, count: int) -> None:
-        """Keep orders in a room, of the hands before so many positions: they take `ORDER_BYTES` a position."""
+        """Keep orders in a room, of the hands that lie whole before so many: they take `ORDER_BYTES` a position."""
         if self._private_orders is None and self.first == 0:
-            kept = min(self.count, -(-count // self.length) * self.length)
+            kept = self.count if count >= self.count else count // self.length * self.length
             self._private_orders = room.another(kept * ORDER_BYTES).zeros(kept, np.uint32)
+
+    def with_some_of(self, start: int, stop: int) -> range:
+        """The hands that the positions from `start` to `stop - 1` are in; none where there are no such positions."""
+        low = min(max(start // self.length, self.first), self.hands.stop)
+        high = min(-(-stop // self.length), self.hands.stop) if start < stop else low
+        return range(low, max(low, high))
 
     def near(self, start: int, stop: int, block: int) -> "Deal":
         """What tells one block's positions from `start` to `stop - 1`: of the hands that these are in."""
-        low = min(max(start // self.length, self.first), self.hands.stop)
-        high = max(low, min(-(-stop // self.length), self.hands.stop))
-        here = slice(low - self.first, high - self.first)
+        hands = self.with_some_of(start, stop)
+        here = slice(hands.start - self.first, hands.stop - self.first)
         return Deal(
             self.private_keys[here],
             self.private_edges[here, block : block + 2].copy(),
             self.count,
             self.length,
-            first=low,
+            first=hands.start,
         )
 
     def __reduce__(self) -> tuple[type["Deal"], tuple[list[bytes], NDArray[np.uint32], int, int, int]]:
@@ -200,9 +210,7 @@ class DealtPlaces(Places):
 
     def within(self, start: int, stop: int) -> NDArray[np.int64]:
         """See `Places.within`."""
-        length = self.deal.length
-        asked = [hand for hand in self.deal.hands if length * hand < stop and start < length * (hand + 1)]
-        private_dealt = (self.deal.dealt(hand, self.block) for hand in asked)
+        private_dealt = (self.deal.dealt(hand, self.block) for hand in self.deal.with_some_of(start, stop))
         private_all = np.concatenate([np.zeros(0, np.int64), *private_dealt])
         return private_all[slice(*np.searchsorted(private_all, [start, stop]))]
 

@@ -191,24 +191,27 @@ class RowCopies(abc.ABC):
         """All that were added: as many as was said."""
 
 
-def row_copies(private_rows: Rows, room: Room, positions: Iterable[NDArray[np.int64]]) -> RowCopies:
+def row_copies(
+    private_rows: Rows, room: Room, positions: Iterable[NDArray[np.int64]], count: int
+) -> RowCopies:
     """Copies of the rows at some positions, which are still to be added, one array of them after the other.
 
     Args:
         private_rows: the whole.
         room: where they go.
-        positions: all of them, gone over once.
+        positions: all of them, gone over once where the entries of rows are counted, and else not.
+        count: how many they are.
     """
     if isinstance(private_rows, MappedRows):
-        return _MappedCopies(private_rows, room, positions)
+        return _MappedCopies(private_rows, room, positions, count)
     if isinstance(private_rows, sparse.csr_array):
-        return _SparseCopies(private_rows, room, positions)
-    return _DenseCopies(private_rows, room, sum(map(len, positions)))
+        return _SparseCopies(private_rows, room, positions, count)
+    return _DenseCopies(private_rows, room, count)
 
 
 def gather_rows(private_rows: Rows, positions: NDArray[np.int64], room: Room = MEMORY) -> Rows:
     """Some rows, stored as the whole is."""
-    private_copies = row_copies(private_rows, room, [positions])
+    private_copies = row_copies(private_rows, room, [positions], len(positions))
     private_copies.add(positions)
     return private_copies.finish()
 
@@ -228,9 +231,11 @@ class _DenseCopies(RowCopies):
 
 
 class _MappedCopies(RowCopies):
-    def __init__(self, private_rows: MappedRows, room: Room, positions: Iterable[NDArray[np.int64]]) -> None:
+    def __init__(
+        self, private_rows: MappedRows, room: Room, positions: Iterable[NDArray[np.int64]], count: int
+    ) -> None:
         self._matrix, self._bound = private_rows.matrix, private_rows.bound
-        self._private_copies = row_copies(private_rows.private_source, room, positions)
+        self._private_copies = row_copies(private_rows.private_source, room, positions, count)
 
     def add(self, positions: NDArray[np.int64]) -> None:
         self._private_copies.add(positions)
@@ -241,15 +246,12 @@ class _MappedCopies(RowCopies):
 
 class _SparseCopies(RowCopies):
     def __init__(
-        self, private_rows: sparse.csr_array, room: Room, positions: Iterable[NDArray[np.int64]]
+        self, private_rows: sparse.csr_array, room: Room, positions: Iterable[NDArray[np.int64]], count: int
     ) -> None:
         shape: Any = private_rows.shape
         self._private_rows, self._row, self._width = private_rows, 0, int(shape[1])
-        rows, entries = 0, 0
-        for some in positions:
-            rows += len(some)
-            entries += int(self._lengths(some).sum())
-        self._private_starts = room.zeros(rows + 1, np.int64)
+        entries = sum(int(self._lengths(some).sum()) for some in positions)
+        self._private_starts = room.zeros(count + 1, np.int64)
         self._private_values = room.zeros(entries, private_rows.dtype)
         self._private_columns = room.zeros(entries, private_rows.indices.dtype)
 

@@ -285,12 +285,14 @@ class Units:
         They are copied some at a time: beside the copy it takes memory for the positions of `DEALT` units.
         """
         private_count = int(places.before([self.private_count])[0])
-        private_rows = sum(len(rows) for _, rows in self._private_pieces(places))
+        private_rows = private_count
+        if self.private_offsets is not None:
+            private_rows = sum(len(rows) for _, rows in self._private_pieces(places))
         room = self.room.another(
             private_rows * record_bytes(self.public, computed=is_computed(self.private_features))
         )
         private_features = row_copies(
-            self.private_features, room, (rows for _, rows in self._private_pieces(places))
+            self.private_features, room, (rows for _, rows in self._private_pieces(places)), private_rows
         )
         private_columns = [
             Copies(room, private_column, private_rows)
