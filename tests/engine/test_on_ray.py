@@ -322,7 +322,9 @@ def test_who_has_no_token_or_a_wrong_one_gets_no_answer(cluster: Cluster) -> Non
     assert tried.returncode == 1
 
 
-@pytest.mark.parametrize("address", ["ray://head:10001", "auto", "head", "head:port", "http://head:80"])
+@pytest.mark.parametrize(
+    "address", ["ray://head:10001", "auto", "head", "head:port", "http://head:80", "head:0", "head:65536"]
+)
 def test_an_address_is_that_of_a_head(address: str) -> None:
     with pytest.raises(ArgumentError, match="HOST:PORT"):
         Cluster.joined(address)
@@ -332,7 +334,10 @@ def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission, "asks_for_tokens", lambda _: False)
-    with socket.create_server(("127.0.0.1", 0)) as head, pytest.raises(ArgumentError, match="asks for no tokens"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as head,
+        pytest.raises(ArgumentError, match="asks for no tokens"),
+    ):
         Cluster(f"127.0.0.1:{head.getsockname()[1]}", trust_network=False)
     trusted = object.__new__(Cluster)
     trusted.address, trusted.has_tokens = "head:6379", False
