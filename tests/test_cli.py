@@ -1121,6 +1121,8 @@ PLACES = {
     "workers without a cluster": ("--workers 3", "--workers is about a Ray cluster"),
     "trust without a cluster": ("--trust-network", "--trust-network is about a Ray cluster"),
     "a spool in memory": ("--engine memory --spool .", "--spool is the folder of a streamed table"),
+    "no port of a cluster": ("--engine ray --address head", "HOST:PORT"),
+    "a port beyond the last": ("--engine ray --address head:99999", "HOST:PORT"),
     "a spool nowhere": ("--spool no/where", "is no folder"),
     "memory in words": ("--memory lots", "such as 8GB"),
     "another engine": ("--engine disk", "--engine"),
@@ -1137,6 +1139,7 @@ def test_what_is_said_of_places_must_fit(case: str, folder: Path, tmp_path: Path
     outcome = run(*fit_arguments(folder, "ill", tmp_path / "model"), *typed.split())
     assert outcome.exit_code == 2
     assert words in outcome.output.splitlines()[-1]
+    assert "Plan" not in outcome.output
     assert not (tmp_path / "model").exists()
 
 
@@ -1194,7 +1197,7 @@ def test_a_terminal_is_told_what_takes_a_while(
 def test_a_plan_says_where_rows_are_kept_and_what_a_tenth_would_reach(folder: Path, run: Run) -> None:
     words = ("plan", "--schema", folder / "ill.json", *BUDGET, "--n", 10**9, "--solver", "whitening")
     text = flat(run(*words, "--engine", "stream", "--memory", "1GB").output)
-    assert "stream: a spool on a local disk of" in text
+    assert "with a linear map of the rows on a local disk, read once a pass" in text
     assert "1.1 GB of memory in this process" in text or "1.2 GB of memory in this process" in text
     assert "beyond about 650 MB that a fit of any table takes" in text
     assert "of computing and" not in text  # that would be of rows in memory

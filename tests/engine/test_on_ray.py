@@ -322,7 +322,9 @@ def test_who_has_no_token_or_a_wrong_one_gets_no_answer(cluster: Cluster) -> Non
     assert tried.returncode == 1
 
 
-@pytest.mark.parametrize("address", ["ray://head:10001", "auto", "head", "head:port", "http://head:80"])
+@pytest.mark.parametrize(
+    "address", ["ray://head:10001", "auto", "head", "head:port", "http://head:80", "head:0", "head:65536"]
+)
 def test_an_address_is_that_of_a_head(address: str) -> None:
     with pytest.raises(ArgumentError, match="HOST:PORT"):
         Cluster.joined(address)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 import pytest
 
@@ -22,6 +23,7 @@ from privopt.tables import (
     user_keys,
     write_predictions,
 )
+from privopt.tables.io import guarded
 
 SCHEMA = Schema.from_json(
     {
@@ -215,3 +217,12 @@ def test_predictions_that_cannot_be_written(
     with pytest.raises(error, match=sentence):
         write_predictions(tmp_path / name, [1], **arguments)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_gone_is_named_as_it_was_given(tmp_path: Path) -> None:
+    gone = tmp_path / "Visits.parquet"
+    with pytest.raises(
+        TableError, match=r"Visits\.parquet' cannot be read: no such file or directory\.$"
+    ) as refused:
+        guarded(gone, lambda: pa_fs.LocalFileSystem().open_input_file(str(gone)))
+    assert str(refused.value).count(str(gone)) == 1

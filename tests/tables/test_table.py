@@ -165,6 +165,34 @@ def test_equal_keys_are_one_user_over_files_of_other_types(tmp_path: Path) -> No
     assert user_keys.user_codes(keys, 9).tolist() == [0, 1, 2, 0, 1, -1, 0, -1, 3]
 
 
+def test_an_instant_is_one_user_over_files_that_store_times_in_other_ways(tmp_path: Path) -> None:
+    columns = {"age": [1.0, 2.0, 3.0], "sex": ["f", "m", "f"], "ill": [0, 1, 1]}
+    seconds = pa.array([1_600_000_000, 1_600_000_001, None])
+    zones = {
+        "us": "Europe/Berlin",
+        "ms": "No/Such_Zone",
+        "ns": None,
+    }  # pyarrow reads INT96, older files' times, as the last
+    for place, (unit, zone) in enumerate(zones.items()):
+        keys = seconds.cast(pa.timestamp("s")).cast(pa.timestamp(unit)).cast(pa.timestamp(unit, zone))
+        pq.write_table(
+            pa.table({**columns, "who": keys}),
+            tmp_path / f"{place}.parquet",
+            use_deprecated_int96_timestamps=zone is None,
+        )
+    far = pa.array([10**12, 10**12 + 1, 10**12], pa.timestamp("ms")).cast(pa.timestamp("ms", "UTC"))
+    beyond = pa.array([10**15, 10**15 + 1, 10**15], pa.timestamp("ms"))  # Python's calendar
+    for place, keys in enumerate((far, beyond), 3):
+        pq.write_table(pa.table({**columns, "who": keys}), tmp_path / f"{place}.parquet")
+    table = Table.open(tmp_path, SCHEMA)
+    keys = np.concatenate(
+        [block.private_keys.astype(object) for block in table.records(groups="who").blocks(0, 15)]
+    )
+    users = [0, 1, -1] * 3 + [2, 3, 2, 4, 5, 4]
+    assert user_keys.user_codes(keys, 15).tolist() == users
+    assert table.user_count("who") == 6
+
+
 def test_a_key_that_is_no_text_in_utf8_is_a_key(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_bytes(b"age,sex,who,ill\n1,f,\xff,0\n2,m,\xfe,1\n3,m,\xff,1\n")
     table = Table.open(tmp_path / "t.csv", SCHEMA)

@@ -142,7 +142,7 @@ def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, 
         how += f"; but {str(spool)!r} lies in memory, and so will the spool: give --spool a folder on a disk"
     where = {
         "memory": f"memory of this process{how}",
-        "stream": f"stream: a spool on a local disk of {size(effort.kept)}{view}, read once a pass{how}",
+        "stream": f"stream: a spool of {size(effort.kept)}{view} on a local disk, read once a pass{how}",
         "ray": f"ray: {size(effort.kept)}{view}, in the memory of its workers{each}",
     }[effort.engine]
     return [

@@ -96,7 +96,7 @@ def _column_digests(private_keys: Any, secret: UserSecret) -> Digests:
             return _of_distinct(private_values, lambda known: known.astype(str).astype(object), secret)
         if dtype.kind in "mM":
             private_codes, private_known = pd.factorize(private_values.astype(np.int64))
-            return _of_cells(private_known.view(dtype), secret)[:, private_codes]
+            return _of_cells(private_known.view(dtype.newbyteorder("=")), secret)[:, private_codes]
     declared = dtype is not None or hasattr(private_keys, "__array__")
     private_cells: Any = np.asarray(private_keys, dtype=object) if declared else private_keys
     kinds = set(map(type, private_cells))

@@ -6,7 +6,7 @@ Two records are one user's if their keys are equal, and what a key is depends on
     a text           letter by letter, capitals and blanks included; a number is the text that writes it most shortly,
                      so 1 and "1" are one key, while "1.0" and "01" are others
     a truth value    "True" or "False"; a UUID the text that writes it
-    a time           an instant, of whatever type; a date is its midnight
+    a time           an instant, of whatever type; a date is its midnight, and a time without a zone is one of UTC
     a tuple, a list  the keys in it, in order: ("north", 7) is a row of two columns of keys
     anything else    what it compares equal to among values of its own type, if it can be hashed
 
@@ -19,7 +19,7 @@ import datetime
 import decimal
 import math
 import uuid
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import numpy as np
@@ -218,23 +218,6 @@ def _time(private_time: Any) -> Hashable:
     """A date, an instant or a span as a key."""
     if private_time != private_time:
         return None
-    match private_time:
-        case np.datetime64():
-            return ("time", _by_pandas(private_time, pd.Timestamp, instant))
-        case np.timedelta64():
-            return ("span", _by_pandas(private_time, pd.Timedelta, span))
-        case datetime.datetime():
-            return ("time", instant(private_time))
-        case datetime.date():
-            return ("time", instant(datetime.datetime.combine(private_time, datetime.time())))
-        case _:
-            return ("span", span(private_time))
-
-
-def _by_pandas(private_time: Any, kind: Any, written: Callable[[Any], str]) -> str:
-    """What pandas makes of it, as a text; NumPy's text, where that is out of pandas' range."""
-    try:
-        private_value = kind(private_time)
-    except (ValueError, OverflowError):
-        return str(private_time)
-    return written(private_value)
+    if isinstance(private_time, np.timedelta64 | datetime.timedelta):
+        return ("span", span(private_time))
+    return ("time", instant(private_time))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from privopt.engine.on_ray.admission import check_address
+
 PlaceName = Literal["auto", "memory", "stream", "ray"]
 RETRIES = 3
 
@@ -86,3 +88,5 @@ class Placement:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ValueError(f"{name} must be a whole number of at least {least}, got {value!r}.")
+        if self.address is not None:
+            check_address(self.address)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -225,5 +226,6 @@ def guarded(file: str | Path, read: Any) -> Any:
         kind = "Parquet" if delimiter(file) is None else "CSV (one header, as many cells in every row)"
         reason = f"it is not well-formed {kind}"
     except OSError as error:
-        reason = (error.strerror or "its content is damaged").lower()
+        # what pyarrow says of a number names the file again, and in small letters that is another
+        reason = os.strerror(error.errno).lower() if error.errno else "its content is damaged"
     raise TableError(f"The table {str(file)!r} cannot be read: {reason}.")

@@ -61,6 +61,11 @@ def _distinct(private_values: Any) -> NDArray[Any]:
             for private_cell in private_bytes
         ]
         return private_found
+    if pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_duration(kind):
+        private_found[:] = list(
+            private_values.to_numpy(zero_copy_only=False)
+        )  # of UTC, without asking for its zone
+        return private_found
     private_found[:] = [_scalar(private_value) for private_value in private_values]
     return private_found
 

@@ -7,6 +7,7 @@ import sys
 
 from privopt.errors import ArgumentError
 
+_LAST_PORT = 65_535
 _PROBE_SECONDS = 30
 _LISTENER_SECONDS = 5
 _REFUSED, _ANSWERED = 10, 11
@@ -36,7 +37,7 @@ def check_address(address: str) -> None:
             f"address must be HOST:PORT of a cluster's head, got {address!r}: Ray Client is not used, since its proxy "
             "would hold what belongs to this process. Run this command on a machine of the cluster's network."
         )
-    if not host or not port.isdecimal():
+    if not host or not port.isdecimal() or not 0 < int(port) <= _LAST_PORT:
         raise ArgumentError(f"address must be HOST:PORT of a cluster's head, got {address!r}.")
 
 
