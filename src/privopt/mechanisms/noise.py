@@ -10,6 +10,8 @@ import hashlib
 import operator
 import os
 import threading
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Literal, NoReturn, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
@@ -221,14 +223,27 @@ class NoiseSource:
         self.__reduce_ex__(4)
 
 
+KEPT_CHOICE: ContextVar[Callable[[], bytes] | None] = ContextVar("privopt_kept_choice", default=None)
+
+
 class RepeatedChoice:
     """One secret choice of users' records, made alike each time that the records are laid out anew.
 
-    Its key is drawn once from the stream of a source that decides who takes part. It never makes noise.
+    Its key is drawn once from the stream of a source that decides who takes part; or, where a run may be resumed, it is
+    the one that is kept for that, see `curator.kept_keys`. It never makes noise.
     """
 
     def __init__(self, noise: NoiseSource) -> None:
-        self._key, self.seeded = noise.units_generator.bytes(32), noise.seeded
+        kept = None if noise.seeded else KEPT_CHOICE.get()
+        self._key = noise.units_generator.bytes(32) if kept is None else kept()
+        self.seeded = noise.seeded
+
+    @classmethod
+    def of(cls, key: bytes) -> "RepeatedChoice":
+        """The choice of a key of 32 secret bytes."""
+        choice = cls.__new__(cls)
+        choice._key, choice.seeded = key, False
+        return choice
 
     @property
     def units_generator(self) -> np.random.Generator:

@@ -13,6 +13,7 @@ from privopt.data.read_units import row_entries
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.unit_count import check_units
 from privopt.data.units import Units, UnitsNoise
+from privopt.data.user_digests import laid_out_by
 from privopt.data.user_parts import part_count
 from privopt.data.user_secret import UserSecret, is_secret
 from privopt.engine.parts import part_ranges
@@ -49,6 +50,11 @@ class Layout:
     plans: list[PartPlan]
     seeded: bool
     secret: UserSecret | None
+
+    @property
+    def laid_out(self) -> str:
+        """See `Units.laid_out`."""
+        return laid_out_by(self.secret) if self.secret is not None and len(self.plans) > 1 else ""
 
 
 def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | None) -> Layout:
