@@ -221,5 +221,6 @@ def test_another_engine_goes_on_with_the_same_users_in_its_blocks(
     with resumable(folder):
         found = searched(path, engine="stream")
     assert first[0] in blocks
+    assert sorted(file.suffix for file in folder.iterdir()) == [".journal", ".mark"]
     with resumable(folder):
         np.testing.assert_array_equal(searched(path), found)

@@ -229,14 +229,11 @@ KEPT_CHOICE: ContextVar[Callable[[], bytes] | None] = ContextVar("privopt_kept_c
 class RepeatedChoice:
     """One secret choice of users' records, made alike each time that the records are laid out anew.
 
-    Its key is drawn once from the stream of a source that decides who takes part; or, where a run may be resumed, it is
-    the one that is kept for that, see `curator.kept_keys`. It never makes noise.
+    Its key is drawn once from the stream of a source that decides who takes part. It never makes noise.
     """
 
     def __init__(self, noise: NoiseSource) -> None:
-        kept = None if noise.seeded else KEPT_CHOICE.get()
-        self._key = noise.units_generator.bytes(32) if kept is None else kept()
-        self.seeded = noise.seeded
+        self._key, self.seeded = noise.units_generator.bytes(32), noise.seeded
 
     @classmethod
     def of(cls, key: bytes) -> "RepeatedChoice":
@@ -244,6 +241,12 @@ class RepeatedChoice:
         choice = cls.__new__(cls)
         choice._key, choice.seeded = key, False
         return choice
+
+    @classmethod
+    def lasting(cls, noise: NoiseSource) -> "RepeatedChoice":
+        """The choice that is kept with a run that may be resumed, see `curator.kept_keys`; without one, a fresh one."""
+        kept = None if noise.seeded else KEPT_CHOICE.get()
+        return cls(noise) if kept is None else cls.of(kept())
 
     @property
     def units_generator(self) -> np.random.Generator:
