@@ -264,7 +264,7 @@ def rehearse(
     rehearsed(
         solve,
         public,
-        data.origin,
+        data,
         budget,
         solver.event(public),
     )

@@ -74,7 +74,7 @@ def minimax(
 
         derived = Derived(public)
         foresee(configured, solve, units, derived)
-        rehearsed(solve, public, units.origin, budget, announced.event)
+        rehearsed(solve, public, units, budget, announced.event)
         with reserved(units, derived.extra()):
             run = Run(
                 configured.title,

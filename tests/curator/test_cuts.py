@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from privopt.curator import cuts
-from privopt.curator.cuts import Cuts, require_lasting
+from privopt.curator import cuts, kept_keys
+from privopt.curator.cuts import Cuts, Standing, require_lasting
 from privopt.curator.journal import Journal
 from privopt.data import blocks, places
 from privopt.data.units import Units
@@ -20,6 +20,7 @@ from privopt.public import Public, Relation
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 SIZES = [20, 15, 20]
+FILES = Standing("files")
 
 
 @pytest.fixture(autouse=True, params=[2**19, 3], ids=["one hand", "hands of three"])
@@ -75,7 +76,7 @@ def test_without_room_for_the_key_nothing_is_cut(tmp_path: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cuts, "keep_names", full)
+        patch.setattr(kept_keys, "keep_names", full)
         with pytest.raises(DataUnavailable, match="Nothing was cut"):
             cut(tmp_path)
     journal = Journal(tmp_path / "run-0001.journal")
@@ -88,21 +89,26 @@ def test_units_in_files_last_and_so_many_users_that_a_secret_lays_them_out_do_no
     public = units(ROWS).public
     users = replace(public, unit="user", n=MEAN_USERS)
     for lasting in (public, replace(public, relation=Relation.ADD_OR_REMOVE_ONE), users):
-        require_lasting(lasting, "files")
+        require_lasting(lasting, FILES)
         with pytest.raises(ArgumentError, match="nothing says that arrays hold the same"):
-            require_lasting(lasting, "")
-    require_lasting(replace(public, n=MEAN_USERS + 1), "files")
+            require_lasting(lasting, Standing(""))
+    require_lasting(replace(public, n=MEAN_USERS + 1), FILES)
     few = replace(users, n=MEAN_RECORDS // 100, records_per_unit=100)
-    require_lasting(few, "files")
+    require_lasting(few, FILES)
     for many in (
         replace(users, n=MEAN_USERS + 1),
         replace(few, n=few.n + 1),
         replace(few, records_per_unit=101),
     ):
         with pytest.raises(
-            ArgumentError, match=r"507,904 users, or .* 1,048,576 records .* from a secret of the process"
+            ArgumentError, match=r"507,904 users, or .* 1,048,576 records .* from a secret, and theirs"
         ):
-            require_lasting(many, "files")
+            require_lasting(many, FILES)
+        with pytest.raises(ArgumentError, match="theirs is not kept"):
+            require_lasting(many, Standing("files", "one", "another"))
+        require_lasting(many, Standing("files", "one", "one"))
+    with pytest.raises(ArgumentError, match="theirs is not kept"):  # a block of few, of many
+        require_lasting(few, Standing("files", "one", ""))
 
 
 def assignments(
@@ -128,7 +134,7 @@ def test_of_users_and_of_units_that_come_and_go_every_order_has_the_same_law(
 ) -> None:
     """Under a random key the assignment of 4 places is that of any permutation of them, as often: within 5 sigma."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(cuts, "keep_names", lambda folder: None)
+    monkeypatch.setattr(kept_keys, "keep_names", lambda folder: None)
     public = Public(n=4, d=2, unit="user", relation=relation)
     counted, told = Counter[Any](), set[str]()
     times = 1500

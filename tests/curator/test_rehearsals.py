@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from tests.contracts import cases, game_cases, synthesis_cases
 
+from privopt.curator.cuts import Standing
 from privopt.curator.local import LocalCurator
 from privopt.curator.resumed import Rehearsal
 from privopt.data.units import Units
@@ -80,7 +81,7 @@ def check(program: Any, problem: Any, units: Units, budget: Budget) -> None:
     refused = False
     with double_precision():
         try:
-            program.solve(Rehearsal(units.public, "files", ledger()), problem)
+            program.solve(Rehearsal(units.public, Standing("files"), ledger()), problem)
         except ArgumentError:
             refused = True
         watched = Watched(units, ledger())

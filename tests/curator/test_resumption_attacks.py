@@ -1,5 +1,6 @@
 """Ways to get more from one payment than it pays for, or the record of another run: none of them works."""
 
+import contextlib
 import dataclasses
 import shutil
 from collections.abc import Callable
@@ -164,6 +165,26 @@ def an_older_account(place: Workplace) -> list[bytes]:
     return place.asked(4)
 
 
+def what_was_counted_thrown_away_while_it_is_paid(place: Workplace) -> list[bytes]:
+    """A payment may take seconds: a copy that begins meanwhile, and finds nothing counted, pays with the same key."""
+    plain, found = Account.spend, list[list[bytes]]()
+
+    def spend(self: Account, *arguments: Any, **named: Any) -> int | None:
+        patch.undo()
+        other = place.copy("other")
+        shutil.rmtree(place.here / "budget.sqlite.runs")
+        found.append(place.asked(4, other))
+        return plain(self, *arguments, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Account, "spend", spend)
+        try:
+            return place.asked(4)
+        finally:
+            assert len(found) == 1
+            assert place.asked(4, place.here / "other") == found[0]
+
+
 ATTACKS: dict[Callable[[Workplace], Any], tuple[type[PrivoptError], str]] = {
     an_older_copy_after_the_end: (AccountError, "older copy"),
     the_files_of_an_older_copy_put_back: (AccountError, "older copy"),
@@ -176,6 +197,10 @@ ATTACKS: dict[Callable[[Workplace], Any], tuple[type[PrivoptError], str]] = {
     no_account: (ArgumentError, "differs in its account"),
     a_record_written_anew: (AccountError, "older copy"),
     more_than_the_plan: (PlanMismatch, "0 of it are left"),
+    what_was_counted_thrown_away_while_it_is_paid: (
+        DataUnavailable,
+        "removed or replaced while the run went on",
+    ),
     an_older_account: (AccountError, "older copy|was restored"),
 }
 
@@ -185,6 +210,29 @@ def test_nothing_more_comes_of_one_payment(workplace: Workplace, attack: Callabl
     kind, why = ATTACKS[attack]
     with pytest.raises(kind, match=why):
         attack(workplace)
+
+
+@pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.audit)])
+@pytest.mark.parametrize("mark", ["with its mark", "without its mark"])
+def test_a_record_that_ends_anywhere_is_refused(workplace: Workplace, mark: str, step: int) -> None:
+    """Cut at every byte: by the folder itself, which has the mark, or by the account, which counted the lines."""
+    workplace.asked(3)
+    path, account = workplace.folder / "run-0001.journal", workplace.account
+    content = path.read_bytes()
+    with contextlib.closing(Journal(path)) as journal:
+        key = journal.lines[0].header["id"]
+    for size in range(0, len(content), step):
+        path.write_bytes(content[:size])
+        if mark == "with its mark":
+            with pytest.raises(ArgumentError, match="was cut, replaced or restored"):
+                Journal(path)
+            continue
+        path.with_suffix(".mark").unlink()
+        with contextlib.closing(Journal(path)) as journal, pytest.raises(AccountError, match="older copy"):
+            journal.follow(account.claim(key), paid=True)
+    path.write_bytes(content)
+    path.with_suffix(".mark").unlink(missing_ok=True)
+    assert len(workplace.asked(4)) == 4
 
 
 def test_two_copies_that_were_stopped_at_the_same_line_are_told_apart(

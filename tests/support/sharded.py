@@ -62,7 +62,7 @@ class ShardsHere(Fleet):
         self, source: RecordSource, description: Description, layout: Layout, *, workers: int, backwards: bool
     ) -> None:
         self.cluster: Any = SimpleNamespace(described="shards in this process", lost=None, close=lambda: None)
-        self.origin, self.retries_left = description.origin(source), 0
+        self.origin, self.laid_out, self.retries_left = description.origin(source), layout.laid_out, 0
         self._source, self._description, self._layout = source, description, layout
         self._steps, self._unneeded, self._next, self._closed = {}, set(), SOURCE + 1, False
         self._way = -1 if backwards else 1

@@ -3,21 +3,34 @@
 import hashlib
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from privopt.atomic_files import keep_names
-from privopt.curator.journal import Journal, open_own
+from privopt.curator.journal import Journal
+from privopt.curator.kept_keys import CUTS, KEY_BYTES, USERS, forget_keys, kept_layout, new_key, stored_key
 from privopt.data.blocks import Assigned, block_assignment
 from privopt.data.places import DEALT
 from privopt.data.user_parts import MEAN_RECORDS, MEAN_USERS, part_count
-from privopt.errors import ArgumentError, DataUnavailable
+from privopt.errors import ArgumentError
 from privopt.mechanisms.noise import repeated_draws
 from privopt.public import Public
 
-_KEY_BYTES = 32
 _NOTHING = np.zeros(0)
+
+
+class Standing(NamedTuple):
+    """What says where units stand, so that another process finds them there.
+
+    Attributes:
+        origin: what they were read from, see `Units.origin`.
+        laid_out: by which secret users of several parts were laid out, see `Units.laid_out`.
+        kept: the same of the secret that is kept with the run, see `kept_keys.kept_layout`.
+    """
+
+    origin: str
+    laid_out: str = ""
+    kept: str = ""
 
 
 class Cuts:
@@ -34,6 +47,16 @@ class Cuts:
         generator, is refused before a block answers: nothing but the same assignment of places to blocks comes back.
         That a place is the same unit rests on `require_lasting`: units of files whose names, sizes and times are
         compared, records in their order in the files, users in the order in which they first appear there.
+
+        Users of several parts stand where a hash of their keys under a second secret says, and within a part in the
+        order of first appearance (`user_parts`). That secret lies in a file of its own beside the journal, on disk
+        before a record is read and until the run has ended, and every reading of the run takes it. A line states which
+        one it was, as a digest of what it makes of two public keys: another secret, another version of the hash or of
+        what is drawn from it, is refused before a block answers. What blocks cost does not rest on this secret: with
+        any layout that was fixed without looking at the users, a neighbour's units stand at other places, and the key
+        of the cuts makes every assignment as likely for these. It decides which records a user keeps, too, so all
+        processes of a run keep the same, as one would. To whoever has it *and* the releases nothing is promised where a
+        neighbour may move records of others by a place, as with the key of the cuts.
 
         Of records under replace-one no price rests on the key being secret: the assignment follows from public numbers
         and the key, the record that is replaced stays in its place, and the price of disjoint blocks holds for any
@@ -54,11 +77,18 @@ class Cuts:
 
     def __init__(self, journal: Journal) -> None:
         self._journal, self._count = journal, 0
-        self._path = journal.path.with_suffix(".key")
+        self._path = journal.path.with_suffix(CUTS)
         self._key: bytes | None = None
 
     def assigned(
-        self, public: Public, sizes: Sequence[int], *, origin: str, in_order: bool, private_count: int
+        self,
+        public: Public,
+        sizes: Sequence[int],
+        *,
+        origin: str,
+        laid_out: str = "",
+        in_order: bool,
+        private_count: int,
     ) -> Assigned:
         """The next cut, see `block_assignment`.
 
@@ -66,15 +96,17 @@ class Cuts:
             public: the public side of what is cut.
             sizes: the public size of each block.
             origin: what the records were read from, see `Units.origin`.
+            laid_out: by which secret users were laid out, see `Units.laid_out`.
             in_order: whether they are cut in their order.
             private_count: how many units are there.
         Raises:
             ArgumentError: units of this kind cannot be cut in a run that is to be resumed, or were cut otherwise.
         """
-        require_lasting(public, origin)
+        require_lasting(public, Standing(origin, laid_out, kept_layout(self._journal.path)))
         self._count += 1
         asked: dict[str, Any] = {"cut": self._count, "of": public.n, "sizes": [int(size) for size in sizes]}
         asked["in_order"] = in_order
+        told = {"users": laid_out} if laid_out else {}
         line = self._journal.next()
         if line is not None and any(line.header.get(name) != value for name, value in asked.items()):
             raise ArgumentError(
@@ -87,8 +119,16 @@ class Cuts:
         found = block_assignment(public, sizes, None if in_order else generator, private_count=private_count)
         shown = _digest(found, self._key or b"", self._count, max(public.n, private_count))
         if line is None:
-            self._journal.add({**asked, "places": shown}, _NOTHING)
-        elif line.header.get("places") != shown and not self._journal.ended:
+            self._journal.add({**asked, **told, "places": shown}, _NOTHING)
+        elif self._journal.ended:
+            return found
+        elif line.header.get("users", "") != laid_out:
+            raise ArgumentError(
+                f"the key {str(self._path.with_suffix(USERS))!r}, or the version of numpy, pandas or randomgen, is "
+                "another one than when the users were cut: they would stand at other places than before. Bring it "
+                "back, or give a folder of its own."
+            )
+        elif line.header.get("places") != shown:
             raise ArgumentError(
                 f"the key {str(self._path)!r}, or the version of numpy or randomgen, is another one than when the "
                 "records were cut: they would be in other blocks than before. Bring it back, or give a folder of its "
@@ -97,63 +137,43 @@ class Cuts:
         return found
 
     def forget(self) -> None:
-        """Delete the key: the run has ended, and what it released is repeated without a block.
+        """Delete the keys: the run has ended, and what it released is repeated without a block.
 
         Raises:
-            DataUnavailable: it cannot be deleted.
+            DataUnavailable: one cannot be deleted.
         """
-        try:
-            self._path.unlink(missing_ok=True)
-            if self._key is not None:
-                keep_names(self._path.parent)
-        except OSError as error:
-            raise DataUnavailable(
-                f"the key {str(self._path)!r} of a run that has ended cannot be deleted: "
-                f"{(error.strerror or '').lower()}. Delete it: it tells which records were in which block."
-            ) from None
+        forget_keys(self._journal.path)
 
     def _kept(self, *, begun: bool) -> bytes:
         """The key; before the first cut a new one, whatever was there.
 
         Of a run that has ended any will do: no block answers any more.
         """
-        if begun and not self._path.exists():
+        if not begun:
+            return new_key(self._path, "Nothing was cut.")
+        if not self._path.exists():
             self._journal.end()
-            return os.urandom(_KEY_BYTES)
-        handle = open_own(self._path)
-        try:
-            if begun:
-                return os.pread(handle, _KEY_BYTES, 0)
-            key = os.urandom(_KEY_BYTES)
-            written = os.pwrite(handle, key, 0)
-            os.fsync(handle)
-            keep_names(self._path.parent)
-        except OSError as error:
-            raise DataUnavailable(
-                f"the key {str(self._path)!r} cannot be written: {(error.strerror or '').lower()}. Nothing was cut. "
-                "Make room, and start the same run again to go on."
-            ) from None
-        finally:
-            os.close(handle)
-        if written < _KEY_BYTES:
-            raise DataUnavailable(f"the key {str(self._path)!r} cannot be written whole. Nothing was cut.")
-        return key
+            return os.urandom(KEY_BYTES)
+        return stored_key(self._path)
 
 
-def require_lasting(public: Public, origin: str) -> None:
+def require_lasting(public: Public, standing: Standing) -> None:
     """Refuse to cut units whose places another process might not find again.
 
     Raises:
         ArgumentError: they are not known to come from the same files, or are so many users, or users of so many records
-            each, that a secret of the process that read them decides where they are (`user_parts`).
+            each, that a secret decides where they are (`user_parts`), and it is not the one that the run keeps.
     """
-    if not origin:
+    if not standing.origin:
         why = "nothing says that arrays hold the same records in the same order as before: read them from files (Table)"
-    elif public.by_user and part_count(public.n, public.records_per_unit) > 1:
+    elif standing.laid_out == standing.kept != "":
+        return
+    elif standing.laid_out or (public.by_user and part_count(public.n, public.records_per_unit) > 1):
         why = (
             f"more than {MEAN_USERS:,} users, or users of more than {MEAN_RECORDS:,} records together "
-            f"(n = {public.n:,} times max_records_per_user = {public.records_per_unit:,}), are laid out from a secret "
-            "of the process that read them"
+            f"(n = {public.n:,} times max_records_per_user = {public.records_per_unit:,}), are laid out from a secret, "
+            "and theirs is not kept with this run: have the run open them itself (give it the Table), or open them "
+            "after the run before it, inside of `resumable`"
         )
     else:
         return

@@ -11,11 +11,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from privopt.curator.cuts import Standing
 from privopt.curator.digests import digest
 from privopt.curator.journal import FORMAT, Journal, require_own
+from privopt.curator.kept_keys import kept_layout, users_key
 from privopt.errors import ArgumentError
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import paying_account
+from privopt.mechanisms.noise import KEPT_CHOICE
 
 
 @dataclass
@@ -46,6 +49,14 @@ class Journals:
         """Whether this account has paid for the next run already, before it was stopped."""
         before = self.begun()
         return before is not None and account.has_paid(before.get("id", ""))
+
+    def standing(self, origin: str, laid_out: str) -> Standing:
+        """What says where the units of the next run stand, see `Standing`."""
+        return Standing(origin, laid_out, kept_layout(self.path))
+
+    def users_key(self) -> bytes:
+        """The key that lays out the users of the next run."""
+        return users_key(self.path)
 
     @property
     def path(self) -> Path:
@@ -135,19 +146,21 @@ def resumable(folder: str | Path) -> Generator[None]:
 
     Args:
         folder: made if it is not there, with access for its owner only; one that others may enter is refused. It holds
-            what was released, the names of what was asked, and while a run is under way that cuts units into blocks
-            the key of the cuts, which is a secret; the data are not in it. One process at a time uses it.
+            what was released, the names of what was asked, and while a run is under way that cuts units into blocks, or
+            is of users, the keys of its cuts and of where its users stand, which are secrets; the data are not in it.
+            One process at a time uses it.
     Raises:
         ArgumentError: it cannot be used, or is in use by another process. Inside, a run is refused that is not the one
             that was stopped, whose noise comes from a seed, or that keeps secrets which are lost with the process:
-            streams, held points, and blocks of arrays, or of more users than one part holds.
+            streams, held points, and blocks of arrays, or of more users than one part holds that were opened before the
+            block was entered, or for a run before this one.
         AccountError: inside, a run of which another copy of the folder went on.
     Privacy:
         A repeated release is charged to the run's ledger as it was; so what is repeated and what is new add up to the
         plan that was paid for. The account counts every line before the run sees it (`ledger.claims`), so of copies of
         the folder one goes on, whenever they were made. Without an account nothing knows of copies: one from an earlier
         time would go on from there with noise of its own, a second release of what came after. Do not copy or restore
-        it then; the key of a run under way belongs in no copy at all.
+        it then; the keys of a run under way belong in no copy at all.
 
     Examples:
         >>> import tempfile
@@ -181,11 +194,12 @@ def resumable(folder: str | Path) -> Generator[None]:
                 f"the folder {str(path)!r} is in use by another process: two that go on from the same releases would "
                 "release the rest twice."
             ) from None
-        token = _JOURNALS.set(kept)
+        token, choice = _JOURNALS.set(kept), KEPT_CHOICE.set(kept.users_key)
         try:
             yield
         finally:
             _JOURNALS.reset(token)
+            KEPT_CHOICE.reset(choice)
             for journal in kept.made:
                 journal.close()
     finally:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from privopt.curator import loops
 from privopt.curator.base import Curator
-from privopt.curator.cuts import Cuts, require_lasting
+from privopt.curator.cuts import Cuts, Standing, require_lasting
 from privopt.curator.dry_run import DryRun
 from privopt.curator.feeds import Feed
 from privopt.curator.handles import Held, Stream
@@ -52,23 +52,23 @@ class Rehearsal(_NoSecrets, DryRun):
 
     Args:
         public: what is public about the units.
-        origin: what they were read from, see `Units.origin`.
+        standing: what says where they stand.
         ledger: pays as that of the run will, so that a solver that asks what it can afford comes to an end.
     """
 
-    def __init__(self, public: Public, origin: str, ledger: Payer) -> None:
+    def __init__(self, public: Public, standing: Standing, ledger: Payer) -> None:
         super().__init__(public)
-        self.ledger, self._origin = ledger, origin
+        self.ledger, self._standing = ledger, standing
 
     def _child(self, public: Public, ledger: Payer) -> Curator:
-        child = Rehearsal(public, self._origin, ledger)
+        child = Rehearsal(public, self._standing, ledger)
         child.transcript = self.transcript
         return child
 
     def _disjoint_units(
         self, sizes: Sequence[int], ledgers: Sequence[Payer], in_order: bool
     ) -> list[Curator]:
-        require_lasting(self.public, self._origin)
+        require_lasting(self.public, self._standing)
         return super()._disjoint_units(sizes, ledgers, in_order)
 
 
@@ -84,8 +84,11 @@ class ResumedCurator(_NoSecrets, LocalCurator):
         function of it is charged as a release of its own, on whatever records it was computed.
 
         Points that are held stay refused. A test of them that was passed before a crash lets cheaper releases of *the
-        same* points follow, and which points those are follows from groups, orders and, of users, a choice of records
-        that are lost with the process; what is passed by some points says nothing about others.
+        same* points follow; what is passed by some points says nothing about others, however near. Which points those
+        are follows from groups and orders that are lost with the process, which a key could bring back. But computed
+        again on another machine, by other threads or another version of a library they are the same but for rounding
+        only, and no margin of a test covers that. To see that they are the same to the last bit, a digest of them would
+        have to lie in the folder, by which whoever reads it could confirm guesses of records.
     """
 
     journal: Journal
@@ -105,6 +108,7 @@ class ResumedCurator(_NoSecrets, LocalCurator):
             self.public,
             sizes,
             origin=self.private_engine.origin,
+            laid_out=self.private_engine.laid_out,
             in_order=in_order,
             private_count=self.private_engine.private_count,
         )

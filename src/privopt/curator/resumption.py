@@ -126,7 +126,12 @@ class Resumption:
     def cut(self, data: Units | Engine, sizes: Sequence[int]) -> Assigned:
         """The units in disjoint parts, at random, see `Cuts.assigned`."""
         return self._cuts.assigned(
-            data.public, sizes, origin=data.origin, in_order=False, private_count=data.private_count
+            data.public,
+            sizes,
+            origin=data.origin,
+            laid_out=data.laid_out,
+            in_order=False,
+            private_count=data.private_count,
         )
 
     def end(self) -> None:

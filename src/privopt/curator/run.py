@@ -167,22 +167,23 @@ class Run:
 
 
 def rehearsed(
-    solve: Callable[[Curator], object], public: Public, origin: str, budget: Budget, event: Event
+    solve: Callable[[Curator], object], public: Public, data: Units | Engine, budget: Budget, event: Event
 ) -> None:
     """Run once without data what is to be resumed, and refuse what then would be, before anything is paid.
 
     Args:
         solve: the program.
         public: what is public about the units that it will see.
-        origin: what they were read from, see `Units.origin`.
+        data: the units; what says where they stand is asked.
         budget: what the run may cost.
         event: everything that the program will release.
     Raises:
         ArgumentError: it keeps secrets that are lost with the process. Of a program whose course follows from what it
             releases this is seen on the course that zeros take; whatever it opens beyond that is refused when it does.
     """
-    if journals() is not None:
-        solve(Rehearsal(public, origin, Ledger(budget, public.relation, plan=event)))
+    if (kept := journals()) is not None:
+        standing = kept.standing(data.origin, data.laid_out)
+        solve(Rehearsal(public, standing, Ledger(budget, public.relation, plan=event)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

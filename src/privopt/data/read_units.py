@@ -15,6 +15,7 @@ from privopt.data.scattered import ScatteredRows
 from privopt.data.storage import KEPT_BYTES, PARTED_BYTES, gather_rows
 from privopt.data.unit_count import check_units
 from privopt.data.units import Units, UnitsNoise
+from privopt.data.user_digests import laid_out_by
 from privopt.data.user_rows import CHANGED, UserRows, user_rows
 from privopt.errors import DataUnavailable
 from privopt.public import COLUMN_BYTES, Public, Relation, of_users
@@ -103,6 +104,7 @@ def read_units(
         private_ranges=users.private_ranges,
         seeded=users.seeded,
         origin=description.origin(source),
+        laid_out="" if users.private_ranges is None else laid_out_by(users.secret),
     )
 
 

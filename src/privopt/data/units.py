@@ -66,6 +66,8 @@ class Units:
             It makes every run on them not private: whoever can repeat the choice knows whose records were kept.
         origin: what the records were read from, and as what, as a digest of files' names, sizes and times and of the
             public description; empty for arrays.
+        laid_out: by which secret users are divided into parts, as a digest of it, see `user_digests.laid_out_by`; empty
+            where they are not, or where no other process could find them at the same places.
         first: of a part, see `part`: the position of its first unit among all.
         room: where the arrays lie, and those that are made of them.
 
@@ -84,6 +86,7 @@ class Units:
     private_ranges: Ranges | None = None
     seeded: bool = False
     origin: str = ""
+    laid_out: str = ""
     first: int = 0
     room: Room = MEMORY
 
@@ -178,7 +181,7 @@ class Units:
         private_users = lay_out_users(
             groups, codes, private_usable, n=public.n, cap=max_records_per_user, noise=noise
         )
-        private_order, private_offsets, private_ranges = private_users
+        private_order, private_offsets, private_ranges, laid_out = private_users
         private_rows, private_norms, _ = store_rows(
             features, private_order, row_bound, intercept, public, None, dtype
         )
@@ -192,6 +195,7 @@ class Units:
             private_weights=user_weights(np.diff(private_offsets), max_records_per_user, user_weighting),
             private_ranges=private_ranges,
             seeded=noise is not None and not is_secret(noise),
+            laid_out=laid_out,
         )
 
     @classmethod
@@ -235,12 +239,12 @@ class Units:
         count = check_units(n, units, relation, by_user=keys is not None)
         public = Public.of_codes(count, checked, relation, **({} if keys is None else users))
         private_order: slice | NDArray[np.int64] = slice(None)
-        private_offsets = private_weights = private_ranges = None
+        private_offsets, private_weights, private_ranges, laid_out = None, None, None, ""
         if keys is not None:
             private_users = lay_out_users(
                 groups, keys, keys >= 0, n=count, cap=max_records_per_user, noise=noise
             )
-            private_order, private_offsets, private_ranges = private_users
+            private_order, private_offsets, private_ranges, laid_out = private_users
             private_weights = user_weights(np.diff(private_offsets), max_records_per_user, user_weighting)
         private_rows, private_norms = store_codes(codes, private_order, checked)
         return cls(
@@ -253,6 +257,7 @@ class Units:
             private_weights=private_weights,
             private_ranges=private_ranges,
             seeded=keys is not None and noise is not None and not is_secret(noise),
+            laid_out=laid_out,
         )
 
     @property

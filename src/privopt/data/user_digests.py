@@ -7,6 +7,7 @@ half of a digest tells the part, and whether the key is missing; both together t
 
 import dataclasses
 import datetime
+import hashlib
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Literal
 
@@ -78,6 +79,22 @@ def user_digests(private_keys: Any, rows: int, secret: UserSecret) -> Digests:
     private_digests = _hashed(private_texts, "columns", secret)
     private_digests[:, np.any(private_table[:, ::2] == NOBODY, axis=1)] = NOBODY
     return private_digests
+
+
+def laid_out_by(secret: UserSecret) -> str:
+    """What tells a secret, and how it is made use of, from others: equal where the same keys have the same digests.
+
+    Empty where keys of types of their own were met, whose digests another process does not know.
+
+    Privacy:
+        It is a hash of two digests of public keys: without the secret, random letters.
+    """
+    if secret.private_others:
+        return ""
+    private_digests = user_digests(np.array([0, 1]), 2, secret)
+    return hashlib.blake2b(
+        private_digests.tobytes(), key=secret.private_seed, person=b"privopt layout", digest_size=32
+    ).hexdigest()
 
 
 def _column_digests(private_keys: Any, secret: UserSecret) -> Digests:

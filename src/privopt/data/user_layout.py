@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from privopt.data.places import Ranges
-from privopt.data.user_digests import NOBODY, user_digests
+from privopt.data.user_digests import NOBODY, laid_out_by, user_digests
 from privopt.data.user_parts import UserRecords, lay_out_part, part_count, parts_of_digests
 from privopt.data.user_secret import UnitsNoise, UserSecret
 from privopt.data.users import choose_records, offsets
@@ -20,11 +20,13 @@ class UsersInMemory(NamedTuple):
         private_order: rows, user after user.
         private_offsets: (users + 1,) where each user's begin.
         private_ranges: where each part begins and ends; None where there is one.
+        laid_out: see `Units.laid_out`.
     """
 
     private_order: NDArray[np.int64]
     private_offsets: NDArray[np.int64]
     private_ranges: Ranges | None
+    laid_out: str = ""
 
 
 def lay_out_users(
@@ -75,4 +77,5 @@ def lay_out_users(
         np.concatenate(private_chosen),
         offsets(np.concatenate(private_counts)),
         tuple(itertools.pairwise(private_stops)),
+        laid_out_by(secret),
     )

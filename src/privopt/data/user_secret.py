@@ -81,6 +81,14 @@ class UserSecret:
             private_bits = ChaCha(key=int.from_bytes(generator.bytes(32), "little"), rounds=20)
         return cls(private_bits, np.random.Generator(_placed(private_bits, 0)).bytes(32), _PROCESS)
 
+    @classmethod
+    def lasting(cls, noise: UnitsNoise | None, rows: int) -> "UserSecret":
+        """The same for a source that lasts, such as a file: for a run that may be resumed, the one kept with it."""
+        source = NoiseSource() if noise is None else noise
+        if isinstance(source, NoiseSource) and not source.seeded:
+            source = RepeatedChoice.lasting(source)
+        return cls.drawn(source, rows)
+
     def lottery(self, start: int, stop: int) -> NDArray[np.float64]:
         """The lottery numbers of the records start..stop-1, uniform in [0, 1)."""
         return np.random.Generator(_placed(self.private_bits, start)).random(stop - start)

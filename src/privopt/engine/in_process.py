@@ -109,6 +109,11 @@ class InProcessEngine:
         return self.units.origin
 
     @property
+    def laid_out(self) -> str:
+        """See `Engine.laid_out`."""
+        return self.units.laid_out
+
+    @property
     def private_count(self) -> int:
         """See `Engine.private_count`."""
         return self.units.private_count

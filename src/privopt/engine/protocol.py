@@ -41,6 +41,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def laid_out(self) -> str:
+        """What tells where users of several parts stand, see `Units.laid_out`."""
+        ...
+
+    @property
     def compiles(self) -> bool:
         """Whether it has `rows`, over which loops of cheap steps are compiled; if not, they run step by step.
 

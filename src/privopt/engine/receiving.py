@@ -103,6 +103,11 @@ class ReceivingEngine:
         return ""
 
     @property
+    def laid_out(self) -> str:
+        """See `Engine.laid_out`: nothing is known of it."""
+        return ""
+
+    @property
     def private_count(self) -> int:
         """See `Engine.private_count`."""
         return len(self._private_positions)

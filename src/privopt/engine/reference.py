@@ -82,6 +82,11 @@ class ReferenceEngine:
         return self.units.origin
 
     @property
+    def laid_out(self) -> str:
+        """See `Engine.laid_out`."""
+        return self.units.laid_out
+
+    @property
     def private_count(self) -> int:
         """See `Engine.private_count`."""
         return self.units.private_count

@@ -255,9 +255,8 @@ def _rehearse(search: SearchPlan, units: Units | Engine) -> None:
     """Refuse what a resumption cannot do, before anything is paid for.
 
     Raises:
-        ArgumentError: the units cannot be split alike in another process, or a candidate keeps secrets.
+        ArgumentError: a candidate keeps secrets.
     """
-    require_lasting(units.public, units.origin)
     for index, candidate in enumerate(search.candidates):
         setup, budget = candidate.setup, search.plan.budget
         rehearse(search.fits[index], setup.problem, units, setup.public.block(search.train), budget)
@@ -324,7 +323,8 @@ def run_search(
             if search.scales
             else units_of(scored)
         )
-        if journals() is not None:
+        if (kept := journals()) is not None:
+            require_lasting(loose.public, kept.standing(loose.origin, loose.laid_out))
             _rehearse(search, loose)
         asked = {
             "candidates": search.candidates,

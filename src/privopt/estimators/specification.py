@@ -219,7 +219,7 @@ class Specification:
             public_count=count,
             names=[str(name) for name in encoder.get_feature_names_out()],
             noise=noise,
-            choice=noise if groups is None else RepeatedChoice(noise),
+            choice=noise if groups is None else RepeatedChoice.lasting(noise),
         )
 
     def check_bounds(self) -> None:

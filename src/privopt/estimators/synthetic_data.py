@@ -324,7 +324,7 @@ class SyntheticData(BaseEstimator):
         rehearsed(
             lambda curator: configured.solve(curator, asked.workload),
             asked.public,
-            units.origin,
+            units,
             asked.budget,
             announced.event,
         )

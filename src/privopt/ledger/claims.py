@@ -183,8 +183,10 @@ class CounterInPlace:
     def advance(self, mark: Mark) -> None:
         """Write over what was counted, for good.
 
+        What is counted must be found by whoever comes next: once it is written, the file stands where it is looked for.
+
         Raises:
-            AccountError: it cannot be written.
+            AccountError: it cannot be written, or the file was removed or replaced.
         """
         assert self._handle is not None
         line = f"{mark.payments:020d} {mark.hash}\n".encode()  # of one sector of the disk
@@ -192,8 +194,16 @@ class CounterInPlace:
             if os.pwrite(self._handle, line, 0) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             os.fsync(self._handle)
+            in_place = os.path.samestat(os.fstat(self._handle), self._path.stat())
+        except FileNotFoundError:
+            in_place = False
         except OSError as error:
             raise self._unwritten(error) from None
+        if not in_place:
+            raise AccountError(
+                f"what the account counts of this run, {str(self._path)!r}, was removed or replaced while the run went "
+                "on: another copy of the run's folder could release the rest twice. Bring it back."
+            )
 
     def _unwritten(self, error: OSError) -> AccountError:
         return AccountError(

@@ -10,6 +10,8 @@ import hashlib
 import operator
 import os
 import threading
+from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, Literal, NoReturn, Protocol, SupportsIndex, runtime_checkable
 
 import numpy as np
@@ -221,6 +223,9 @@ class NoiseSource:
         self.__reduce_ex__(4)
 
 
+KEPT_CHOICE: ContextVar[Callable[[], bytes] | None] = ContextVar("privopt_kept_choice", default=None)
+
+
 class RepeatedChoice:
     """One secret choice of users' records, made alike each time that the records are laid out anew.
 
@@ -229,6 +234,19 @@ class RepeatedChoice:
 
     def __init__(self, noise: NoiseSource) -> None:
         self._key, self.seeded = noise.units_generator.bytes(32), noise.seeded
+
+    @classmethod
+    def of(cls, key: bytes) -> "RepeatedChoice":
+        """The choice of a key of 32 secret bytes."""
+        choice = cls.__new__(cls)
+        choice._key, choice.seeded = key, False
+        return choice
+
+    @classmethod
+    def lasting(cls, noise: NoiseSource) -> "RepeatedChoice":
+        """The choice that is kept with a run that may be resumed, see `curator.kept_keys`; without one, a fresh one."""
+        kept = None if noise.seeded else KEPT_CHOICE.get()
+        return cls(noise) if kept is None else cls.of(kept())
 
     @property
     def units_generator(self) -> np.random.Generator:

@@ -137,7 +137,7 @@ class RayEngine:
     ) -> None:
         self.public = public
         self.seeded = seeded
-        self.origin = fleet.origin
+        self.origin, self.laid_out = fleet.origin, fleet.laid_out
         self._fleet = fleet
         self._known_as = known_as
         self._private_ranges = private_ranges

@@ -92,6 +92,7 @@ class Fleet:
         self.retries_left = retries
         self._source, self._description, self._layout = source, description, layout
         self.origin, self._files = description.origin(source), source.fingerprint()
+        self.laid_out = layout.laid_out
         self._patience = patience
         self._steps: dict[int, tuple[int, Step]] = {}
         self._unneeded = set[int]()

@@ -13,6 +13,7 @@ from privopt.data.read_units import row_entries
 from privopt.data.record_source import Description, RecordBlock, RecordSource
 from privopt.data.unit_count import check_units
 from privopt.data.units import Units, UnitsNoise
+from privopt.data.user_digests import laid_out_by
 from privopt.data.user_parts import part_count
 from privopt.data.user_secret import UserSecret, is_secret
 from privopt.engine.parts import part_ranges
@@ -50,6 +51,11 @@ class Layout:
     seeded: bool
     secret: UserSecret | None
 
+    @property
+    def laid_out(self) -> str:
+        """See `Units.laid_out`."""
+        return laid_out_by(self.secret) if self.secret is not None and len(self.plans) > 1 else ""
+
 
 def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | None) -> Layout:
     """Divide the records of a source into parts of whole units. No record is read but the first.
@@ -78,7 +84,7 @@ def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | 
         public,
         [PartPlan(part) for part in range(part_count(n, public.records_per_unit))],
         seeded=noise is not None and not is_secret(noise),
-        secret=UserSecret.drawn(noise, source.rows),
+        secret=UserSecret.lasting(noise, source.rows),
     )
 
 
