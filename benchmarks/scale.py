@@ -3,7 +3,7 @@
     python -m benchmarks.scale [--quick] [--rows 4000000] [--columns 54] [--only round tiny lost users stream cold ...]
 
 Each line is about one kind of engine; `ratio` compares medians of runs that take turns in one process, so that whoever
-else uses the machine slows both. `overhead_ms` is their difference in time for one pass, where that says something.
+else uses the machine slows both. `overhead_ms` is their difference in time.
 
 round   a pass by 2 workers of a cluster, and by 8, over one in this process
 tiny    what a round of 8 workers takes beyond the sum in this process, where each has a few rows
@@ -17,7 +17,7 @@ stream  a pass over a spool in the page cache, a quarter of which may be in memo
 cold    a plain read of the spool from the disk, over a pass that reads it, at `gb_a_second`
 fill    `gb_a_core_second` of float32 that one core reads from Parquet into a spool; `clipped`: every row is too long
 peak    `over_mb`: how much more memory a fit takes than one of 2,000 rows (`tiny_mb`) and its `memory_mb`, where the
-        table is Parquet, CSV or encoded as CSR (`of`)
+        table is Parquet, CSV, encoded as CSR, or Parquet whose rows are one group, as pandas writes it (`of`)
 
 A line that has a limit says of which of its fields (`at_most`, `at_least`) and whether it is kept (`within`). Others on
 the machine make lines exceed theirs. Files are written to the folder of temporary files, and gone at the end.

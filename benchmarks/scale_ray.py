@@ -155,7 +155,11 @@ def tiny(size: Size) -> Iterator[Line]:
     ):
         times = compared(remote, local, TINY_REPEATS * size.repeats)
         yield line(
-            "tiny", MANY, None, times["there"] - times["here"], at_most={"overhead_ms": ROUND_LIMIT_MS}
+            "tiny",
+            MANY,
+            times["there"] / times["here"],
+            times["there"] - times["here"],
+            at_most={"overhead_ms": ROUND_LIMIT_MS},
         )
 
 
@@ -174,7 +178,8 @@ def lost(size: Size) -> Iterator[Line]:
         yield line(
             "lost",
             FEW,
-            None,
+            gone / reload,
+            gone - reload,
             seconds=gone,
             reload=reload,
             first_load=loaded,

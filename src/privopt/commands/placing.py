@@ -19,15 +19,19 @@ from privopt.commands.task import Estimator, Task
 from privopt.data.derived import stored_dense
 from privopt.engine.choose import exceeding, most_rows, needed_at_once, needed_bytes, reading_bytes, settled
 from privopt.engine.memory_limit import lies_in_memory, memory_share
+from privopt.engine.on_ray.starting import cores
 from privopt.engine.placement import Placement
 from privopt.planning.effort import data_bytes, pass_seconds
 from privopt.planning.plan import Plan
 from privopt.public import Public
-from privopt.report.words import duration, number, several_or, size
+from privopt.report.words import duration, number, several, several_or, size
 
 STREAM_PASSES, DISK_RATE = 1.3, 1e9  # bytes a second
 ROUND_PASSES, ROUND_SECONDS = 1.2, 0.02
-BUFFERS = 150 * 10**6  # bytes that a streamed fit is to take at most besides its share
+BUFFERS = 150 * 10**6  # bytes that a streamed fit is to take at most besides its share and `COLUMN_PAGES`
+COLUMN_PAGES = (
+    25 * 10**5
+)  # bytes of pages and dictionary of a column of Parquet that pyarrow holds as it reads
 TINY_FIT = 650 * 10**6  # bytes of `privopt fit` of a table of 2,000 rows: Python, JAX, what is compiled
 FAR_BELOW = 1e-4  # an excess of the objective, per record, that hardly any use of a model tells from none
 LEAST_TENTH = 1000
@@ -48,7 +52,9 @@ class Effort:
         rows: bytes of the stored rows, targets and norms.
         kept: the same with a linear map of them, which some solvers compute on.
         memory: bytes in this process, with those for reading and the points that are held; of a stream its share,
-            `BUFFERS` and these points, of a cluster `BUFFERS` and these points alone.
+            `BUFFERS`, `COLUMN_PAGES` of each column and these points, of a cluster `BUFFERS` and these points alone.
+        workers: of a cluster; one in the other places. A local cluster has as many as this machine has cores, where
+            nothing says how many; of another's at least one.
         pass_seconds: of one pass.
         seconds: of all passes, and of what is done once.
         bytes_read: from the memory, the spool or the workers' memory in all passes.
@@ -58,13 +64,14 @@ class Effort:
     rows: int
     kept: int
     memory: int
+    workers: int
     pass_seconds: float
     seconds: float
     bytes_read: float
 
     @classmethod
-    def of(cls, plan: Plan, placement: Placement) -> "Effort":
-        """That of a plan, where its rows are kept as `settled_for` says."""
+    def of(cls, plan: Plan, placement: Placement, columns: int) -> "Effort":
+        """That of a plan whose rows are kept as `settled_for` says, where so many columns of a table are read."""
         public = plan.public
         rows = data_bytes(public)
         kept = rows + (_view_bytes(public) if "whiten" in plan.solver else 0)
@@ -73,13 +80,14 @@ class Effort:
         memory = max(plan.memory_bytes, kept) + reading_bytes(
             math.ceil(public.n * public.typical_records), public.stored_entries
         )
+        workers = 1
         if placement.engine == "stream":
             share = placement.memory or memory_share()
             cached = kept <= share
             one = max(STREAM_PASSES * one, 0.0 if cached else rows / DISK_RATE)
-            memory = min(max(plan.memory_bytes, kept), share) + BUFFERS
+            memory = min(max(plan.memory_bytes, kept), share) + BUFFERS + columns * COLUMN_PAGES
         elif placement.engine == "ray":
-            workers = placement.workers or 1
+            workers = placement.workers or (cores() if placement.address is None else 1)
             one, once = ROUND_PASSES * one / workers + ROUND_SECONDS, once / workers
             memory = BUFFERS
         return cls(
@@ -87,6 +95,7 @@ class Effort:
             rows=rows,
             kept=kept,
             memory=memory + needed_at_once(plan, placement),
+            workers=workers,
             pass_seconds=one,
             seconds=once + one * plan.passes,
             bytes_read=float(rows) * plan.passes,
@@ -126,16 +135,18 @@ def _view_bytes(public: Public) -> int:
 
 def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, str]]:
     """The engine, memory, time and bytes as labelled lines."""
-    effort = Effort.of(plan, placement)
+    effort = Effort.of(plan, placement, len(task.columns))
     how = ""
     if placement.chosen:
         needed, share = needed_bytes(*_sizes(task, plan.public.n)), placement.memory or 0
         sign = "more" if effort.engine == "stream" else "no more"
         how = f", chosen because in memory it may take {size(needed)}, {sign} than the {size(share)} it may have"
-    workers = placement.workers
     if task.encoder.is_sparse and task.encoder.row_entries is None:
         how += "; rows count as full, as a set of the schema has no max_active"
-    each = "" if workers is None else f", {size(math.ceil(effort.kept / workers))} each"
+    least = "at least " if placement.address is not None and placement.workers is None else ""
+    workers = (
+        f"of {least}{several(effort.workers, 'worker')}, {size(math.ceil(effort.kept / effort.workers))} each"
+    )
     view = ", with a linear map of the rows" if effort.kept > effort.rows else ""
     spool = Path(placement.spool or tempfile.gettempdir())
     if effort.engine == "stream" and lies_in_memory(spool):
@@ -143,7 +154,7 @@ def place_rows(task: Task, plan: Plan, placement: Placement) -> list[tuple[str, 
     where = {
         "memory": f"memory of this process{how}",
         "stream": f"stream: a spool of {size(effort.kept)}{view} on a local disk, read once a pass{how}",
-        "ray": f"ray: {size(effort.kept)}{view}, in the memory of its workers{each}",
+        "ray": f"ray: {size(effort.kept)}{view}, in the memory {workers}",
     }[effort.engine]
     return [
         ("engine", where),

@@ -216,5 +216,5 @@ def _document(task: Task, estimator: Estimator, n: int) -> dict[str, Any]:
         "warnings": _warnings(task, plans[0]),
         "plans": [plan.to_dict() for plan in plans],
         **({"caps": caps} if caps else {}),
-        "place": Effort.of(plans[0], placement).to_dict(),
+        "place": Effort.of(plans[0], placement, len(task.columns)).to_dict(),
     }

@@ -20,7 +20,7 @@ from privopt.tables.schema import Schema
 from privopt.tables.text_blocks import TextBlock, read_text, text_blocks, text_header
 from privopt.tables.unpacking import check_footer, is_text
 
-_BUFFER_BYTES = 2**20  # of a Parquet column's pages, read at a time
+_BUFFER_BYTES = 2**14  # of a Parquet column's pages, read at a time
 _ASKED_SECONDS = 1.0  # between two questions to a store for the version of a file that is being read
 
 
