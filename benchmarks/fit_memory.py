@@ -21,8 +21,10 @@ ROWS, COLUMNS, FEW, ROW_GROUP = 1_000_000, 100, 1_000, 2**16
 SCHEMA_KIND = {"kind": "num", "low": -4.0, "high": 4.0}
 
 
-def write_table(folder: Path, rows: int, columns: int, active: int = 0) -> tuple[Path, Path]:
-    """The table, written in parts so that this process stays small, and its schema."""
+def write_table(
+    folder: Path, rows: int, columns: int, active: int = 0, *, ordered: bool = True
+) -> tuple[Path, Path]:
+    """The table, written in parts so that this process stays small, and its schema; sets may be in no order."""
     names = ["s"] if active else [f"x{number}" for number in range(columns)]
     table, schema = folder / "table.parquet", folder / "schema.json"
     kind = pa.list_(pa.int32()) if active else pa.float64()
@@ -32,7 +34,7 @@ def write_table(folder: Path, rows: int, columns: int, active: int = 0) -> tuple
         for start in range(0, rows, ROW_GROUP):
             part = rng.normal(size=(max(2, len(names)), min(ROW_GROUP, rows - start)))
             target = (part[0] + part[1] + rng.normal(size=part.shape[1]) > 0).astype(np.int64)
-            values = [_sets(rng, part.shape[1], columns, active)] if active else list(part)
+            values = [_sets(rng, part.shape[1], columns, active, ordered)] if active else list(part)
             writer.write_table(pa.table([*values, target], schema=fields))
     about = {"kind": "cat", "levels": [0, 1]}
     described = {"kind": "set", "size": columns, "max_active": active} if active else SCHEMA_KIND
@@ -41,10 +43,11 @@ def write_table(folder: Path, rows: int, columns: int, active: int = 0) -> tuple
     return table, schema
 
 
-def _sets(rng: np.random.Generator, rows: int, columns: int, active: int) -> pa.Array:
+def _sets(rng: np.random.Generator, rows: int, columns: int, active: int, ordered: bool) -> pa.Array:
     """Sets of so many members each."""
     step = columns // active
     members = rng.integers(0, step, (rows, active)) + np.arange(active) * step
+    members = members if ordered else rng.permuted(members, axis=1)
     ends = pa.array(np.arange(rows + 1, dtype=np.int32) * active)
     return pa.ListArray.from_arrays(ends, pa.array(members.astype(np.int32).ravel()))
 

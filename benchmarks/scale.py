@@ -16,6 +16,8 @@ users   `seconds` until the first sum over records that go to whoever holds thei
 stream  a pass over a spool in the page cache, a quarter of which may be in memory, over one in memory
 cold    a plain read of the spool from the disk, over a pass that reads it, at `gb_a_second`
 fill    `gb_a_core_second` of float32 that one core reads from Parquet into a spool; `clipped`: every row is too long
+sets    `us_a_row` and `mb_a_core_second` of CSR that one core reads from Parquet into a spool, of sets of 50 of 20,000
+        that are `ordered` or not
 peak    `over_mb`: how much more memory a fit takes than one of 2,000 rows (`tiny_mb`) and its `memory_mb`, where the
         table is Parquet, CSV, encoded as CSR, or Parquet whose rows are one group, as pandas writes it (`of`)
 
@@ -65,6 +67,7 @@ MEASUREMENTS: dict[str, Callable[[Size], Iterator[Line]]] = {
     "stream": scale_stream.warm_passes,
     "cold": scale_stream.cold_passes,
     "fill": scale_stream.reading,
+    "sets": scale_stream.sets,
     "peak": scale_stream.peaks,
 }
 ON_CLUSTER = {"round", "tiny", "lost", "users"}

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
+from benchmarks.fit_memory import write_table
 from benchmarks.peak_memory import peak_memory_mb
 from benchmarks.processes import lines_of
 from benchmarks.scale_frame import Line, Size, in_turns, line
@@ -34,6 +35,7 @@ PEAK_LIMIT_MB = 150
 SHARE = 4  # of the spool, one part in so many may be in memory
 _MB = 2**20
 _TINY_ROWS = 2000
+SET_ROWS = 200_000
 LEVELS = 40  # of a column whose levels are encoded as CSR
 
 
@@ -115,6 +117,24 @@ def reading(size: Size) -> Iterator[Line]:
             clipped = row_bound == 1.0
             more = {"gb_a_core_second": speed, "clipped": clipped, "rows": size.rows}
             yield line("fill", 1, None, at_least={"gb_a_core_second": READING_LEAST}, **more)
+
+
+def sets(size: Size) -> Iterator[Line]:
+    """`sets`: what one core takes for a row of a set, and megabytes of CSR a second, from Parquet into the spool."""
+    rows, width, active = min(size.rows, SET_ROWS), 20_000, 50
+    for ordered in (True, False):
+        with tempfile.TemporaryDirectory() as folder:
+            path, schema = write_table(Path(folder), rows, width, active, ordered=ordered)
+            table = Table.open(path, schema, engine="stream", memory=8 * rows * active)
+            busy = []
+            for _ in range(size.repeats):
+                start = time.process_time()
+                table.engine(row_bound=8.0).close()  # the norm of all is 7.1
+                busy.append(time.process_time() - start)
+        least = min(busy)
+        speed = 8 * rows * active / least / 1e6
+        us = 1e6 * least / rows
+        yield line("sets", 1, None, ordered=ordered, us_a_row=us, mb_a_core_second=speed, rows=rows)
 
 
 def peaks(size: Size) -> Iterator[Line]:

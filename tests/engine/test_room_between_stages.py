@@ -160,3 +160,22 @@ def test_entries_of_columns_that_are_new_count():
     source.row_entries = 2
     assert source.mapped(4, lambda rows: rows).row_entries == 3
     assert source.mapped(3, lambda rows: rows).row_entries == 2
+
+
+@pytest.mark.parametrize("cap", [{"max_active": 5}, pytest.param({}, marks=pytest.mark.audit)])
+@pytest.mark.parametrize("run", ["no intercept", "search"])
+def test_room_is_taken_for_the_entries_of_sparse_rows_and_not_as_if_they_were_dense(
+    cap, run, tmp_path, monkeypatch
+):
+    rows, size = 4_000, 300
+    active = np.sort(RNG.integers(0, size // 5, (rows, 5)) + np.arange(5) * (size // 5))
+    pq.write_table(pa.table({"s": list(active), "y": RNG.integers(0, 2, rows)}), tmp_path / "t.parquet")
+    schema = {"columns": {"s": {"kind": "set", "size": size} | cap, "y": {"kind": "flag"}}, "target": "y"}
+    folder = tmp_path / "spool"
+    folder.mkdir()
+    disk, account = SmallDisk(folder, monkeypatch), FilledOnceItPaid(10.0, 1e-4)
+    account.disk = disk
+    given = Table.open(tmp_path / "t.parquet", schema, engine="stream", spool=folder)
+    asked(run, False).set_params(account=account).fit(given)
+    assert account.entries
+    assert disk.most < 4 * rows * size // 2

@@ -200,10 +200,7 @@ def clip_rows(
     """
     with np.errstate(all="ignore"):
         private_squares = np.einsum("ij,ij->i", private_block, private_block)
-        width = private_block.shape[1]
-        within = min(bound * bound * (1.0 - (width + 16) * 2 * _NORM_ERROR), _LARGEST_SQUARE)
-        least = 1.01 * width * LEAST_PEAK**2  # a longer row has an entry of that size
-        private_plain = (private_squares >= least) & (private_squares <= within)
+        private_plain = _plain(private_squares, bound, private_block.shape[1])
         private_rows = private_block.astype(dtype)
         private_norms = row_norms(private_rows)
         private_finite = np.ones(len(private_block), np.bool_)
@@ -240,6 +237,13 @@ def _clip_any_rows(
     return private_rows, private_norms, private_finite
 
 
+def _plain(private_squares: NDArray[np.float64], bound: float, width: int) -> NDArray[np.bool_]:
+    """Which rows of these squared norms are surely not too long, nor overflow, nor have no entry of `LEAST_PEAK`."""
+    within = min(bound * bound * (1.0 - (width + 16) * 2 * _NORM_ERROR), _LARGEST_SQUARE)
+    least = 1.01 * width * LEAST_PEAK**2  # a longer row has an entry of that size
+    return (private_squares >= least) & (private_squares <= within)
+
+
 def _shrink_factor(dtype: Any, width: int) -> float:
     """A clipped row stays this far inside, more than the rounding of its entries and of its norm can add."""
     return 1.0 - (2.0**-22 if dtype == np.float32 else (width + 16) * 2.0**-51)
@@ -253,34 +257,69 @@ def clip_sparse_rows(
     dtype: Any = np.float32,
 ) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
     """`clip_rows` for the stored values of consecutive CSR rows of `width`, `private_lengths` of them a row."""
-    count, factor = len(private_lengths), _shrink_factor(dtype, width)
-    row = np.repeat(np.arange(count), private_lengths)
-
-    def squares(private_entries: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(
-            np.bincount(row, weights=private_entries * private_entries, minlength=count), np.float64
-        )
-
     with np.errstate(all="ignore"):
-        private_peak = np.zeros(count)
-        np.maximum.at(private_peak, row, np.abs(private_values))
-        private_finite = np.isfinite(private_peak)
-        private_kept = private_finite & (private_peak >= LEAST_PEAK)
-        private_values = np.where(private_kept[row], private_values, 0.0)
-        private_scale = np.where(private_kept, private_peak, 1.0)
-        private_unit = private_values / private_scale[row]
-        private_length = np.sqrt(squares(private_unit))
-        private_over = private_length * private_scale > bound
-        private_shrink = factor * bound / np.where(private_length > 0, private_length, 1.0)
-        private_values = np.where(private_over[row], private_unit * private_shrink[row], private_values)
+        private_plain = _plain(_sparse_squares(private_values, private_lengths), bound, width)
+        if not np.any(private_plain):
+            return _clip_any_sparse_rows(private_values, private_lengths, bound, width, dtype)
         private_stored = private_values.astype(dtype)
-        rounding = 1.0 + (private_lengths + 8) * _NORM_ERROR
-        private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
-        again = private_over | ~(private_norms <= bound)
-        private_values = np.where((again & ~private_over)[row], private_values * factor, private_values)
-        private_stored = np.where(again[row], _towards_zero(private_values, dtype), private_stored)
-        private_norms = np.sqrt(squares(private_stored.astype(np.float64))) * rounding
-    return private_stored, np.asarray(private_norms, np.float64), private_finite
+        private_norms = _sparse_norms(private_stored, private_lengths)
+        private_finite = np.ones(len(private_lengths), np.bool_)
+        private_rest = ~(private_plain & (private_norms <= bound))
+        if np.any(private_rest):  # the same result for every row, in more steps
+            private_here = np.repeat(private_rest, private_lengths)
+            private_stored[private_here], private_norms[private_rest], private_finite[private_rest] = (
+                _clip_any_sparse_rows(
+                    private_values[private_here], private_lengths[private_rest], bound, width, dtype
+                )
+            )
+    return private_stored, private_norms, private_finite
+
+
+def _clip_any_sparse_rows(
+    private_values: NDArray[np.float64],
+    private_lengths: NDArray[np.int64],
+    bound: float,
+    width: int,
+    dtype: Any,
+) -> tuple[NDArray[Stored], NDArray[np.float64], NDArray[np.bool_]]:
+    """`clip_sparse_rows` for rows of any length."""
+
+    def each(private_of_row: NDArray[Any]) -> NDArray[Any]:
+        return np.repeat(private_of_row, private_lengths)
+
+    factor = _shrink_factor(dtype, width)
+    private_peak, private_some = np.zeros(len(private_lengths)), private_lengths > 0
+    private_starts = (np.cumsum(private_lengths) - private_lengths)[private_some]
+    private_peak[private_some] = np.maximum.reduceat(np.abs(private_values), private_starts)
+    private_finite = np.isfinite(private_peak)
+    private_kept = private_finite & (private_peak >= LEAST_PEAK)
+    private_values = np.where(each(private_kept), private_values, 0.0)
+    private_scale = np.where(private_kept, private_peak, 1.0)
+    private_unit = private_values / each(private_scale)
+    private_length = np.sqrt(_sparse_squares(private_unit, private_lengths))
+    private_over = private_length * private_scale > bound
+    private_shrink = factor * bound / np.where(private_length > 0, private_length, 1.0)
+    private_values = np.where(each(private_over), private_unit * each(private_shrink), private_values)
+    private_stored = private_values.astype(dtype)
+    again = private_over | ~(_sparse_norms(private_stored, private_lengths) <= bound)
+    private_values = np.where(each(again & ~private_over), private_values * factor, private_values)
+    private_stored = np.where(each(again), _towards_zero(private_values, dtype), private_stored)
+    return private_stored, _sparse_norms(private_stored, private_lengths), private_finite
+
+
+def _sparse_squares(
+    private_values: NDArray[np.float64], private_lengths: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The squared norms of consecutive CSR rows: each row's squares in their order, whatever stands beside it."""
+    count = len(private_lengths)
+    row = np.repeat(np.arange(count), private_lengths)
+    return np.asarray(np.bincount(row, private_values * private_values, count), np.float64)
+
+
+def _sparse_norms(private_stored: NDArray[Stored], private_lengths: NDArray[np.int64]) -> NDArray[np.float64]:
+    """`row_norms` of consecutive CSR rows."""
+    private_squares = _sparse_squares(private_stored.astype(np.float64), private_lengths)
+    return np.asarray(np.sqrt(private_squares) * (1.0 + (private_lengths + 8) * _NORM_ERROR), np.float64)
 
 
 def row_norms(private_rows: NDArray[Stored]) -> NDArray[np.float64]:

@@ -259,9 +259,9 @@ def _rehearse(search: SearchPlan, units: Units | Engine) -> None:
     """
     for index, candidate in enumerate(search.candidates):
         setup, budget = candidate.setup, search.plan.budget
-        rehearse(search.fits[index], setup.problem, units, setup.public.block(search.train), budget)
+        rehearse(search.fits[index], setup.problem, units, setup.planned.block(search.train), budget)
         if search.refits:
-            rehearse(search.refits[index], setup.problem, units, setup.public, budget)
+            rehearse(search.refits[index], setup.problem, units, setup.planned, budget)
 
 
 @final
@@ -349,16 +349,16 @@ def run_search(
 
 def _wholes(search: SearchPlan, data: Engine) -> list[Derived]:
     """The units of a search, as each fit and the scoring stores them, and what is made of them there."""
-    scored = Derived(search.scored.public)
+    scored = Derived(search.scored.planned)
     scored.cut([scored.public.block(search.held_out)])
     wholes = [scored]
     for solver, candidate in zip(search.fits, search.candidates, strict=True):
-        whole = Derived(candidate.setup.public)
+        whole = Derived(candidate.setup.planned)
         (train,) = whole.cut([whole.public.block(search.train)])
         foresee(solver, _solving(solver, candidate), data, train)
         wholes.append(whole)
     for solver, candidate in zip(search.refits, search.candidates, strict=False):
-        whole = Derived(candidate.setup.public)
+        whole = Derived(candidate.setup.planned)
         foresee(solver, _solving(solver, candidate), data, whole)
         wholes.append(whole)
     return wholes

@@ -99,7 +99,7 @@ class Setup:
 
     @property
     def public(self) -> Public:
-        """What `units` will state to be public, but for what is known of sparse rows: room is asked for as of dense."""
+        """What `units` will state to be public, but for what is known of sparse rows."""
         by_user = self.shape.by_user
         return Public(
             n=self.shape.n,
@@ -114,7 +114,7 @@ class Setup:
 
     @property
     def planned(self) -> Public:
-        """What `units` will state to be public: what a plan goes by."""
+        """What `units` will state to be public: what a plan goes by, and the room that is asked for."""
         entries = self.shape.row_entries
         most = None if entries is None else entries + (self.intercept is not None)
         return replace(self.public, sparse=self.shape.is_sparse, row_entries=most)

@@ -301,7 +301,7 @@ def fit_in_stages(
         # Keys and shapes are checked before anything is paid, and there is one copy of the data at a time.
         with given_back(staged.setup.loose_units(records)) as loose:
             derived = rehearse(
-                staged.solver, staged.setup.problem, loose, staged.setup.public, staged.plan.budget
+                staged.solver, staged.setup.problem, loose, staged.setup.planned, staged.plan.budget
             )
             asked = {**parts_of(staged.setup.problem), "scales": staged.scales, "solver": staged.solver}
             with reserved(loose, derived.beyond(loose.public)):  # of what comes after it

@@ -12,10 +12,8 @@ from privopt.public import Public
 
 ROW_SECONDS = 1.2e-8  # a record's scalar work (one exponential) in the compiled kernel
 BYTE_SECONDS = 1.0e-10  # streaming float32 rows from memory
-CSR_SECONDS, CSR_LOADING_SECONDS = (
-    5e-9,
-    4e-8,
-)  # an entry of a CSR row in a pass; and checked, clipped and stored
+CSR_SECONDS = 5e-9  # an entry of a CSR row in a pass
+CSR_LOADING_SECONDS = 4e-8  # an entry of a CSR row read from a file of sets, checked, clipped and stored
 OWN_SECONDS, OWN_PARAMETER_SECONDS = 2e-7, 5e-9  # one record's gradient of a user-written loss, vectorised
 RELEASE_SECONDS = 4e-4  # a release beside its pass: price, noise, a step of the solver
 ENTRY_SECONDS = 6e-9  # an entry of a row that is clipped and stored, with the row's norm

@@ -284,24 +284,25 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         return private_features
 
     def _encode_sparse(self, private_columns: Mapping[str, Any], rows: int) -> "sparse.csr_array":
-        entries: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]] = []
-        for column, block in zip(self._columns(), self.blocks_, strict=True):
+        private_blocks: list[Any] = []
+        for column in self._columns():
             private_column = private_columns[column.name]
             if column.kind == "set":
-                at, index = _active(column, private_column)
-                value = np.ones(len(at), dtype=np.float32)
+                lengths, index = _active(column, private_column)
+                value = np.ones(len(index), dtype=np.float32)
             elif column.kind == "cat":
                 codes = level_codes(private_column, column.levels, column.name)
-                at = np.flatnonzero(codes >= 0)
-                index, value = codes[at], np.ones(len(at), dtype=np.float32)
+                lengths, index = (codes >= 0).astype(np.int64), codes[codes >= 0]
+                value = np.ones(len(index), dtype=np.float32)
             else:
                 dense = np.zeros((rows, column.width), dtype=np.float32)
                 self._fill(dense, column, private_column)
                 at, index = np.nonzero(dense)
-                value = dense[at, index]
-            entries.append((at.astype(np.int32), (index + block.start).astype(np.int32), value))
-        at, index, value = (np.concatenate(part) for part in zip(*entries, strict=True))
-        return sparse.coo_array((value, (at, index)), shape=(rows, self.n_features_out_)).tocsr()
+                lengths, value = np.bincount(at, minlength=rows), dense[at, index]
+            ends = np.append(0, np.cumsum(lengths)).astype(np.int32 if len(index) < 2**31 else np.int64)
+            csr = (value, index.astype(np.int32, copy=False), ends)
+            private_blocks.append(sparse.csr_array(csr, shape=(rows, column.width)))
+        return sparse.csr_array(sparse.hstack(private_blocks, format="csr"))
 
     def _fill(self, out: NDArray[np.float32], column: ColumnSpec, private_column: Any) -> None:
         """Write one column's features into their place, which holds zeros."""
@@ -310,7 +311,8 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
             known = np.flatnonzero(codes >= 0)
             out[known, codes[known]] = 1.0
         elif column.kind == "set":
-            out[_active(column, private_column)] = 1.0
+            lengths, index = _active(column, private_column)
+            out[np.repeat(np.arange(len(lengths)), lengths), index] = 1.0
         elif column.kind == "pixels":
             self._fill_pixels(out, column, private_column)
         else:
@@ -360,22 +362,29 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         return np.where(np.isfinite(values), np.clip(fraction, 0.0, 1.0), self._missing_is(0.0))
 
 
-def _active(column: ColumnSpec, private_column: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row and index of every active index below `size`, each once, in order; at most `max_active` a row."""
-    rows: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
-    indices: list[NDArray[np.int64]] = [np.zeros(0, dtype=np.int64)]
-    first = 0
+def _active(column: ColumnSpec, private_column: Any) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """How many active indices below `size` each row has, at most `max_active`, and all of them: each once, in order."""
+    count = len(private_column)
+    kind = np.int32 if count * column.size < 2**31 else np.int64  # of keys: the shorter are sorted sooner
+    size, first = kind(column.size), 0
+    rows, indices = [np.zeros(0, kind)], [np.zeros(0, kind)]
     for lengths, private_flat in lists(private_column, column.name):
-        row = np.repeat(np.arange(first, first + len(lengths)), np.maximum(lengths, 0))
+        row = np.repeat(np.arange(first, first + len(lengths), dtype=kind), np.maximum(lengths, 0))
         first += len(lengths)
-        usable = (private_flat >= 0) & (private_flat < column.size) & (private_flat == np.floor(private_flat))
+        usable = (private_flat >= 0) & (private_flat < column.size)
+        if private_flat.dtype.kind == "f":
+            usable &= private_flat == np.floor(private_flat)
         rows.append(row[usable])
-        indices.append(private_flat[usable].astype(np.int64))
+        indices.append(private_flat[usable].astype(kind))
     row, index = np.concatenate(rows), np.concatenate(indices)
-    key = row * column.size + index  # one number that orders the pairs by row, then by index
+    key = row * size + index  # one number that orders the pairs by row, then by index
     if np.any(key[1:] <= key[:-1]):  # not sorted yet, or with repetitions
-        row, index = np.divmod(np.unique(key), column.size)
-    if column.max_active is not None:
-        place = np.arange(len(row)) - np.searchsorted(row, row)
-        row, index = row[place < column.max_active], index[place < column.max_active]
-    return row, index
+        key.sort()  # `np.unique` hashes, which takes ten times as long; the row at each place stays
+        once = np.append(True, key[1:] != key[:-1])
+        row, index = row[once], (key - row * size)[once]
+    active = np.bincount(row, minlength=count)
+    if column.max_active is not None and np.any(active > column.max_active):
+        place = np.arange(len(row)) - np.repeat(np.cumsum(active) - active, active)
+        index = index[place < column.max_active]
+        active = np.minimum(active, column.max_active)
+    return active, index

@@ -179,7 +179,8 @@ def open_streamed(
     stored = units.private_features
     private_entries, private_apart = getattr(stored, "nnz", 0) if entries is None else entries, 0
     if kept is not None and entries is None and source.is_sparse:
-        private_apart = entry_bytes(kept.private_entries, description)
+        # Of users, the next spool has room for a copy of all that are read, this one for those that they keep.
+        private_apart = (1 + source.by_user) * entry_bytes(kept.private_entries, description)
     return StreamedEngine(
         units,
         private_read=(source.rows, entry_bytes(private_entries, description)),
