@@ -199,7 +199,7 @@ class Fleet:
             seconds: to wait.
             fetch: whether they are brought to this machine.
         Raises:
-            DataUnavailable: a process of our own cluster has ended without which nobody answers.
+            DataUnavailable: a process of our own cluster has ended, or another's head, without which nobody answers.
         """
         import ray
 
@@ -208,8 +208,8 @@ class Fleet:
             left = end - time.monotonic()
             step = max(0.0, min(left, LOOK))
             found, _ = ray.wait(references, num_returns=1, timeout=step, fetch_local=fetch)
-            if self.cluster.lost is not None:
-                raise unavailable(f"this run's own Ray cluster has lost its process {self.cluster.lost!r}")
+            if (lost := self.cluster.lost) is not None:
+                raise unavailable(lost)
             if found or left <= LOOK:
                 return found
 
