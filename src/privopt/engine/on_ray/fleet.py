@@ -24,6 +24,7 @@ from privopt.public import Relation
 PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
 LOADING = 10.0  # times as long may it take to start, or to read one part
 LOOK = 1.0  # seconds between looks at the cluster while workers are waited for
+_A_BYTE = 1  # asked for in Ray's books: who asks for nothing at all is put anywhere, whatever the strategy
 _BRANCHES = 64  # answers that one process adds up
 _UNREAD = (
     ": each machine reads the files by itself, under the same names, unchanged, and with access of its own"
@@ -350,7 +351,7 @@ class Fleet:
 
         kind, more = self._kind()
         actor = ray.remote(kind).options(  # type: ignore[call-overload]
-            num_cpus=0, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
+            num_cpus=0, memory=_A_BYTE, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
         )
         worker.actor = actor.remote(
             self._source, self._description, self._layout.public, worker.plans, worker.seat.threads, *more
