@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from privopt.engine.on_ray.admission import admitted, check_address, require_node, without_tokens
 from privopt.engine.on_ray.guardian import Guardian
-from privopt.engine.on_ray.reach import Reach
+from privopt.engine.on_ray.reach import UNENDED, Reach
 from privopt.engine.on_ray.starting import (
     LOOPBACK,
     as_it_was,
@@ -289,7 +289,7 @@ def _shut_down() -> None:
 
 def _shut_down_in_time() -> None:
     """End a connection to others' cluster: where its head is cut off Ray waits for minutes, here and as Python ends."""
-    ending = threading.Thread(target=_shut_down, daemon=True)
+    ending = threading.Thread(target=_shut_down, name=UNENDED, daemon=True)
     ending.start()
     ending.join(_END_SECONDS)
     if ending.is_alive():
