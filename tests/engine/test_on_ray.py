@@ -332,7 +332,10 @@ def test_a_cluster_without_tokens_is_refused_unless_its_network_is_trusted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission, "asks_for_tokens", lambda _: False)
-    with socket.create_server(("127.0.0.1", 0)) as head, pytest.raises(ArgumentError, match="asks for no tokens"):
+    with (
+        socket.create_server(("127.0.0.1", 0)) as head,
+        pytest.raises(ArgumentError, match="asks for no tokens"),
+    ):
         Cluster(f"127.0.0.1:{head.getsockname()[1]}", trust_network=False)
     trusted = object.__new__(Cluster)
     trusted.address, trusted.has_tokens = "head:6379", False
