@@ -27,6 +27,7 @@ from privopt.commands.options import (
     place_option,
     with_options,
 )
+from privopt.engine.on_ray.reach import leave
 from privopt.printable import printable
 
 DEBUG = "PRIVOPT_DEBUG"
@@ -50,7 +51,7 @@ class OneSentenceGroup(TyperGroup):
             code = self._code(args, *rest, **options)
             if code == STOPPED:
                 _complain(" ".join(["stopped.", *(self._spent or ["Nothing was spent."])]), STOPPED)
-        sys.exit(code if isinstance(code, int) else 0)
+        leave(code if isinstance(code, int) else 0)
 
     def _code(self, args: Sequence[str] | None, *rest: Any, **options: Any) -> Any:
         """Run a command, and say what is wrong; the exit code."""

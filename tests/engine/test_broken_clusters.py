@@ -163,8 +163,8 @@ def test_a_wait_ends_where_a_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> 
     fleet.cluster = SimpleNamespace(lost=None)  # type: ignore[assignment]
     assert fleet.ready([1], 0.5, fetch=True) == []
     assert looks == [pytest.approx(0.5, abs=0.1)]
-    fleet.cluster = SimpleNamespace(lost="raylet")  # type: ignore[assignment]
-    with pytest.raises(DataUnavailable, match="lost its process 'raylet': the records cannot be computed on"):
+    fleet.cluster = SimpleNamespace(lost="it has lost 'raylet'")  # type: ignore[assignment]
+    with pytest.raises(DataUnavailable, match="it has lost 'raylet': the records cannot be computed on"):
         fleet.ready([1], 300.0, fetch=True)
 
 

@@ -85,6 +85,9 @@ table = privopt.Table.open({str(place / "table.parquet")!r}, json.load(open({str
                            engine="ray", address={address!r})
 engine = table.engine()
 assert len({{seat.node for seat in engine._fleet._reservation.seats}}) == 2
+for worker in engine._fleet.workers:
+    where = worker.actor.__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+    assert ray.get(where) == worker.seat.node
 while ray.available_resources().get("CPU", 0): pass
 engine.close()
 model = privopt.LogisticRegression(epsilon=1.0, delta=1e-7, solver="gradient-descent").fit(table)

@@ -1,10 +1,11 @@
 """Whether a cluster of somebody else's lets us in, and nobody who has no token: asked before anything is sent there."""
 
+import importlib
 import os
-import socket
 import subprocess
 import sys
 
+from privopt.engine.on_ray.reach import why_unreached
 from privopt.errors import ArgumentError
 
 _LAST_PORT = 65_535
@@ -74,20 +75,31 @@ def admitted(address: str, *, trust_network: bool) -> bool:
     return has_tokens
 
 
+def require_node(address: str) -> None:
+    """Refuse to join from a machine on which no node of Ray runs, for which Ray itself would wait a minute.
+
+    Raises:
+        ArgumentError: this is one.
+    """
+    services = importlib.import_module("ray._private.services")
+    found = getattr(services, "find_node_ids", None)
+    if found is not None and not found():
+        raise ArgumentError(
+            f"this machine is none of the Ray cluster's at {address}: run this command on one of them, or make this "
+            f"one of them, which lends no cores (ray start --address {address} --num-cpus 0)."
+        )
+
+
 def _require_listener(address: str) -> None:
     """Refuse an address at which nobody listens, for which Ray would wait.
 
     Raises:
         ArgumentError: likewise.
     """
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), _LISTENER_SECONDS).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        why = (getattr(error, "strerror", None) or str(error) or type(error).__name__).lower()
+    if (why := why_unreached(address, _LISTENER_SECONDS)) is not None:
         raise ArgumentError(
             f"the Ray cluster at {address} cannot be reached ({why}): check the address, and that its head runs."
-        ) from None
+        )
 
 
 def asks_for_tokens(address: str) -> bool:

@@ -11,10 +11,12 @@ import importlib
 import os
 import secrets
 import sys
+import threading
 from typing import Any, NamedTuple
 
-from privopt.engine.on_ray.admission import admitted, check_address, without_tokens
+from privopt.engine.on_ray.admission import admitted, check_address, require_node, without_tokens
 from privopt.engine.on_ray.guardian import Guardian
+from privopt.engine.on_ray.reach import UNENDED, Reach
 from privopt.engine.on_ray.starting import (
     LOOPBACK,
     as_it_was,
@@ -29,6 +31,7 @@ from privopt.engine.on_ray.starting import (
 from privopt.errors import ArgumentError, PrivoptError
 
 STORE_BYTES = 96 * 2**20  # of the object store, through which only points and sums of many numbers travel
+_END_SECONDS = 30.0  # that the end of a connection to others' cluster may take
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -61,6 +64,7 @@ class Cluster:
     def __init__(self, address: str | None, *, trust_network: bool) -> None:
         self.address = address
         self.has_tokens = True
+        self._reach = Reach({})
         self._users = 0
         self._guardian: Guardian | None = None
         self._kept_environment: dict[str, str | None] = {}
@@ -72,6 +76,11 @@ class Cluster:
             self._connect(address, trust_network=trust_network)
         try:
             self.machines = self._machines()
+            if address is not None:
+                name = f"the Ray cluster at {address}"
+                self._reach = Reach(
+                    {f"the head of {name}": address, f"this machine's node of {name}": _own_node()}
+                )
         except BaseException:
             self._end()
             raise
@@ -125,10 +134,12 @@ class Cluster:
 
     @property
     def lost(self) -> str | None:
-        """Which process of our own cluster has ended, without which no worker answers; None for none."""
+        """What of the cluster is gone without which no worker answers, in words; None for nothing."""
+        if self.address is not None:
+            return self._reach.gone
         node = _worker_module()._global_node
-        dead = [] if node is None or self.address is not None else node.dead_processes()
-        return next((str(name) for name, _ in dead), None)
+        dead = [] if node is None else node.dead_processes()
+        return next((f"this run's own Ray cluster has lost its process {name!r}" for name, _ in dead), None)
 
     @property
     def described(self) -> str:
@@ -194,6 +205,7 @@ class Cluster:
         import ray
 
         self.has_tokens = admitted(address, trust_network=trust_network)
+        require_node(address)
         self._set_environment({**_QUIET, "RAY_AUTH_MODE": "token" if self.has_tokens else "disabled"})
         try:
             with undisturbed(), private_files(), as_it_was():
@@ -202,7 +214,7 @@ class Cluster:
             self._end()
             raise ArgumentError(
                 f"the Ray cluster at {address} does not let us in ({type(error).__name__}): check the address, the "
-                "token, and that it runs the same version of Ray."
+                "token, that this machine is one of its own, and that it runs the same version of Ray."
             ) from None
         except BaseException:
             self._end()
@@ -244,7 +256,10 @@ class Cluster:
         try:
             if _Open.cluster in (None, self):
                 try:
-                    _shut_down()
+                    if self.address is None:
+                        _shut_down()
+                    else:
+                        _shut_down_in_time()
                 finally:
                     _Open.cluster = None
                     _worker_module().print_to_stdstream = self._kept_voice
@@ -270,6 +285,24 @@ def _shut_down() -> None:
         with contextlib.suppress(Exception):
             ray.shutdown()
         raise
+
+
+def _shut_down_in_time() -> None:
+    """End a connection to others' cluster: where its head is cut off Ray waits for minutes, here and as Python ends."""
+    ending = threading.Thread(target=_shut_down, name=UNENDED, daemon=True)
+    ending.start()
+    ending.join(_END_SECONDS)
+    if ending.is_alive():
+        atexit.unregister(_worker_module().shutdown)
+
+
+def _own_node() -> str:
+    """HOST:PORT of the node through which this process is connected."""
+    import ray
+
+    own = ray.get_runtime_context().get_node_id()
+    node = next(node for node in ray.nodes() if node["NodeID"] == own)
+    return f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}"
 
 
 def _worker_module() -> Any:

@@ -24,6 +24,7 @@ from privopt.public import Relation
 PATIENCE = 300.0  # seconds for one answer; a worker that takes longer counts as lost
 LOADING = 10.0  # times as long may it take to start, or to read one part
 LOOK = 1.0  # seconds between looks at the cluster while workers are waited for
+_A_BYTE = 1  # asked for in Ray's books: who asks for nothing at all is put anywhere, whatever the strategy
 _BRANCHES = 64  # answers that one process adds up
 _UNREAD = (
     ": each machine reads the files by itself, under the same names, unchanged, and with access of its own"
@@ -200,7 +201,7 @@ class Fleet:
             seconds: to wait.
             fetch: whether they are brought to this machine.
         Raises:
-            DataUnavailable: a process of our own cluster has ended without which nobody answers.
+            DataUnavailable: a process of our own cluster has ended, or another's head, without which nobody answers.
         """
         import ray
 
@@ -209,8 +210,8 @@ class Fleet:
             left = end - time.monotonic()
             step = max(0.0, min(left, LOOK))
             found, _ = ray.wait(references, num_returns=1, timeout=step, fetch_local=fetch)
-            if self.cluster.lost is not None:
-                raise unavailable(f"this run's own Ray cluster has lost its process {self.cluster.lost!r}")
+            if (lost := self.cluster.lost) is not None:
+                raise unavailable(lost)
             if found or left <= LOOK:
                 return found
 
@@ -351,7 +352,7 @@ class Fleet:
 
         kind, more = self._kind()
         actor = ray.remote(kind).options(  # type: ignore[call-overload]
-            num_cpus=0, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
+            num_cpus=0, memory=_A_BYTE, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
         )
         worker.actor = actor.remote(
             self._source, self._description, self._layout.public, worker.plans, worker.seat.threads, *more
