@@ -16,6 +16,7 @@ from privopt.engine.exact_sum import ExactSum
 from privopt.engine.on_ray.cluster import Cluster
 from privopt.engine.on_ray.layout import Layout, PartPlan, cut
 from privopt.engine.on_ray.reservation import Reservation, Seat
+from privopt.engine.on_ray.same_code import OtherCode, code_digest
 from privopt.engine.on_ray.shard import NO_PART, SOURCE, Failure, NumberedStep, Preparation, Shard, total_of
 from privopt.engine.on_ray.steps import Step
 from privopt.errors import STAYS_CHARGED, DataUnavailable
@@ -26,9 +27,12 @@ LOADING = 10.0  # times as long may it take to start, or to read one part
 LOOK = 1.0  # seconds between looks at the cluster while workers are waited for
 _A_BYTE = 1  # asked for in Ray's books: who asks for nothing at all is put anywhere, whatever the strategy
 _BRANCHES = 64  # answers that one process adds up
-_UNREAD = (
-    ": each machine reads the files by itself, under the same names, unchanged, and with access of its own"
-)
+_MEANS = {  # by the kind of a worker's error
+    DataUnavailable.__name__: (
+        ": each machine reads the files by itself, under the same names, unchanged, and with access of its own"
+    ),
+    OtherCode.__name__: ": every machine must have the privopt of this one, to the last letter",
+}
 
 Call = tuple[str, tuple[Any, ...]]
 
@@ -355,7 +359,13 @@ class Fleet:
             num_cpus=0, memory=_A_BYTE, max_restarts=0, max_task_retries=0, scheduling_strategy=strategy
         )
         worker.actor = actor.remote(
-            self._source, self._description, self._layout.public, worker.plans, worker.seat.threads, *more
+            self._source,
+            self._description,
+            self._layout.public,
+            worker.plans,
+            worker.seat.threads,
+            *more,
+            code=code_digest(),
         )
         worker.knows, worker.forgets = set(), []
         worker.loading = self._loads(worker)
@@ -382,8 +392,7 @@ def checked(answer: Any) -> Any:
         if answer.kind == KeysOfOwnTypes.__name__:  # of a source that did not know
             raise KeysOfOwnTypes
         where = "" if answer.part == NO_PART else f" at part {answer.part} of the records"
-        unread = _UNREAD if answer.kind == DataUnavailable.__name__ else ""
-        raise unavailable(f"a worker failed{where} ({answer.kind}{unread})")
+        raise unavailable(f"a worker failed{where} ({answer.kind}{_MEANS.get(answer.kind, '')})")
     return answer
 
 

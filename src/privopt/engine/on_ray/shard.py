@@ -18,6 +18,7 @@ from privopt.engine.exact_sum import ExactSum
 from privopt.engine.fast_path import thread_count
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.on_ray.layout import PartPlan, read_part
+from privopt.engine.on_ray.same_code import require_same
 from privopt.engine.on_ray.steps import SentStep
 from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.on_ray.warming import warm
@@ -127,6 +128,7 @@ class Shard:
         public: of all units.
         plans: of the parts to hold.
         threads: of a pass.
+        code: digest of the driver's privopt, which must be the one here; None where the driver is this process.
 
     Privacy:
         Whatever goes wrong leaves as a `Failure`: an error's text may quote a cell. It sees rows and public points, and
@@ -140,9 +142,10 @@ class Shard:
         public: Public,
         plans: Sequence[PartPlan],
         threads: int,
+        code: str | None = None,
     ) -> None:
         threadpool_limits(1, user_api="blas")  # a part's sum does not depend on how many cores there are
-        self._source, self._description, self._public = source, description, public
+        self._source, self._description, self._public, self._code = source, description, public, code
         self._plans = {plan.index: plan for plan in plans}
         self._threads = min(thread_count(), threads)
         self._private_engines: dict[int, dict[int, InProcessEngine]] = {SOURCE: {}}
@@ -158,6 +161,7 @@ class Shard:
     def load(self, part: int) -> Failure | None:
         """Read a part."""
         try:
+            require_same(self._code)
             private_units = read_part(self._source, self._description, self._public, self._plans[part])
             self._private_engines[SOURCE][part] = self._engine(private_units)
         except Exception as error:

@@ -17,6 +17,7 @@ from privopt.data.users import user_weights
 from privopt.engine.on_ray.arrivals import Arrivals, Piece
 from privopt.engine.on_ray.exchange import LOST
 from privopt.engine.on_ray.layout import PartPlan, no_records, of_records
+from privopt.engine.on_ray.same_code import require_same
 from privopt.engine.on_ray.shard import NO_PART, SOURCE, Failure, Shard
 from privopt.engine.on_ray.stored_rows import StoredRows
 from privopt.engine.parts import Range
@@ -54,6 +55,7 @@ class UserShard(Shard):
         plans: of the parts to hold.
         threads: of a pass.
         owners: who holds which users.
+        code: see `Shard`.
 
     Privacy:
         What arrives is checked record by record: one of another's part by its digest, one that comes twice, or not at
@@ -69,8 +71,9 @@ class UserShard(Shard):
         plans: Sequence[PartPlan],
         threads: int,
         owners: Owners,
+        code: str | None = None,
     ) -> None:
-        super().__init__(source, description, public, plans, threads)
+        super().__init__(source, description, public, plans, threads, code)
         self._owners, self._parts = owners, len(owners.workers)
         nothing = self._piece(no_records(source, description), 0)
         self._private_arrivals = {
@@ -89,6 +92,7 @@ class UserShard(Shard):
             Of each of these workers: how many there are, and these.
         """
         try:
+            require_same(self._code)
             private_cut: dict[int, list[Piece]] = {receiver: [] for receiver in receivers}
             first = start
             for block in self._source.blocks(start, stop):
@@ -132,6 +136,7 @@ class UserShard(Shard):
         """How many users each part has, all records having arrived. Private."""
         part = min(self._plans)
         try:
+            require_same(self._code)
             ends = [0, *itertools.chain.from_iterable(sorted(self._arrived)), self._source.rows]
             if ends[::2] != ends[1::2]:
                 raise DataUnavailable("a range of records is missing, or has come twice.")
