@@ -27,7 +27,7 @@ from privopt.tables.keys import block_keys, columns_of
 from privopt.tables.places import Place, located
 from privopt.tables.row_blocks import RowBlocks, checked_headers
 from privopt.tables.schema import Schema
-from privopt.tables.targets import read_target
+from privopt.tables.targets import TargetReading, read_target
 from privopt.tables.text_blocks import TextBlock
 
 BLOCK_BYTES = 2**22  # of encoded rows at a time
@@ -42,6 +42,7 @@ class EncodedRecords(RecordSource):
         place: the files.
         encoder: of the features; from the schema alone.
         target: the column to predict; None where no targets are read.
+        reading: of targets in the place of that column.
         groups: the columns that say whose record a row is; none where a record is a unit.
         counted: see `RowBlocks`.
     Raises:
@@ -58,15 +59,16 @@ class EncodedRecords(RecordSource):
         encoder: TabularEncoder,
         *,
         target: str | None,
+        reading: TargetReading | None = None,
         groups: Sequence[str] = (),
         counted: dict[str, list[TextBlock]],
     ) -> None:
         self.width, self.is_sparse, self.by_user = encoder.n_features_out_, encoder.is_sparse, bool(groups)
         self.row_entries = encoder.row_entries
         self._place, self._encoder, self._target, self._groups = place, encoder, target, tuple(groups)
-        self._schema = Schema.from_json(encoder.schema)
+        self._schema, self._reading = Schema.from_json(encoder.schema), reading
         columns = [block.column for block in encoder.blocks_]
-        targets = [] if target is None else [target]
+        targets = ([] if target is None else [target]) if reading is None else reading.columns
         self._columns: list[str] = list(dict.fromkeys([*columns, *targets, *groups]))
         cells = max(len(self._columns), self.row_entries or 0) if self.is_sparse else self.width
         most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
@@ -82,6 +84,7 @@ class EncodedRecords(RecordSource):
         """See `RecordSource.fingerprint`."""
         asked = self._encoder.get_params(deep=False)
         read = [self._schema.to_json(), self._columns, self._target, self._groups]
+        read += [] if self._reading is None else [self._reading]
         told = f"{self._place.fingerprint()} {read!r} { {name: asked[name] for name in asked if name != 'schema'}!r}"
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -91,7 +94,9 @@ class EncodedRecords(RecordSource):
 
     def _encoded(self, private_table: Any) -> RecordBlock:
         private_targets = None
-        if self._target is not None:
+        if self._reading is not None:
+            private_targets = self._reading(private_table)
+        elif self._target is not None:
             private_targets = read_target(private_table, self._schema, self._target)
         private_keys = block_keys(private_table, self._groups) if self._groups else None
         return RecordBlock(self._encoder.transform(private_table), private_targets, private_keys)
@@ -304,6 +309,7 @@ class Table:
         encoder: TabularEncoder | None = None,
         *,
         target: str | None = None,
+        reading: TargetReading | None = None,
         groups: str | Sequence[str] | None = None,
     ) -> EncodedRecords:
         """Its records as they are read: features, targets, keys of users.
@@ -311,6 +317,7 @@ class Table:
         Args:
             encoder: of the features; default: `encoder`.
             target: the column to predict; default: the table's, if there is one.
+            reading: of targets in the place of that column.
             groups: the column or columns that say whose record a row is.
         Raises:
             TableError: a file lacks a column, or stores it as something else. Text files are read once, to count.
@@ -321,7 +328,8 @@ class Table:
             self.schema.column(name)
         encoder = self.encoder(groups) if encoder is None else encoder
         target = self.target if target is None else target
-        return EncodedRecords(self._place, encoder, target=target, groups=names, counted=self._counted)
+        asked: dict[str, Any] = {"target": target, "reading": reading, "groups": names}
+        return EncodedRecords(self._place, encoder, counted=self._counted, **asked)
 
     def engine(
         self,
