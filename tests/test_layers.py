@@ -29,6 +29,7 @@ FRONT_ENDS = {
     "report",
     "solve",
     "solve_arguments",
+    "solve_tables",
     "tables",
     "testing",
     "verification",

@@ -1,18 +1,15 @@
 """`minimize` and `plan`: the two functions of the solver interface."""
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from privopt.curator.base import Curator, Observer
-from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.rehearsals import foresee, reserved
 from privopt.curator.run import Run, rehearsed
 from privopt.data.derived import Derived
 from privopt.data.units import Units
-from privopt.engine.choose import described
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
@@ -32,6 +29,7 @@ from privopt.replays.recipes import recipe_of
 from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_loss, check_payment, flat_start, posed_problem
 from privopt.solve_games import plan_game
+from privopt.solve_tables import AskedUnits
 from privopt.solvers.base import Solver
 from privopt.solvers.registry import SOLVERS, choose
 from privopt.tables.table import Table
@@ -131,6 +129,9 @@ def minimize(
     observer: Observer | None = None,
     engine: EngineName = "fast",
     noise: NoiseName = "exact",
+    groups: str | Sequence[str] | None = None,
+    relation: Relation | str | None = None,
+    max_records_per_user: int | None = None,
 ) -> Result:
     """Minimise a mean loss over private units.
 
@@ -138,8 +139,8 @@ def minimize(
         problem: a loss of `privopt.problems.losses`, a `Problem`, a JAX function
             `loss(params, features, target) -> scalar` of one record, with `start` its parameters (any pytree), or a
             `BlackBox`, which is not differentiated.
-        units: the data, see `Units.from_arrays`; an engine on them, such as `Table.engine` gives; or a `Table` whose
-            records are the units, under replace-one and as its schema describes them.
+        units: the data, see `Units.from_arrays`; an engine on them, such as `Table.engine` gives; or a `Table`, whose
+            records are read as its schema describes them, and are the units unless there are `groups`.
         budget: the (epsilon, delta) of this solve.
         solver: "auto", a name, or a configured solver.
         start: public or released starting point; required for a function and a `BlackBox`.
@@ -149,12 +150,17 @@ def minimize(
         observer: called with (name, count) after releases and (what, 0) before a long stage.
         engine: "fast", or "reference": every query by one plain path without compiled kernels, for checks and audits.
         noise: "exact", or "float": all noise in 64-bit floating point, for comparisons only; the report marks it.
+        groups: of a `Table`, the column or columns that say whose record a row is; then a unit is a user.
+        relation: of a `Table`, the neighbouring relation; default: replace-one.
+        max_records_per_user: of a `Table` with `groups`, the public cap on the records of a user that are used.
     Returns:
         The released parameters, status, transcript, and the plan that was announced.
     Raises:
         ValueError, TypeError: an argument is not usable, or the loss has effects such as a callback.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
+    asked = AskedUnits(groups=groups, relation=relation, max_records_per_user=max_records_per_user)
+    asked.check(units)
     if not isinstance(units, Engine | Table):
         check_arguments(units, budget, account, observer)
     check_payment(budget, account, observer)
@@ -170,9 +176,11 @@ def minimize(
     }
     if not isinstance(units, Table):
         return minimize_on(units, problem, **options)
-    placement = units.settled()
-    with asking(units.asked(), account), closing(units.engine(placement=placement)) as opened:
-        kept = placement.told(described(opened))
+
+    def planned(public: Public) -> Plan:
+        return posed(problem, start, public, budget, solver).plan
+
+    with asked.opened(units, account, planned) as (opened, kept):
         return minimize_on(opened, problem, **options)._replace(kept=kept)
 
 
@@ -210,10 +218,7 @@ def minimize_on(
     source = NoiseSource.named(noise, random_state)
     with double_precision():
         public = data.public
-        problem = posed_problem(problem, start)
-        first = flat_start(problem, start, public)
-        check_loss(problem, public, first)
-        configured, announced = announce(problem, public, budget, solver)
+        problem, first, configured, announced = posed(problem, start, public, budget, solver)
         require_pure_loss(problem.loss, problem.parameter_shape(public), public)
         derived = rehearse(configured, problem, data, public, budget, first)
         with reserved(data, derived.extra()):
@@ -279,6 +284,35 @@ def parts_of(problem: Problem) -> dict[str, Any]:
         "constraint": problem.constraint,
         "layout of parameters": problem.layout,
     }
+
+
+class Posed(NamedTuple):
+    """What is solved, by whom, and what it will cost.
+
+    Attributes:
+        problem: what is minimised.
+        first: the starting point, flat; None for none.
+        solver: configured.
+        plan: of its run.
+    """
+
+    problem: Problem
+    first: Any
+    solver: Solver
+    plan: Plan
+
+
+def posed(problem: Loss, start: Any, public: Public, budget: Budget, solver: Solver | str) -> Posed:
+    """A problem with its solver and plan, from public quantities alone.
+
+    Raises:
+        ValueError, TypeError: an argument is not usable.
+    """
+    with double_precision():
+        problem = posed_problem(problem, start)
+        first = flat_start(problem, start, public)
+        check_loss(problem, public, first)
+        return Posed(problem, first, *announce(problem, public, budget, solver))
 
 
 def announce(problem: Problem, public: Public, budget: Budget, solver: Solver | str) -> tuple[Solver, Plan]:

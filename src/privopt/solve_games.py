@@ -1,5 +1,6 @@
 """`minimax`: saddle points of a mean payoff over private units, and the plans of the solvers for them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +16,23 @@ from privopt.games.registry import GAME_SOLVERS, choose_game
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseName, NoiseSource
+from privopt.planning.plan import Plan
 from privopt.planning.task import Task
 from privopt.plans import Plans, all_plans
 from privopt.precision import double_precision
 from privopt.problems.saddle import Game
-from privopt.public import Public
+from privopt.public import Public, Relation
 from privopt.queries.effects import require_pure_payoff
 from privopt.result import Result
 from privopt.solve_arguments import check_arguments, check_game, check_payment
+from privopt.solve_tables import AskedUnits
+from privopt.tables.table import Table
 
 
 @tells_what_was_spent
 def minimax(
     game: Game,
-    units: Units | Engine,
+    units: Units | Engine | Table,
     *,
     budget: Budget,
     solver: GameSolver | str = "auto",
@@ -37,12 +41,16 @@ def minimax(
     observer: Observer | None = None,
     engine: EngineName = "fast",
     noise: NoiseName = "exact",
+    groups: str | Sequence[str] | None = None,
+    relation: Relation | str | None = None,
+    max_records_per_user: int | None = None,
 ) -> Result:
     """Find a saddle point of a mean payoff over private units: min over x, max over y.
 
     Args:
         game: a `BilinearGame`, or a `SaddleProblem` with a payoff of your own.
-        units: the data, see `Units.from_arrays`; or an engine on them, such as `Table.engine` gives.
+        units: the data, see `Units.from_arrays`; an engine on them, such as `Table.engine` gives; or a `Table`, as for
+            `minimize`.
         budget: the (epsilon, delta) of this solve.
         solver: "auto", a name, or a solver of games.
         account: a budget shared with other solves; charged for the whole plan before the data is read.
@@ -50,23 +58,56 @@ def minimax(
         observer: called with (name, count) after releases and (what, 0) before a long stage.
         engine: "fast", or "reference": every query by one plain path without compiled kernels, for checks and audits.
         noise: "exact", or "float": all noise in 64-bit floating point, for comparisons only; the report marks it.
+        groups: of a `Table`, see `minimize`, as for what follows.
+        relation: of a `Table`.
+        max_records_per_user: of a `Table`.
     Returns:
         `params` is (x, y); with status, transcript, findings (which vertices are mixed) and the plan.
     Raises:
         ValueError, TypeError: an argument is not usable, or the payoff has effects such as a callback.
         BudgetExceeded: the account cannot pay; no data has been read.
     """
-    if not isinstance(units, Engine):
+    asked = AskedUnits(groups=groups, relation=relation, max_records_per_user=max_records_per_user)
+    asked.check(units)
+    if not isinstance(units, Engine | Table):
         check_arguments(units, budget, account, observer)
     check_payment(budget, account, observer)
+    options: dict[str, Any] = {
+        "budget": budget,
+        "solver": solver,
+        "account": account,
+        "random_state": random_state,
+        "observer": observer,
+        "engine": engine,
+        "noise": noise,
+    }
+    if not isinstance(units, Table):
+        return _minimax_on(units, game, **options)
+
+    def planned(public: Public) -> Plan:
+        return posed_game(game, public, budget, solver)[1]
+
+    with asked.opened(units, account, planned) as (opened, kept):
+        return _minimax_on(opened, game, **options)._replace(kept=kept)
+
+
+def _minimax_on(
+    units: Units | Engine,
+    game: Game,
+    *,
+    budget: Budget,
+    solver: GameSolver | str,
+    account: Account | None,
+    random_state: int | None,
+    observer: Observer | None,
+    engine: EngineName,
+    noise: NoiseName,
+) -> Result:
+    """`minimax` on units, or on an engine that computes on them wherever they are."""
     source = NoiseSource.named(noise, random_state)
     with double_precision():
         public = units.public
-        check_game(game, public)
-        task = Task(game, public, budget)
-        chosen, reason = choose_game(solver, task)
-        configured = chosen.configure(task)
-        announced = replace(configured.plan(task), reason=reason)
+        configured, announced = posed_game(game, public, budget, solver)
         require_pure_payoff(game, public)
 
         def solve(curator: Curator) -> object:
@@ -91,6 +132,22 @@ def minimax(
             result = configured.solve(run.curator(units), game)
             run.end()
         return result._replace(plan=announced)
+
+
+def posed_game(
+    game: Game, public: Public, budget: Budget, solver: GameSolver | str
+) -> tuple[GameSolver, Plan]:
+    """The configured solver of a game, and the plan of its run, from public quantities alone.
+
+    Raises:
+        ValueError, TypeError: an argument is not usable.
+    """
+    with double_precision():
+        check_game(game, public)
+        task = Task(game, public, budget)
+        chosen, reason = choose_game(solver, task)
+        configured = chosen.configure(task)
+        return configured, replace(configured.plan(task), reason=reason)
 
 
 def plan_game(game: Game, public: Public, budget: Budget, solver: Any) -> Plans:

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.special import expit
 from sklearn.base import clone
 
-from privopt import Account, FairClassifier, LogisticRegression, PrivacyReport
+from privopt import Account, FairClassifier, LogisticRegression, PrivacyReport, PrivateSearchCV
 from privopt.errors import BudgetExceeded
 from privopt.solvers.worst_group_descent import WorstGroupDescent
 
@@ -217,3 +217,14 @@ def test_columns_that_are_not_there_and_shapes_that_do_not_fit_get_one_sentence(
 def test_without_noise_nothing_is_private_and_the_report_says_so():
     fitted = model(epsilon=math.inf, delta=None).fit(X, Y, sensitive_features=G)
     assert "not private" in str(fitted.privacy_)
+
+
+def test_a_search_refuses_it_as_labels_alone_would_be_read_as_groups():
+    model = FairClassifier(bounds=(-1, 1), classes=[0, 1], sensitive_values=["a", "b"], shares=[0.5, 0.5])
+    search = PrivateSearchCV(model, {"alpha": [0.1, 1.0]}, epsilon=1.0, delta=1e-6)
+    with pytest.raises(
+        TypeError, match="FairClassifier is not searched: candidates are scored by the accuracy"
+    ):
+        search.fit(np.zeros((20, 2)), np.arange(20) % 2)
+    with pytest.raises(TypeError, match="FairClassifier is not searched"):
+        search.plan(n_features=2, n=20)

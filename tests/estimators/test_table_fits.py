@@ -11,7 +11,6 @@ from tests.tables.toy_tables import SCHEMA, toy_table, write_forms
 
 from privopt import (
     Budget,
-    FairClassifier,
     LinearRegression,
     LogisticRegression,
     PrivateSearchCV,
@@ -24,7 +23,7 @@ from privopt import (
 from privopt.engine import choose
 from privopt.engine.in_process import InProcessEngine
 from privopt.engine.placement import Placement
-from privopt.errors import ArgumentError, ArgumentTypeError, DataUnavailable
+from privopt.errors import ArgumentError, DataUnavailable
 from privopt.replays.check import replayed
 from privopt.solvers.stochastic_gradient_descent import StochasticGradientDescent
 from privopt.tables import user_keys
@@ -147,11 +146,6 @@ def test_the_releases_are_replayed_without_the_table(folder: Path, tmp_path: Pat
     assert verdict.finding is Finding.VERIFIED
     assert verdict.checks[-1].outcome is Outcome.HOLDS
     require_valid(json.loads(path.read_text()))
-
-
-def test_groups_that_are_compared_need_arrays(folder: Path) -> None:
-    with pytest.raises(ArgumentTypeError, match="FairClassifier takes arrays"):
-        FairClassifier(**OPTIONS).fit(Table.open(folder / "four", SCHEMA))
 
 
 def test_an_engine_is_given_back_however_a_fit_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

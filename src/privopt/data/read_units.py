@@ -108,6 +108,21 @@ def read_units(
     )
 
 
+def stated_public(source: RecordSource, description: Description) -> Public:
+    """What `read_units` will state to be public, found without reading a record.
+
+    Raises:
+        ValueError: as `Units.from_arrays`, by what is described alone.
+    """
+    return dataclasses.replace(
+        _no_records(source, description).public,
+        n=source.rows if description.n is None else description.n,
+        relation=Relation.parse(description.relation),
+        row_entries=row_entries(source, description),
+        **(_of_users(description) if source.by_user else {}),
+    )
+
+
 class _Stored:
     """Stored rows that are filled in block by block.
 
@@ -244,13 +259,18 @@ def _read(
         first += rows
     if first != source.rows:
         raise DataUnavailable(CHANGED)
-    if first == 0:  # no records: what is public follows from the width alone
-        nothing: Any = np.zeros((0, source.width), np.float32)
-        private_targets = None if description.classes is None else np.asarray(list(description.classes))[:0]
-        if source.is_sparse:
-            nothing = sparse.csr_array(nothing)
-        private_stored.put(0, _clipped(RecordBlock(nothing, private_targets, None), 0, arguments))
+    if first == 0:
+        private_stored.put(0, _no_records(source, description))
     return private_stored
+
+
+def _no_records(source: RecordSource, description: Description) -> Units:
+    """A block of none: what is public follows from the width alone."""
+    nothing: Any = np.zeros((0, source.width), np.float32)
+    if source.is_sparse:
+        nothing = sparse.csr_array(nothing)
+    no_targets = None if description.classes is None else np.asarray(list(description.classes))[:0]
+    return _clipped(RecordBlock(nothing, no_targets, None), 0, _of_records(description))
 
 
 def _clipped(block: RecordBlock, rows: int, arguments: dict[str, Any]) -> Units:

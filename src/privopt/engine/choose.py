@@ -170,6 +170,23 @@ def most_rows(n: int, cap: int | None) -> int:
     return n if cap is None else n * cap
 
 
+def placed(source: RecordSource, description: Description, placement: Placement) -> Placement:
+    """Where `engine_of` keeps the records of a source: what "auto" chooses is chosen here, see `settled`.
+
+    Raises:
+        ValueError: n is missing.
+    """
+    if description.n is None and (
+        source.by_user or Relation.parse(description.relation) is not Relation.REPLACE_ONE
+    ):
+        raise ValueError(
+            "n is missing: where the number of records is private, give the public number of units."
+        )
+    n = source.rows if description.n is None else description.n
+    rows = most_rows(n, description.max_records_per_user if source.by_user else None)
+    return settled(placement, rows, source.width, description.storage, source.most_entries)
+
+
 def engine_of(
     source: RecordSource,
     description: Description,
@@ -194,15 +211,7 @@ def engine_of(
         DataUnavailable: the source cannot be read.
         PrivoptError: there is no room for them.
     """
-    if description.n is None and (
-        source.by_user or Relation.parse(description.relation) is not Relation.REPLACE_ONE
-    ):
-        raise ValueError(
-            "n is missing: where the number of records is private, give the public number of units."
-        )
-    n = source.rows if description.n is None else description.n
-    rows = most_rows(n, description.max_records_per_user if source.by_user else None)
-    placement = settled(placement, rows, source.width, description.storage, source.most_entries)
+    placement = placed(source, description, placement)
     if placement.engine == "stream":
         from privopt.engine.streamed.opening import open_streamed
 

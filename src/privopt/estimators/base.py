@@ -5,7 +5,7 @@ parameters, and translates them back. A fitted model keeps no data, no noise and
 """
 
 import abc
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
@@ -43,6 +43,7 @@ from privopt.solve_arguments import check_observer
 from privopt.solvers.base import Solver
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
+from privopt.tables.targets import TargetReading
 
 HOLDOUT, SELECTION_SHARE = 0.2, 0.5  # of the choice of a penalty's strength
 
@@ -161,19 +162,40 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
         records = given.records(self, X, y, groups, NoiseSource(self.random_state))
         return self._fit_records(given, records, budget, observer)
 
-    def _fit_table(self, table: Table, y: Any, groups: Any, observer: Observer | None) -> Self:
-        """Fit to a table, with what its schema says in the place of arguments that were left out."""
+    def _fit_table(
+        self,
+        table: Table,
+        y: Any,
+        groups: Any,
+        observer: Observer | None,
+        *,
+        known: Mapping[str, Any] = MappingProxyType({}),
+        reading: Callable[[Any], TargetReading] | None = None,
+    ) -> Self:
+        """Fit to a table, with what its schema says in the place of arguments that were left out.
+
+        Args:
+            table: in files.
+            y: see `fit`, as for the next two.
+            groups: keys of users.
+            observer: for progress bars.
+            known: further arguments, as they are for this table.
+            reading: of targets in the place of the table's, for the estimator that has all these arguments.
+        """
         encoder = asked_of_a_table(table, y, groups)
         asked: Any = clone(self)
-        asked.set_params(**arguments_of(table, encoder, self.get_params(deep=False)))
+        asked.set_params(**arguments_of(table, encoder, self.get_params(deep=False)), **known)
         asked._account_lost = getattr(self, "_account_lost", False)
         given = asked._specification()
         budget = asked._budget(given, None)
         if observer is not None:
             observer("rows", 0)
-        records = given.table_records(table, encoder, groups, NoiseSource(self.random_state))
+        read, told = None if reading is None else reading(asked), table.asked(groups)
+        if read is not None:
+            told["columns of the target"] = list(read.columns)
+        records = given.table_records(table, encoder, groups, NoiseSource(self.random_state), read)
         asked.encoder_, asked.n_features_in_ = encoder, records.width
-        asked._fit_records(given, records, budget, observer, table.asked(groups))
+        asked._fit_records(given, records, budget, observer, told)
         del asked._account_lost
         own = {name: value for name, value in vars(asked).items() if name not in asked.get_params(deep=False)}
         vars(self).pop("feature_names_in_", None)

@@ -12,9 +12,9 @@ from sklearn.utils.validation import column_or_1d
 from privopt.curator.base import Observer
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.data import cells
-from privopt.errors import ArgumentTypeError
 from privopt.estimators import arguments
 from privopt.estimators.classifiers import PrivateClassifier
+from privopt.estimators.grouped_tables import GroupedTargets, declared_values, sensitive_columns
 from privopt.estimators.groups import GroupedClasses, Groups, coded_targets, sensitive_codes
 from privopt.estimators.penalised import PenalisedModel
 from privopt.estimators.setup import Setup
@@ -44,7 +44,8 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
 
     Args:
         sensitive_values: the groups: a list of values of the sensitive feature, or of tuples of values of several.
-            Public; a record of any other value, or of none, counts as nothing.
+            Public; a record of any other value, or of none, counts as nothing. Default with a `Table`: the levels that
+            its schema has of the column, or the tuples of those of several.
         shares: each group's share of the records, public numbers that sum to 1, in the order of `sensitive_values`; or
             "private": estimated by a noisy histogram for 5 % of the budget (of its rho).
         objective: "worst" or "cvar".
@@ -107,32 +108,25 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         """Fit the model.
 
         Args:
-            X: (rows, d) numbers, dense or sparse (kept sparse).
-            y: (rows,) labels.
-            groups: (rows,) user keys, see `PrivateLinearModel.fit`; not the groups that are compared.
+            X: (rows, d) numbers, dense or sparse (kept sparse); or a `Table`, see `PrivateLinearModel.fit`.
+            y: (rows,) labels; none for a `Table`.
+            groups: user keys, see `PrivateLinearModel.fit`; not the groups that are compared.
             sensitive_features: (rows,) values, or (rows, k) of k columns together: an array, a series, a data frame or
                 a list; the name of a column of a data frame X, or a tuple of names. None, where no
-                groups are declared: all records are one group.
+                groups are declared: all records are one group. Of a `Table` the name of a column, or a list of names,
+                each a category or a flag of its schema; its features are those of the table, these among them or not.
             observer: see `PrivateLinearModel.fit`.
         Raises:
             ValueError, TypeError: an argument is missing, or has a wrong shape, type or range.
             BudgetExceeded: the account cannot pay; no data have been read.
         """
         if isinstance(X, Table):
-            raise ArgumentTypeError(
-                "FairClassifier takes arrays: read the table with privopt.tables, and give the groups as "
-                "sensitive_features."
-            )
+            return self._fit_by_columns(X, y, groups, sensitive_features, observer)
         if y is None:
             raise ValueError("FairClassifier requires y to be passed, but the target y is None.")
         known = self._groups()
         if sensitive_features is None:
-            if len(known.values) > 1:
-                raise ValueError(
-                    f"sensitive_features is missing: sensitive_values declares {len(known.values)} groups. Give each "
-                    "record's, or leave sensitive_values and shares out, and all records are one group."
-                )
-            known = known.alone()
+            known = _one_group(known)
         private_labels = column_or_1d(cells.targets(y, labels=True), warn=True)
         target = self._grouped(known, private_labels)
         private_groups = sensitive_codes(X, sensitive_features, known, len(private_labels))
@@ -142,6 +136,23 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
             return super().fit(X, private_targets, groups, observer=observer)
         finally:
             vars(self).pop("_fitting", None)
+
+    def _fit_by_columns(
+        self, table: Table, y: Any, groups: Any, names: Any, observer: Observer | None
+    ) -> Self:
+        """Fit to a table some of whose columns say the groups, which are those of its schema if none were declared."""
+        sensitive = sensitive_columns(table.schema, names)
+        if sensitive:
+            values = self.sensitive_values
+            known = {"sensitive_values": declared_values(sensitive) if values is None else values}
+        else:
+            _one_group(self._groups())
+            known = {"sensitive_values": None, "shares": None}
+
+        def reading(asked: Any) -> GroupedTargets:
+            return GroupedTargets.of(table, asked._target(None), sensitive)
+
+        return self._fit_table(table, y, groups, observer, known=known, reading=reading)
 
     @in_batches
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -217,6 +228,20 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags
+
+
+def _one_group(known: Groups) -> Groups:
+    """All records as one group, where none is said of any.
+
+    Raises:
+        ValueError: there are several.
+    """
+    if len(known.values) > 1:
+        raise ValueError(
+            f"sensitive_features is missing: sensitive_values declares {len(known.values)} groups. Give each "
+            "record's, or leave sensitive_values and shares out, and all records are one group."
+        )
+    return known.alone()
 
 
 def reporting(solver: Solver, share: float) -> Solver:

@@ -21,8 +21,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
+from privopt.errors import ArgumentTypeError
 from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
+from privopt.estimators.groups import GroupedClasses
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
 from privopt.estimators.searched import describe_choice
 from privopt.estimators.specification import Shape
@@ -244,6 +246,11 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
         arguments.fraction("holdout", self.holdout, "the part of the units that candidates are scored on")
         arguments.fraction("selection_share", self.selection_share, "the share of the budget for the choice")
         setups = [model._setup(shape, y) for model in models]
+        if any(isinstance(setup.target, GroupedClasses) for setup in setups):
+            raise ArgumentTypeError(
+                f"{type(base).__name__} is not searched: candidates are scored by the accuracy over all records, which "
+                "is not what it minimises, and a search knows of no groups. Fit it with each setting, from one account."
+            )
         return plan_search(
             [
                 Candidate(setup=setup, solver=model._solver(setup))

@@ -25,6 +25,7 @@ from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation, Weighting, check_row_entries, of_users
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
+from privopt.tables.targets import TargetReading
 
 UNIT, ENTRIES = "unit", "entries"
 ROUNDED_UP = 1.0 + 2.0**-20  # so that rounding to float32 never makes a row longer than its bound
@@ -195,7 +196,12 @@ class Specification:
         )
 
     def table_records(
-        self, table: Table, encoder: TabularEncoder, groups: Any, noise: NoiseSource
+        self,
+        table: Table,
+        encoder: TabularEncoder,
+        groups: Any,
+        noise: NoiseSource,
+        reading: TargetReading | None = None,
     ) -> StoredRecords:
         """The records of a table, by its headers alone; text files are read once, to count.
 
@@ -204,7 +210,7 @@ class Specification:
                 or n is missing under add-or-remove-one.
         """
         self.public_count(None)  # nothing is counted where the number is private
-        source = table.records(encoder, groups=groups)
+        source = table.records(encoder, reading=reading, groups=groups)
         if self.relation is Relation.REPLACE_ONE and self.n is None and groups is None and source.rows < 2:
             raise ArgumentError(
                 f"a private fit needs at least 2 units, got a table of {source.rows}: a mean over one hides nobody."

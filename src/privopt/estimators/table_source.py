@@ -14,8 +14,9 @@ from privopt.tables.cells import as_table, column_names, user_keys
 from privopt.tables.coding import TableCoding
 from privopt.tables.errors import TableError
 from privopt.tables.io import read_table, row_count, table_columns
+from privopt.tables.keys import columns_of
 from privopt.tables.schema import Schema
-from privopt.tables.table import Table, columns_of
+from privopt.tables.table import Table
 
 
 def opened(table: Any, schema: Schema) -> Any:

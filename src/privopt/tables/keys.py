@@ -8,7 +8,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from privopt.errors import ArgumentError
 from privopt.tables.errors import TableError
+
+
+def columns_of(groups: Any) -> tuple[str, ...]:
+    """The columns that name users.
+
+    Raises:
+        ArgumentError: they are no names of columns.
+    """
+    if groups is None:
+        return ()
+    names = (groups,) if isinstance(groups, str) else tuple(groups)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(
+            "groups of a table must be the name of a column, or several: those that say whose record a row is."
+        )
+    if len(set(names)) < len(names):
+        raise ArgumentError("groups names one column twice: give each of the columns that name a user once.")
+    return names
 
 
 def block_keys(table: Any, columns: Sequence[str]) -> NDArray[Any]:

@@ -1,7 +1,7 @@
 """A table in files that need not fit into memory: what stands for X and y, and its records as features and targets."""
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
 
@@ -9,22 +9,25 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from privopt.data.bounds import check_intercept, check_row_bound, check_storage
+from privopt.data.read_units import stated_public
 from privopt.data.record_source import Description, RecordBlock, RecordSource
+from privopt.data.rows import Storage
 from privopt.data.units import UnitsNoise
 from privopt.data.user_keys import user_count
-from privopt.engine.choose import engine_of, settled
+from privopt.engine.choose import engine_of, placed
 from privopt.engine.placement import Placement, PlaceName
 from privopt.engine.protocol import Engine
 from privopt.errors import ArgumentError
-from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, Relation, Weighting
+from privopt.public import DEFAULT_RECORDS, DEFAULT_WEIGHTING, INTEGER_STORAGES, Public, Relation, Weighting
 from privopt.tables.amounts import bytes_of
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.errors import TableError
-from privopt.tables.keys import block_keys
+from privopt.tables.keys import block_keys, columns_of
 from privopt.tables.places import Place, located
 from privopt.tables.row_blocks import RowBlocks, checked_headers
 from privopt.tables.schema import Schema
-from privopt.tables.targets import read_target
+from privopt.tables.targets import TargetReading, read_target
 from privopt.tables.text_blocks import TextBlock
 
 BLOCK_BYTES = 2**22  # of encoded rows at a time
@@ -39,6 +42,7 @@ class EncodedRecords(RecordSource):
         place: the files.
         encoder: of the features; from the schema alone.
         target: the column to predict; None where no targets are read.
+        reading: of targets in the place of that column.
         groups: the columns that say whose record a row is; none where a record is a unit.
         counted: see `RowBlocks`.
     Raises:
@@ -55,15 +59,16 @@ class EncodedRecords(RecordSource):
         encoder: TabularEncoder,
         *,
         target: str | None,
+        reading: TargetReading | None = None,
         groups: Sequence[str] = (),
         counted: dict[str, list[TextBlock]],
     ) -> None:
         self.width, self.is_sparse, self.by_user = encoder.n_features_out_, encoder.is_sparse, bool(groups)
         self.row_entries = encoder.row_entries
         self._place, self._encoder, self._target, self._groups = place, encoder, target, tuple(groups)
-        self._schema = Schema.from_json(encoder.schema)
+        self._schema, self._reading = Schema.from_json(encoder.schema), reading
         columns = [block.column for block in encoder.blocks_]
-        targets = [] if target is None else [target]
+        targets = ([] if target is None else [target]) if reading is None else reading.columns
         self._columns: list[str] = list(dict.fromkeys([*columns, *targets, *groups]))
         cells = max(len(self._columns), self.row_entries or 0) if self.is_sparse else self.width
         most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
@@ -79,6 +84,7 @@ class EncodedRecords(RecordSource):
         """See `RecordSource.fingerprint`."""
         asked = self._encoder.get_params(deep=False)
         read = [self._schema.to_json(), self._columns, self._target, self._groups]
+        read += [] if self._reading is None else [self._reading]
         told = f"{self._place.fingerprint()} {read!r} { {name: asked[name] for name in asked if name != 'schema'}!r}"
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -88,7 +94,9 @@ class EncodedRecords(RecordSource):
 
     def _encoded(self, private_table: Any) -> RecordBlock:
         private_targets = None
-        if self._target is not None:
+        if self._reading is not None:
+            private_targets = self._reading(private_table)
+        elif self._target is not None:
             private_targets = read_target(private_table, self._schema, self._target)
         private_keys = block_keys(private_table, self._groups) if self._groups else None
         return RecordBlock(self._encoder.transform(private_table), private_targets, private_keys)
@@ -301,6 +309,7 @@ class Table:
         encoder: TabularEncoder | None = None,
         *,
         target: str | None = None,
+        reading: TargetReading | None = None,
         groups: str | Sequence[str] | None = None,
     ) -> EncodedRecords:
         """Its records as they are read: features, targets, keys of users.
@@ -308,6 +317,7 @@ class Table:
         Args:
             encoder: of the features; default: `encoder`.
             target: the column to predict; default: the table's, if there is one.
+            reading: of targets in the place of that column.
             groups: the column or columns that say whose record a row is.
         Raises:
             TableError: a file lacks a column, or stores it as something else. Text files are read once, to count.
@@ -318,13 +328,8 @@ class Table:
             self.schema.column(name)
         encoder = self.encoder(groups) if encoder is None else encoder
         target = self.target if target is None else target
-        return EncodedRecords(self._place, encoder, target=target, groups=names, counted=self._counted)
-
-    def settled(self) -> Placement:
-        """Where its records would be kept by `engine`, if each is a unit: what "auto" chooses is chosen here."""
-        rows = self.row_count() if self.n is None else self.n
-        encoder = self.encoder()
-        return settled(self.placement, rows, encoder.n_features_out_, entries=encoder.most_entries)
+        asked: dict[str, Any] = {"target": target, "reading": reading, "groups": names}
+        return EncodedRecords(self._place, encoder, counted=self._counted, **asked)
 
     def engine(
         self,
@@ -338,8 +343,10 @@ class Table:
         max_records_per_user: int = DEFAULT_RECORDS,
         user_weighting: Weighting = DEFAULT_WEIGHTING,
         typical_records: float | None = None,
+        storage: Storage = "float32",
         noise: UnitsNoise | None = None,
         placement: Placement | None = None,
+        ahead: Callable[[Public, Placement], object] | None = None,
     ) -> Engine:
         """An engine on its records, for `minimize`: encoded features, and the target as the schema describes it.
 
@@ -347,26 +354,32 @@ class Table:
             groups: the column or columns that say whose record a row is; then a unit is a user.
             relation: see `Units.from_arrays`, as for all that follow.
             row_bound: default: the longest that an encoded row can be.
-            entry_bound: of the entries.
+            entry_bound: of the entries; default: where `storage` is of integers, the largest that there can be.
             intercept: value of a constant last column.
             n: default: the table's.
             max_records_per_user: public cap.
             user_weighting: of a user's average.
             typical_records: of a user.
+            storage: the format of the stored rows.
             noise: source of the secret choice of a user's records.
             placement: where they are kept; default: the table's.
+            ahead: called before any record is read, with what is public about the units and where they will be kept.
         Raises:
             ValueError: as `Units.from_arrays`.
             DataUnavailable: the files cannot be read.
         """
         encoder = self.encoder(groups)
+        dtype = check_storage(storage, is_sparse=encoder.is_sparse)
+        row_bound = check_row_bound(encoder.row_norm_bound_ if row_bound is None else row_bound)
+        if entry_bound is None and storage in INTEGER_STORAGES:  # by which the grid is laid
+            entry_bound = max(min(1.0, row_bound), abs(check_intercept(intercept, dtype) or 0.0))
         target = None if self.target is None else self.schema.target_encoding(self.target)
         n = self.n if n is None else n
         if n is None and groups is not None and Relation.parse(relation) is Relation.REPLACE_ONE:
             n = user_count(self.user_count(groups))
         description = Description(
             relation=relation,
-            row_bound=encoder.row_norm_bound_ if row_bound is None else row_bound,
+            row_bound=row_bound,
             entry_bound=entry_bound,
             n=n,
             max_records_per_user=max_records_per_user,
@@ -375,9 +388,13 @@ class Table:
             classes=None if target is None else target.classes,
             target_bounds=None if target is None else target.bounds,
             intercept=intercept,
+            storage=storage,
         )
-        where = self.placement if placement is None else placement
-        return engine_of(self.records(encoder, groups=groups), description, where, noise=noise)
+        source = self.records(encoder, groups=groups)
+        placement = placed(source, description, self.placement if placement is None else placement)
+        if ahead is not None:
+            ahead(stated_public(source, description), placement)
+        return engine_of(source, description, placement, noise=noise)
 
     def features(self, encoder: TabularEncoder | None = None) -> Iterator[Any]:
         """The features of its rows, block by block, at least one block; the target need not be there."""
@@ -422,21 +439,3 @@ class Table:
     def __repr__(self) -> str:
         files = len(self._place.files)
         return f"Table({files} file{'s' if files > 1 else ''}, <private>)"
-
-
-def columns_of(groups: Any) -> tuple[str, ...]:
-    """The columns that name users.
-
-    Raises:
-        ArgumentError: they are no names of columns.
-    """
-    if groups is None:
-        return ()
-    names = (groups,) if isinstance(groups, str) else tuple(groups)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ArgumentError(
-            "groups of a table must be the name of a column, or several: those that say whose record a row is."
-        )
-    if len(set(names)) < len(names):
-        raise ArgumentError("groups names one column twice: give each of the columns that name a user once.")
-    return names

@@ -1,12 +1,33 @@
 """The column to predict, as the labels or numbers a model takes."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from privopt.tables.cells import level_codes, numbers, read_columns
 from privopt.tables.schema import Schema
+
+
+class TargetReading(Protocol):
+    """What is read of a row as its target where that is more than one column says. PRIVATE.
+
+    A value that can be pickled, and that is told apart from others by how it prints.
+    """
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """The columns that it reads."""
+        ...
+
+    def __call__(self, private_table: Any) -> NDArray[Any]:
+        """The target of every row, NaN for a record that is to count as zero.
+
+        Raises:
+            TableError: a column is stored as something else.
+        """
+        ...
 
 
 def read_target(table: Any, schema: Schema, target: str | None = None) -> NDArray[Any]:
