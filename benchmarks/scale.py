@@ -15,7 +15,8 @@ users   `seconds` until the first sum over records that go to whoever holds thei
         a round in which a worker is killed
 stream  a pass over a spool in the page cache, a quarter of which may be in memory, over one in memory
 cold    a plain read of the spool from the disk, over a pass that reads it, at `gb_a_second`
-fill    `gb_a_core_second` of float32 that one core reads from Parquet into a spool; `clipped`: every row is too long
+fill    `gb_a_core_second` of float32 that one core reads into a spool (`of` Parquet or CSV by `Table`; `records`: of
+        Parquet without its encoder); `clipped`: every row is too long
 sets    `us_a_row` and `mb_a_core_second` of CSR that one core reads from Parquet into a spool, of sets of 50 of 20,000
         that are `ordered` or not
 peak    `over_mb`: how much more memory a fit takes than one of 2,000 rows (`tiny_mb`) and its `memory_mb`, where the

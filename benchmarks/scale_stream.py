@@ -105,18 +105,29 @@ def cold_passes(size: Size) -> Iterator[Line]:
 
 
 def reading(size: Size) -> Iterator[Line]:
-    """`fill`: float32 gigabytes a second of one core, from Parquet into the spool; `clipped`: every row is too long."""
+    """`fill`: float32 gigabytes a second that one core reads of a table into the spool, `clipped` where all are long.
+
+    Of Parquet, whose `records` come without the table's encoder too, and, without a limit, of text.
+    """
+    less = size if size.quick else Size(rows=size.rows // 4, columns=size.columns, repeats=1)
     with tempfile.TemporaryDirectory() as folder:
-        source = ParquetRecords(written(Path(folder), size))
-        for row_bound in (20.0, 1.0):
-            start = time.process_time()
-            engine = open_streamed(source, described(row_bound), Placement(memory=size.rows * size.columns))
-            busy = time.process_time() - start
-            engine.close()
-            speed = 4 * size.rows * size.columns / busy / 1e9
-            clipped = row_bound == 1.0
-            more = {"gb_a_core_second": speed, "clipped": clipped, "rows": size.rows}
-            yield line("fill", 1, None, at_least={"gb_a_core_second": READING_LEAST}, **more)
+        for of, large in (("records", size), ("parquet", size), ("csv", less)):
+            path = FORMS["csv" if of == "csv" else "parquet"](Path(folder), large)
+            memory = large.rows * large.columns
+            for row_bound in (20.0, 1.0) if of != "csv" else (20.0,):
+                start = time.process_time()
+                if of == "records":
+                    opened = open_streamed(
+                        ParquetRecords(path), described(row_bound), Placement(memory=memory)
+                    )
+                else:
+                    opened = _opened(of, path, memory, row_bound)
+                busy = time.process_time() - start
+                opened.close()
+                speed = 4 * large.rows * large.columns / busy / 1e9
+                least = None if of == "csv" else {"gb_a_core_second": READING_LEAST}
+                more = {"gb_a_core_second": speed, "clipped": row_bound == 1.0, "rows": large.rows}
+                yield line("fill", 1, None, at_least=least, of=of, **more)
 
 
 def sets(size: Size) -> Iterator[Line]:
@@ -239,7 +250,7 @@ def _spools() -> list[int]:
     return [int(path.name) for path in links if str(path.readlink()).endswith("(deleted)")]
 
 
-def _opened(kind: str, path: Path, memory: int) -> Engine:
+def _opened(kind: str, path: Path, memory: int, row_bound: float | None = None) -> Engine:
     """An engine on a table in a spool."""
     with path.open("rb") as file:
         names = csv.open_csv(file).schema.names if kind == "csv" else pq.read_schema(file).names
@@ -248,7 +259,7 @@ def _opened(kind: str, path: Path, memory: int) -> Engine:
     columns: dict[str, Any] = dict.fromkeys(names[:-1], level if kind == "csr" else number)
     columns["label"] = {"kind": "cat", "levels": ["0", "1"]}
     schema = {"target": "label", "columns": columns}
-    return Table.open(path, schema, engine="stream", memory=memory).engine()
+    return Table.open(path, schema, engine="stream", memory=memory).engine(row_bound=row_bound)
 
 
 def _fit() -> None:
