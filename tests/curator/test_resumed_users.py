@@ -210,6 +210,26 @@ def test_users_whose_secret_is_not_kept_with_the_run_are_not_cut(tmp_path: Path,
     assert sum(entry.count for entry in account.entries) == 2
 
 
+def test_users_of_tables_side_by_side_keep_records_by_independent_choices(tmp_path: Path) -> None:
+    """Places of records in two tables move apart with a neighbour: one choice for both would tell of it."""
+    columns = {"a": RNG.permutation(ROWS) / ROWS, "owner": OWNERS, "ill": (OWNERS > 40).astype(np.int64)}
+    for name in ("one", "other"):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+
+    def kept(name: str) -> Any:
+        table = Table.open(
+            tmp_path / f"{name}.parquet", SCHEMA, features=["a"], target="ill", engine="memory"
+        )
+        engine: Any = table.engine(groups="owner", max_records_per_user=CAP, row_bound=100.0)
+        return np.asarray(engine.units.private_features)
+
+    with resumable(tmp_path / "kept"):
+        one, again, other = kept("one"), kept("one"), kept("other")
+    assert len(one) == len(other) < ROWS
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
 def test_another_engine_goes_on_with_the_same_users_in_its_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path, blocks: list[list[int]]
 ) -> None:
