@@ -20,7 +20,7 @@ from privopt.data.units import Units
 from privopt.errors import ArgumentError
 from privopt.ledger.events import GaussianEvent, Parallel
 from privopt.mechanisms.additive import Gaussian
-from privopt.mechanisms.noise import NoiseSource
+from privopt.mechanisms.noise import KEPT_CHOICE, NoiseSource
 from privopt.precision import double_precision
 from privopt.queries.second_moment import SecondMoment
 
@@ -208,6 +208,51 @@ def test_users_whose_secret_is_not_kept_with_the_run_are_not_cut(tmp_path: Path,
             assert sum(entry.count for entry in account.entries) == 1
             solved(opened())
     assert sum(entry.count for entry in account.entries) == 2
+
+
+def test_no_secret_stays_behind_of_users_of_whom_nothing_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Path
+) -> None:
+    folder = tmp_path / "kept"
+
+    def opened() -> None:
+        Table.open(path, SCHEMA, features=["a"], target="ill", engine="memory").engine(groups="owner")
+
+    def stopped() -> None:
+        opened()
+        assert [file.name for file in folder.iterdir()] == ["run-0001.users"]
+        raise Stopped("kill -9")
+
+    with pytest.raises(Stopped, match="kill"), resumable(folder):
+        stopped()
+    assert KEPT_CHOICE.get() is None
+    assert not list(folder.iterdir())
+    with stopping(monkeypatch, 4), resumable(folder):
+        searched(path)
+    secret = (folder / "run-0001.users").read_bytes()
+    with resumable(folder):
+        opened()
+    assert (folder / "run-0001.users").read_bytes() == secret  # the run that was stopped may go on
+
+
+def test_users_of_tables_side_by_side_keep_records_by_independent_choices(tmp_path: Path) -> None:
+    """Places of records in two tables move apart with a neighbour: one choice for both would tell of it."""
+    columns = {"a": RNG.permutation(ROWS) / ROWS, "owner": OWNERS, "ill": (OWNERS > 40).astype(np.int64)}
+    for name in ("one", "other"):
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+
+    def kept(name: str) -> Any:
+        table = Table.open(
+            tmp_path / f"{name}.parquet", SCHEMA, features=["a"], target="ill", engine="memory"
+        )
+        engine: Any = table.engine(groups="owner", max_records_per_user=CAP, row_bound=100.0)
+        return np.asarray(engine.units.private_features)
+
+    with resumable(tmp_path / "kept"):
+        one, again, other = kept("one"), kept("one"), kept("other")
+    assert len(one) == len(other) < ROWS
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
 
 
 def test_another_engine_goes_on_with_the_same_users_in_its_blocks(

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from tests.support.odd_cells import FORMS, ODD, every_form
 
 from privopt.data.units import Units
+from privopt.data.user_digests import user_digests
 from privopt.data.user_keys import joined, user_codes
+from privopt.data.user_secret import UserSecret
 from privopt.tables import Schema, TableError, read_table, user_keys
 
 DAY = datetime.date(2020, 1, 1)
@@ -316,3 +318,28 @@ def test_texts_that_no_encoding_knows_are_told_apart_whoever_else_is_there() -> 
     odd = np.array(["\ud800", "'\\ud800'", "z"], dtype=object)
     assert len(set(user_codes(odd, 3))) == 3
     assert len(set(user_codes(np.array([*odd, 7], dtype=object), 4)[:3])) == 3
+
+
+FAR = pd.Series(np.array(["20000-01-01", "2020-02-02", "9999-12-31T23:59:59", "0001-01-01"], "M8[us]"))
+UNLIKE_CELLS: dict[str, Any] = {
+    **{zone: FAR.dt.tz_localize("UTC").dt.tz_convert(zone) for zone in ("Europe/Berlin", "Asia/Tokyo")},
+    "Arrow": pd.Series(pd.array(pa.array(FAR), pd.ArrowDtype(pa.timestamp("us", "America/New_York")))),
+}
+
+
+@pytest.mark.parametrize("column", UNLIKE_CELLS)
+def test_instants_beyond_the_calendar_of_a_zone_are_users_like_all_others(column: str) -> None:
+    secret = UserSecret.drawn(None, 0)
+    private_column = UNLIKE_CELLS[column]
+    assert user_codes(private_column, 4).tolist() == [0, 1, 2, 3]
+    for keys in (private_column, pd.Index(private_column), private_column.array):
+        np.testing.assert_array_equal(user_digests(keys, 4, secret), user_digests(FAR.to_numpy(), 4, secret))
+
+
+def test_a_cell_that_its_column_cannot_give_belongs_to_nobody() -> None:
+    days = pa.array([10**7, 3, 10**7], pa.int32()).cast(pa.date32())
+    assert user_codes(pd.Series(days, dtype=pd.ArrowDtype(days.type)), 3).tolist() == [0, 1, 0]
+    texts = pa.array([b"a", b"\xff", b"a"], pa.binary()).view(pa.utf8())
+    odd = pd.Series(pd.array(texts, pd.ArrowDtype(pa.utf8())))
+    assert user_codes(odd, 3).tolist() == [0, -1, 0]
+    assert (user_digests(odd, 3, UserSecret.drawn(None, 0))[0] == 0).tolist() == [False, True, False]

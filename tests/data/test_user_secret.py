@@ -7,7 +7,7 @@ import pytest
 from randomgen import ChaCha
 
 from privopt.data.user_secret import UserSecret, is_secret
-from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
+from privopt.mechanisms.noise import KEPT_CHOICE, NoiseSource, RepeatedChoice
 
 
 class Given:
@@ -55,6 +55,22 @@ def test_a_secret_source_keeps_its_own_stream() -> None:
     secret = UserSecret.drawn(noise, 10)
     numbers = np.random.Generator(before).random(200)
     assert not set(secret.lottery(0, 100)) & set(numbers)
+
+
+def test_a_secret_that_is_kept_has_a_lottery_for_each_source_of_files_and_none_for_arrays() -> None:
+    def lottery(files: str) -> list[float]:
+        return UserSecret.lasting(None, 9, files).lottery(0, 9).tolist()
+
+    token = KEPT_CHOICE.set(lambda: bytes(range(32)))
+    try:
+        assert lottery("one") == lottery("one")
+        assert len({number for files in ("one", "other", "", "") for number in lottery(files)}) == 36
+        hashes = {UserSecret.lasting(None, 9, files).hash_keys("text") for files in ("one", "other", "")}
+        assert len(hashes) == 2  # users of all tables of a run are laid out by one hash
+    finally:
+        KEPT_CHOICE.reset(token)
+    seeded = UserSecret.lasting(NoiseSource(3), 9, "one")
+    assert np.array_equal(seeded.lottery(0, 9), UserSecret.drawn(NoiseSource(3), 9).lottery(0, 9))
 
 
 def test_it_prints_as_private_and_has_a_key_for_each_kind() -> None:

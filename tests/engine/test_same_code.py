@@ -54,6 +54,10 @@ def test_any_change_of_the_sources_is_another_code(
     monkeypatch.setattr(same_code, "__file__", str(package / "engine" / "on_ray" / "same_code.py"))
     digest = code_digest.__wrapped__
     assert digest() == code_digest()
+    (package / "data" / ".#rows.py").symlink_to("somebody@machine.1234")  # of an editor in which it is open
+    (package / "data" / ".ipynb_checkpoints").mkdir()
+    (package / "data" / ".ipynb_checkpoints" / "rows-checkpoint.py").write_text("")
+    assert digest() == code_digest()
     clip = package / "data" / "rows.py"
     if change == "a letter":
         clip.write_bytes(clip.read_bytes().replace(b"2.0**-22", b"2.0**-21", 1))

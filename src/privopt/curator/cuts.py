@@ -50,9 +50,11 @@ class Cuts:
 
         Users of several parts stand where a hash of their keys under a second secret says, and within a part in the
         order of first appearance (`user_parts`). That secret lies in a file of its own beside the journal, on disk
-        before a record is read and until the run has ended, and every reading of the run takes it. A line states which
-        one it was, as a digest of what it makes of two public keys: another secret, another version of the hash or of
-        what is drawn from it, is refused before a block answers. What blocks cost does not rest on this secret: with
+        before a record is read and until the run has ended, and every reading of the run takes it. Which records users
+        keep of a table follows from it and from the table's files, independently of other tables
+        (`UserSecret.lasting`). A line states which secret it was, as a digest of what it makes of two public keys:
+        another secret, another version of the hash or of what is drawn from it, is refused before a block answers. What
+        blocks cost does not rest on this secret: with
         any layout that was fixed without looking at the users, a neighbour's units stand at other places, and the key
         of the cuts makes every assignment as likely for these. It decides which records a user keeps, too, so all
         processes of a run keep the same, as one would. To whoever has it *and* the releases nothing is promised where a

@@ -14,8 +14,8 @@ from typing import Any
 from privopt.curator.cuts import Standing
 from privopt.curator.digests import digest
 from privopt.curator.journal import FORMAT, Journal, require_own
-from privopt.curator.kept_keys import kept_layout, users_key
-from privopt.errors import ArgumentError
+from privopt.curator.kept_keys import forget_keys, kept_layout, users_key
+from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import paying_account
 from privopt.mechanisms.noise import KEPT_CHOICE
@@ -27,6 +27,7 @@ class Journals:
 
     folder: Path
     made: list[Journal] = field(default_factory=list["Journal"])
+    owner: int = field(default_factory=os.getpid)
 
     def next(self) -> Journal:
         """The journal of the next run."""
@@ -57,6 +58,14 @@ class Journals:
     def users_key(self) -> bytes:
         """The key that lays out the users of the next run."""
         return users_key(self.path)
+
+    def close(self) -> None:
+        """Close the journals. A key of a run that was not begun has laid out what nobody asked: it is deleted."""
+        for journal in self.made:
+            journal.close()
+        if os.getpid() == self.owner and not self.path.exists():
+            with contextlib.suppress(DataUnavailable):
+                forget_keys(self.path)
 
     @property
     def path(self) -> Path:
@@ -200,7 +209,6 @@ def resumable(folder: str | Path) -> Generator[None]:
         finally:
             _JOURNALS.reset(token)
             KEPT_CHOICE.reset(choice)
-            for journal in kept.made:
-                journal.close()
+            kept.close()
     finally:
         os.close(handle)

@@ -11,9 +11,23 @@ _DAY = 86_400 * _SECOND
 _ATTOSECONDS = {"W": 7 * _DAY, "D": _DAY, "h": 3_600 * _SECOND, "m": 60 * _SECOND, "s": _SECOND} | {
     unit: 10**digits for unit, digits in (("ms", 15), ("us", 12), ("ns", 9), ("ps", 6), ("fs", 3), ("as", 0))
 }
+_ARROW = ("timestamp", "date", "duration")  # how its types begin that have an instant or a span
 _MONTHS = {"Y": 12, "M": 1}
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _CYCLE_MONTHS, _CYCLE_DAYS = 4_800, 146_097  # after which the calendar repeats itself
+
+
+def in_utc(private_column: Any) -> Any:
+    """A column of pandas' or Arrow's times as NumPy's, of UTC; any other as it is.
+
+    As Python's times, what lies at the ends of the calendar, or beyond them, cannot be had in every zone.
+    """
+    dtype = getattr(private_column, "dtype", None)
+    if isinstance(dtype, pd.DatetimeTZDtype):
+        return np.asarray(private_column, f"M8[{dtype.unit}]")
+    if isinstance(dtype, pd.ArrowDtype) and str(dtype.pyarrow_dtype).startswith(_ARROW):
+        return getattr(private_column, "array", private_column).__arrow_array__().to_numpy()
+    return private_column
 
 
 def instant(private_time: Any) -> str:

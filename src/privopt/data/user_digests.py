@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.util import hash_array
 
-from privopt.data.user_keys import integer_key, key_columns, key_of, number_key
+from privopt.data.user_keys import integer_key, key_cells, key_columns, key_of, number_key
 from privopt.data.user_secret import UserSecret
 from privopt.errors import ArgumentError
 
@@ -114,8 +114,7 @@ def _column_digests(private_keys: Any, secret: UserSecret) -> Digests:
         if dtype.kind in "mM":
             private_codes, private_known = pd.factorize(private_values.astype(np.int64))
             return _of_cells(private_known.view(dtype.newbyteorder("=")), secret)[:, private_codes]
-    declared = dtype is not None or hasattr(private_keys, "__array__")
-    private_cells: Any = np.asarray(private_keys, dtype=object) if declared else private_keys
+    private_cells = key_cells(private_keys)
     kinds = set(map(type, private_cells))
     if kinds <= {str, np.str_}:
         return _hashed(_objects(private_cells), "text", secret)

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from privopt.data.time_keys import instant, span
+from privopt.data.time_keys import in_utc, instant, span
 from privopt.errors import ArgumentError
 
 Codes = NDArray[np.int64]
@@ -65,7 +65,18 @@ def key_columns(private_keys: Any, rows: int) -> list[Any]:
             "groups must have shape (rows,), one user key for each row of features, or (rows, k) for keys of k "
             "columns: give as many keys as rows."
         )
-    return private_columns
+    return list(map(in_utc, private_columns))
+
+
+def key_cells(private_keys: Any) -> Any:
+    """The cells of a column; None for one that its type cannot give, whatever the others are."""
+    if not hasattr(private_keys, "dtype") and not hasattr(private_keys, "__array__"):
+        return private_keys
+    try:
+        return np.asarray(private_keys, dtype=object)
+    except Exception:
+        private_array = getattr(private_keys, "array", private_keys)
+        return [_cell(private_array, place) for place in range(len(private_array))]
 
 
 def joined(private_columns: Sequence[Codes]) -> Codes:
@@ -120,8 +131,7 @@ def _column_codes(private_keys: Any) -> Codes:
         private_codes, private_known = np.full(len(private_ticks), -1, np.int64), ~np.isnat(private_instants)
         private_codes[private_known] = pd.factorize(private_ticks[private_known])[0]
         return private_codes
-    declared = dtype is not None or hasattr(private_keys, "__array__")
-    private_cells = np.asarray(private_keys, dtype=object) if declared else private_keys
+    private_cells = key_cells(private_keys)
     kinds = set(map(type, private_cells))
     if kinds <= _TEXTS or kinds <= _INTEGERS:  # equal as keys exactly where equal to Python
         return _alike(np.fromiter(private_cells, dtype=object, count=len(private_cells)))
@@ -143,6 +153,13 @@ def _alike(private_cells: NDArray[Any]) -> Codes:
     else:
         private_codes[private_known] = pd.factorize(private_cells[private_known])[0]
     return private_codes
+
+
+def _cell(private_array: Any, place: int) -> Any:
+    try:
+        return private_array[place]
+    except Exception:  # such as a text that is no UTF-8
+        return None
 
 
 def _code(position: dict[Hashable, int], private_cell: Any) -> int:

@@ -106,7 +106,7 @@ def user_rows(
         DataUnavailable: the source cannot be read, or does not hold as many records as it says.
         RuntimeError: see `user_parts.require_few`.
     """
-    secret = UserSecret.lasting(noise, source.rows)
+    secret = UserSecret.lasting(noise, source.rows, source.fingerprint())
     # Room is taken before the first record is read.
     private_runs = UserRuns(source.rows, description.max_records_per_user, room)
     private_filled = _Filled(source.rows, description, room)

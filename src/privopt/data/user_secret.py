@@ -5,7 +5,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -82,12 +82,30 @@ class UserSecret:
         return cls(private_bits, np.random.Generator(_placed(private_bits, 0)).bytes(32), _PROCESS)
 
     @classmethod
-    def lasting(cls, noise: UnitsNoise | None, rows: int) -> "UserSecret":
-        """The same for a source that lasts, such as a file: for a run that may be resumed, the one kept with it."""
+    def lasting(cls, noise: UnitsNoise | None, rows: int, files: str) -> "UserSecret":
+        """The same for a source that lasts, such as a file: for a run that may be resumed, the one kept with it.
+
+        Args:
+            noise: see `drawn`.
+            rows: likewise.
+            files: what the records are read from, see `RecordSource.fingerprint`; empty for arrays, which do not last.
+        Privacy:
+            Lottery numbers belong to places, and a neighbour moves places. In one table that leaves their law as it
+            was, however often it is read. In another table places move otherwise, so numbers that both had in common
+            would not have the law that they had together: whatever else is read gets independent ones.
+        """
         source = NoiseSource() if noise is None else noise
+        if not files:
+            return cls.drawn(source, rows)
         if isinstance(source, NoiseSource) and not source.seeded:
             source = RepeatedChoice.lasting(source)
-        return cls.drawn(source, rows)
+        secret = cls.drawn(source, rows)
+        if not is_secret(source):
+            return secret
+        own = hashlib.blake2b(
+            files.encode(), key=secret.private_seed, person=b"privopt lottery", digest_size=32
+        )
+        return replace(secret, private_bits=ChaCha(key=int.from_bytes(own.digest(), "little"), rounds=20))
 
     def lottery(self, start: int, stop: int) -> NDArray[np.float64]:
         """The lottery numbers of the records start..stop-1, uniform in [0, 1)."""

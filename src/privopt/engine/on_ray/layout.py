@@ -84,7 +84,7 @@ def lay_out(source: RecordSource, description: Description, noise: UnitsNoise | 
         public,
         [PartPlan(part) for part in range(part_count(n, public.records_per_unit))],
         seeded=noise is not None and not is_secret(noise),
-        secret=UserSecret.lasting(noise, source.rows),
+        secret=UserSecret.lasting(noise, source.rows, source.fingerprint()),
     )
 
 

@@ -11,12 +11,18 @@ class OtherCode(Exception):
 
 @lru_cache
 def code_digest() -> str:
-    """A digest of the sources of the package, as they lie on this machine's disk."""
+    """A digest of the sources of the package, as they lie on this machine's disk.
+
+    What nobody can import, such as the files of editors, is none of them.
+    """
     package = Path(__file__).parents[2]
     found = hashlib.blake2b(digest_size=16)
     for path in sorted(package.rglob("*.py")):
+        name = path.relative_to(package)
+        if not all(part.isidentifier() for part in name.with_suffix("").parts):
+            continue
         content = path.read_bytes()
-        found.update(f"{path.relative_to(package).as_posix()} {len(content)} ".encode())
+        found.update(f"{name.as_posix()} {len(content)} ".encode())
         found.update(content)
     return found.hexdigest()
 
