@@ -54,11 +54,11 @@ class Cuts:
         keep of a table follows from it and from the table's files, independently of other tables
         (`UserSecret.lasting`). A line states which secret it was, as a digest of what it makes of two public keys:
         another secret, another version of the hash or of what is drawn from it, is refused before a block answers. What
-        blocks cost does not rest on this secret: with
-        any layout that was fixed without looking at the users, a neighbour's units stand at other places, and the key
-        of the cuts makes every assignment as likely for these. It decides which records a user keeps, too, so all
-        processes of a run keep the same, as one would. To whoever has it *and* the releases nothing is promised where a
-        neighbour may move records of others by a place, as with the key of the cuts.
+        blocks cost does not rest on this secret: with any layout that was fixed without looking at the users, a
+        neighbour's units stand at other places, and the key of the cuts makes every assignment as likely for these. It
+        decides which records a user keeps, too, so all processes of a run keep the same, as one would. To whoever has
+        it *and* the releases nothing is promised where a neighbour may move records of others by a place, as with the
+        key of the cuts.
 
         Of records under replace-one no price rests on the key being secret: the assignment follows from public numbers
         and the key, the record that is replaced stays in its place, and the price of disjoint blocks holds for any
