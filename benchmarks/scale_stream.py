@@ -109,7 +109,7 @@ def reading(size: Size) -> Iterator[Line]:
 
     Of Parquet, whose `records` come without the table's encoder too, and, without a limit, of text.
     """
-    less = size if size.quick else Size(rows=size.rows // 4, columns=size.columns, repeats=1)
+    less = Size(rows=size.rows // 4, columns=size.columns, repeats=1)
     with tempfile.TemporaryDirectory() as folder:
         for of, large in (("records", size), ("parquet", size), ("csv", less)):
             path = FORMS["csv" if of == "csv" else "parquet"](Path(folder), large)
