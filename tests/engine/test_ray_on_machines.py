@@ -4,13 +4,14 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,9 @@ def test_a_run_that_is_cut_off_from_its_head_ends_and_says_what_was_charged(lab:
     """Ray would wait, or end the process itself without a word on the charge."""
     process = lab.running(2, "none", lab.words, *lab.on_ray, "--resume", lab.place / "kept")
     charged(process, lab.place / "kept")
-    lab.network.cut_off(lab[1])
-    lab.network.cut_off(lab[3])  # so that an answer is missing
+    with held_up(process):
+        lab.network.cut_off(lab[1])
+        lab.network.cut_off(lab[3])  # so that an answer is missing
     assert_gone(process, f"the head of the Ray cluster at {lab[1].address}:{PORT}")
 
 
@@ -127,8 +129,18 @@ def test_a_run_whose_machine_loses_its_node_ends_and_says_what_was_charged(lab: 
     """With it go the workers that belong to this process, and Ray would start no other."""
     process = lab.running(2, "none", lab.words, *lab.on_ray, "--resume", lab.place / "kept")
     charged(process, lab.place / "kept")
-    lab[2].do("pkill", "-KILL", "raylet")
+    with held_up(process):
+        lab[2].do("pkill", "-KILL", "raylet")
+        time.sleep(5.0)  # in which its workers see it
     assert_gone(process, f"this machine's node of the Ray cluster at {lab[1].address}:{PORT}")
+
+
+@contextmanager
+def held_up(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    """A run that does not get to its end meanwhile."""
+    os.killpg(process.pid, signal.SIGSTOP)
+    yield
+    os.killpg(process.pid, signal.SIGCONT)
 
 
 def assert_gone(process: subprocess.Popen[bytes], what: str) -> None:

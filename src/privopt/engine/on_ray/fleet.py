@@ -230,14 +230,15 @@ class Fleet:
         return checked(answer)
 
     def close(self) -> None:
-        """End all workers, and their cluster where it is our own."""
+        """End all workers, and their cluster where it is our own; where it is lost, workers end with the connection."""
         if self._closed:
             return
         self._closed = True
         try:
-            for worker in self.workers:
-                _kill(worker)
-            self._reservation.close()
+            if self.cluster.lost is None:  # else each word to it would take Ray half a minute
+                for worker in self.workers:
+                    _kill(worker)
+                self._reservation.close()
         finally:  # where Ctrl-C falls into it, too: else the cluster would count this fleet for ever
             self.cluster.close()
 
