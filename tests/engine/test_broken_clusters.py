@@ -240,9 +240,26 @@ def test_a_fleet_whose_end_is_interrupted_leaves_its_cluster(monkeypatch: pytest
     left = list[str]()
     fleet = object.__new__(Fleet)
     fleet._closed, fleet.workers = False, [SimpleNamespace(actor=None)]  # type: ignore[list-item]
-    fleet.cluster = SimpleNamespace(close=lambda: left.append("the cluster"))  # type: ignore[assignment]
+    fleet.cluster = SimpleNamespace(  # type: ignore[assignment]
+        lost=None, close=lambda: left.append("the cluster")
+    )
     monkeypatch.setattr("ray.kill", interrupted)
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
         fleet.close()
     fleet.close()
     assert left == ["the cluster"]
+
+
+def test_nothing_is_said_to_a_cluster_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray would take half a minute for each word."""
+    told = list[Any]()
+    monkeypatch.setattr("ray.kill", lambda actor, **_: told.append(actor))
+    reservation = SimpleNamespace(close=lambda: told.append("cores"))
+    for lost, expected in ((None, ["a worker", "cores"]), ("its head is gone", [])):
+        fleet = object.__new__(Fleet)
+        fleet._closed, fleet.workers = False, [SimpleNamespace(actor="a worker")]  # type: ignore[list-item]
+        fleet.cluster = SimpleNamespace(lost=lost, close=lambda: None)  # type: ignore[assignment]
+        fleet._reservation = reservation  # type: ignore[assignment]
+        fleet.close()
+        assert told == expected
+        told.clear()

@@ -20,6 +20,12 @@ from privopt.errors import DataUnavailable
 ABOUT = Description(row_bound=1.0, n=40, max_records_per_user=1)
 
 
+@pytest.fixture(autouse=True)
+def _cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is compiled beside the tests."""
+    monkeypatch.setattr("privopt.engine.on_ray.shard.warm", lambda *_: None)
+
+
 def test_a_worker_of_another_privopt_reads_nothing() -> None:
     source = ArrayRecords(np.ones((6, 2)), np.ones(6))
     layout = lay_out(source, dataclasses.replace(ABOUT, n=None), None)
