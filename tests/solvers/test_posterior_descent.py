@@ -15,7 +15,6 @@ from privopt.ledger.events import leaf_counts
 from privopt.ledger.gaussian_dp import gaussian_mu
 from privopt.planning.instance import Instance
 from privopt.planning.posterior_descent import LEAST_GAIN, evidence, ridge_of
-from privopt.planning.whitening import only_free_column
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.problem import Problem
@@ -33,7 +32,7 @@ D = 6
 
 def logistic(strength=1e-2):
     """The last column is free of the ridge."""
-    return Problem(losses.logistic, Ridge(strength, weights=(1.0,) * (D - 1) + (0.0,)))
+    return Problem(losses.logistic, Ridge(strength, weights=(1.0,) * (D - 1) + (0.0,)), constant=D - 1)
 
 
 def units(n=2_000, seed=0, relation="replace-one", signal=3.0, **options):
@@ -204,12 +203,8 @@ def test_the_whole_budget_is_planned_and_split_beforehand():
     assert "gain" in str(result.report)
 
 
-def test_the_column_of_ones_is_the_only_one_without_a_ridge():
+def test_the_column_of_ones_may_be_told_to_the_solver_too():
     public = Public(n=1_000, d=D)
-    assert only_free_column(logistic()) == D - 1
-    weights = (0.0, 1.0, 1.0, 1.0, 1.0, 0.0)
-    for problem in (Problem(losses.logistic), Problem(losses.logistic, Ridge(0.1, weights=weights))):
-        assert only_free_column(problem) is None
     given = Whitening(inner=PosteriorDescent(constant=2)).configure(Instance(logistic(), public, BUDGET))
     assert given.inner.constant == 2
 

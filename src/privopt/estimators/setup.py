@@ -80,7 +80,7 @@ class Setup:
             row_bound=row_bound,
             unit_rows=unit_rows,
             alpha=None,
-            problem=Problem(target.loss),
+            problem=Problem(target.loss, constant=shape.width if given.fit_intercept else None),
         )
         budget = Budget(math.inf, 0.0) if shape.budget is None else shape.budget
         default = default_strength(given.penalty, Instance(setup.problem, setup.public, budget))
@@ -90,7 +90,9 @@ class Setup:
         )
         constraint = given.penalty.constraint(width=width, outputs=target.loss.outputs, intercept=intercept)
         alpha = given.penalty.strength(default) if given.penalty.is_penalised else None
-        return replace(setup, alpha=alpha, problem=Problem(target.loss, regulariser, constraint))
+        constant = width if intercept else None
+        problem = Problem(target.loss, regulariser, constraint, constant=constant)
+        return replace(setup, alpha=alpha, problem=problem)
 
     @property
     def intercept(self) -> float | None:

@@ -261,7 +261,7 @@ class Specification:
         """
         rule = self.row_bound if isinstance(self.row_bound, str) else None
         if self.row_bound is None:
-            rule = UNIT if divisible and self.penalty.l1_radius is None else ENTRIES
+            rule = ENTRIES
         if rule == UNIT and not divisible:
             raise ValueError("row_bound='unit' is for classifiers: it would not leave a linear regression.")
         if rule == UNIT:

@@ -25,7 +25,8 @@ class RowSpectrum:
         eigenvalues: h >= 0, (d,), estimates with the noise's share taken out.
         axes: U, (d, d), the eigenvectors in its columns: the map of the rows is `U diag(h + f)^-1/2 U^T`.
         floor: f > 0, in units of the eigenvalues.
-        constant: the number of the column of ones; None where there is none, or it is not known.
+        constant: the number of the column of ones; None without one.
+        noise: standard deviation of an entry of `moment`.
     """
 
     moment: NDArray[np.float64]
@@ -33,6 +34,7 @@ class RowSpectrum:
     axes: NDArray[np.float64]
     floor: float
     constant: int | None = None
+    noise: float = 0.0
 
     def mean_prediction(self, constant: int | None) -> NDArray[np.float64]:
         """x with `x . U^T v` about the mean prediction at v, (d,), by the moment's row of a column of ones.
@@ -92,8 +94,10 @@ class Coordinates:
             mapped: Regulariser = ridge
             if self.anchor is not None:
                 mapped = AnchoredRidge(ridge, jnp.asarray(self.pull, float), self.inward(self.anchor))
-            return replace(problem, regulariser=mapped, growth=None)
-        return replace(problem, growth=None)  # what is known of the growth is in other units
+            return replace(problem, regulariser=mapped, growth=None, constant=None)
+        return replace(
+            problem, growth=None, constant=None
+        )  # the growth is known in other units, 1 is no column
 
     def outward(self, params: Array) -> Array:
         """w = B v."""

@@ -100,12 +100,11 @@ class UserWhiteningRule:
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""
         whitening = self.whitening
-        kept, axes = whitening.spectrum(released_moment)
-        matrix, signal = inverse_root(kept, axes, whitening.floor)
-        curved = (whitening.constants.curvature * kept + whitening.ridge) / (kept + whitening.floor)
-        return self._coordinates(
-            matrix, float(np.min(kept) + whitening.floor) ** -0.5, signal, float(np.max(curved))
-        )
+        rows = whitening.rows(released_moment)
+        matrix, signal = inverse_root(rows.eigenvalues, rows.axes, rows.floor)
+        lengths = rows.eigenvalues + rows.floor
+        curved = (whitening.constants.curvature * rows.eigenvalues + whitening.ridge) / lengths
+        return self._coordinates(matrix, float(np.min(lengths)) ** -0.5, signal, float(np.max(curved)))
 
     def planned(self) -> Coordinates:
         """The coordinates of no data, with the lengths of the longest typical row: for plans."""
