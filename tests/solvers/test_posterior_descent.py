@@ -32,7 +32,7 @@ D = 6
 
 def logistic(strength=1e-2):
     """The last column is free of the ridge."""
-    return Problem(losses.logistic, Ridge(strength, weights=(1.0,) * (D - 1) + (0.0,)), constant=D - 1)
+    return Problem(losses.logistic, Ridge(strength, weights=(1.0,) * (D - 1) + (0.0,)))
 
 
 def units(n=2_000, seed=0, relation="replace-one", signal=3.0, **options):
@@ -82,7 +82,9 @@ def by_reference(solver, public, problem, transcript, start=None):
 )
 def test_it_equals_the_plain_run_of_its_specification(problem, relation, epsilon, steps, start):
     data, budget = units(relation=relation), Budget(epsilon, 1e-6)
-    solver = Whitening(inner=PosteriorDescent(steps=steps)).configure(Instance(problem, data.public, budget))
+    solver = Whitening(inner=PosteriorDescent(steps=steps, constant=D - 1)).configure(
+        Instance(problem, data.public, budget)
+    )
     result = minimize(problem, data, budget=budget, solver=solver, start=start, random_state=1)
     params, gain, taus, weights, heat = by_reference(solver, data.public, problem, result.transcript, start)
     np.testing.assert_allclose(result.params, params, atol=5e-7)
@@ -98,7 +100,9 @@ def test_it_equals_the_plain_run_of_its_specification(problem, relation, epsilon
 def test_on_a_transcript_that_is_made_up_it_equals_the_plain_run_too():
     """Gradients that no data would give, and a second moment that is singular."""
     problem, public = logistic(), units().public
-    solver = Whitening(inner=PosteriorDescent(steps=12)).configure(Instance(problem, public, BUDGET))
+    solver = Whitening(inner=PosteriorDescent(steps=12, constant=D - 1)).configure(
+        Instance(problem, public, BUDGET)
+    )
     result = minimize(problem, units(), budget=BUDGET, solver=solver, random_state=0)
     moment = np.outer(np.cos(np.arange(D)), np.cos(np.arange(D)))
     made_up = [np.asarray(pack(moment))]

@@ -17,9 +17,10 @@ from privopt.ledger.ledger import Ledger
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning import rescaling
 from privopt.planning.bounds import accelerated_bound, balanced_steps
+from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
 from privopt.planning.user_whitening import UserWhiteningRule
-from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, inverse_root, signal_ridge
+from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, signal_ridge
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -53,9 +54,13 @@ def test_coordinates_match_the_reference():
     noise = np.triu(noise) + np.triu(noise, 1).T
     deviation = math.sqrt(2.0) / (8 * 5.0)
     spectrum, axes = np.linalg.eigh(rows.T @ rows / 8 + deviation * noise)
-    matrix, signal = inverse_root(
-        np.maximum(spectrum, 0.0), axes, max(0.1 / 0.25, deviation * math.sqrt(3.0))
+    found = RowSpectrum(
+        moment=rows.T @ rows / 8,
+        eigenvalues=np.maximum(spectrum, 0.0),
+        axes=axes,
+        floor=max(0.1 / 0.25, deviation * math.sqrt(3.0)),
     )
+    matrix, signal = found.map(), found.signal
     assert deviation == pytest.approx(0.035355339059, abs=1e-12)
     assert signal == pytest.approx(1.0468211535, abs=1e-9)
     expected = [

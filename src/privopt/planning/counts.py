@@ -143,17 +143,16 @@ class CountsRule:
         """The coordinates of a released second moment (d, d), anchored at a start in w. Post-processing."""
         rule, slope = self.whitening, SLOPE * found.large
         plain = rule.coordinates(released_moment)
-        rows = rule.rows(released_moment)
-        kept = rows.eigenvalues
-        directions = float(np.sum(kept / (kept + rows.floor)))
-        signal = math.sqrt(directions)
+        assert plain.rows is not None
+        signal = plain.rows.signal
+        directions = signal**2
         clip = rule.cap(signal, slope / found.mean) * slope * max(signal, 1e-6)
         pull = (rule.unit_noise * clip) ** 2 * directions / (SPREAD * found.mean)
         return replace(
             plain,
             clip=clip,
             smoothness=(found.mean + pull) / HURRY,
-            ridge_smoothness=rule.ridge * plain.stretch**2 / HURRY,
+            ridge_smoothness=float(np.max(plain.rows.ridge(rule.ridge))) / HURRY,
             pull=pull,
             anchor=start,
         )

@@ -128,12 +128,12 @@ def learnt(
         None where there is no noise, or something is not finite.
     """
     width = rule.width
-    rows = rule.rows(np.asarray(released_moment))
+    rows = rule.directions(np.asarray(released_moment))
     kept, axes = rows.eigenvalues, rows.axes
     point, slope = (axes.T @ np.asarray(one, float).reshape(width, -1) for one in evidence[:2])
     if not (evidence.noise > 0 and np.all(np.isfinite(point)) and np.all(np.isfinite(slope))):
         return None
-    lengths = kept + rows.floor
+    lengths = rows.scale
     column = problem.constant
     shift = np.zeros(width) if column is None else axes[column]
     curvature = rule.constants.curvature

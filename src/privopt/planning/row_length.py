@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 EVEN = 0.8  # variance of the square of a number that is even over [-1, 1], over its squared mean
 GRID = 4_000  # values of S that are weighed, evenly spaced by their logarithms
+FARTHEST, LEAST_NOISE = 1e6, 1e-12  # of the entry and its noise, so that no square overflows
 SPREAD = 0.3  # how far the share of units with a record may be below 1, where it is not public
 
 
@@ -62,7 +63,8 @@ def length_shown(square: float, noise: float, *, columns: int) -> float:
     logarithms = np.log(np.maximum(lengths, 1.0))
     if not (math.isfinite(square) and math.isfinite(noise)):
         return math.exp(float(np.mean(logarithms)))
-    if noise <= 0.0:
+    square, noise = min(max(square, -FARTHEST), FARTHEST), max(noise, LEAST_NOISE) if noise > 0.0 else 0.0
+    if noise == 0.0:
         return math.exp(float(np.interp(-square, -squares, logarithms)))
     misfit = 0.5 * ((squares - square) / noise) ** 2
     weights = np.exp(np.min(misfit) - misfit)

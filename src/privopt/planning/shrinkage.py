@@ -8,7 +8,7 @@ of the predictions is multiplied by the shrinkage
 as James and Stein would. nu follows from a linear model of the descent, in the eigenbasis of the second moment
 M = U diag(h) U^T with floor f, where gradients are `a_j v_j`:
 
-    a_j     = c h_j / (h_j + f) + lam / (h_j + f)
+    a_j     = (c h_j + lam u_j) / (h_j + f),  u_j = 1 - U_cj^2
     c       = E phi''(t) min(1, C / (|phi'| r)),  t normal with mean m and standard deviation min(s, 5)
     nu^2    = sum_j (1 - q_j^2) h_j / (h_j + f) var_j,   q = sqrt(h) U_c / norm
 
@@ -51,6 +51,7 @@ class NoisePath:
         newton: share of the Newton step at the end, see `newton_end`; 0 for none.
         curvature: of the loss by its prediction, as the Newton step supposes.
         ridge: lam.
+        rows: the second moment along the axes of the run.
     """
 
     step_size: float
@@ -61,17 +62,12 @@ class NoisePath:
     newton: float
     curvature: float
     ridge: float
+    rows: RowSpectrum
 
-    def variance(
-        self, slopes: NDArray[np.float64], damping: NDArray[np.float64], scale: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """var_j, (d,), for gradients `slopes * v`.
-
-        Args:
-            slopes: a_j.
-            damping: h_j / (h_j + f).
-            scale: h_j + f.
-        """
+    def variance(self, curvature: float) -> NDArray[np.float64]:
+        """var_j, (d,), where the clipped loss is curved like c."""
+        ridge = self.rows.ridge(self.ridge)
+        slopes = curvature * self.rows.damping + ridge
         steps, width = len(self.deviations), len(slopes)
         last, point, average, points, gradients = (np.zeros((steps, width)) for _ in range(5))
         for step in range(steps):  # row i: what a unit of noise at step i has made of each direction
@@ -83,7 +79,7 @@ class NoisePath:
             point, last = moved + self.momentum * (moved - last), moved
             average += self.mixing[step] * (moved - average)
         if self.newton:
-            bend = self.curvature * np.maximum(damping, LEAST_SIGNAL) + self.ridge / scale
+            bend = self.curvature * np.maximum(self.rows.damping, LEAST_SIGNAL) + ridge
             noise = math.sqrt(float(np.sum(self.deviations**2))) / steps
             average = (1.0 - self.newton) * average + self.newton * (bend * points - gradients) / (
                 bend + noise
@@ -91,26 +87,21 @@ class NoisePath:
         return np.sum((self.deviations[:, None] * average) ** 2, axis=0)
 
 
-def shrinkage(rows: RowSpectrum, found: ArrayLike, path: NoisePath, loss: GLMLoss) -> float:
+def shrinkage(path: NoisePath, found: ArrayLike, loss: GLMLoss) -> float:
     """kappa, between 0 and 1; 1 for losses that nothing is known of. Post-processing.
 
     Args:
-        rows: the second moment, with a column of ones.
-        found: (m, s), mean and standard deviation of the predictions.
         path: of the descent that found the model.
+        found: (m, s), mean and standard deviation of the predictions.
         loss: it minimised.
     """
-    mean, spread = (float(entry) for entry in np.asarray(found))
-    scale = rows.eigenvalues + rows.floor
-    damping = rows.eigenvalues / scale
-    reach = path.clip / max(math.sqrt(float(np.sum(damping))), 1e-9)
-    curvature = clipped_curvature(loss, mean, spread, reach)
+    rows, (mean, spread) = path.rows, (float(entry) for entry in np.asarray(found))
+    curvature = clipped_curvature(loss, mean, spread, path.clip / max(rows.signal, 1e-9))
     if curvature is None or rows.constant is None or spread <= 0.0:
         return 1.0
-    variance = path.variance(curvature * damping + path.ridge / scale, damping, scale) * damping
     along = rows.eigenvalues * rows.axes[rows.constant] ** 2
-    ones = along / max(float(np.sum(along)), 1e-12)
-    noise = float(np.sum((1.0 - ones) * variance))
+    spreads = 1.0 - along / max(float(np.sum(along)), 1e-12)
+    noise = float(np.sum(spreads * rows.damping * path.variance(curvature)))
     return max(0.0, 1.0 - noise / spread**2) if math.isfinite(noise) else 0.0
 
 

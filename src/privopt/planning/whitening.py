@@ -141,7 +141,7 @@ class WhiteningRule:
     Attributes:
         constants: of the loss.
         gram_noise: sigma_G, the scale of the noise of the released second moment.
-        floor: f, in units of the released second moment.
+        least_floor: m sigma_G sqrt(d / 2), in units of the released second moment.
         unit_noise: s / r.
         parameters: p.
         row_bound: R of the second moment.
@@ -155,7 +155,7 @@ class WhiteningRule:
 
     constants: LossConstants
     gram_noise: float
-    floor: float
+    least_floor: float
     unit_noise: float
     parameters: int
     row_bound: float
@@ -185,15 +185,13 @@ class WhiteningRule:
         divided = constant is not None and instance.is_private and public.row_bound > NOT_DIVIDED
         bound = DIVIDED if divided else public.row_bound
         gram_noise = math.sqrt(factor) * bound**2 / (public.n * mu * math.sqrt(share))
-        noise_floor = constants.floor_factor * gram_noise * math.sqrt(public.d / 2.0)
-        floor = max(instance.penalty_smoothness / constants.curvature, noise_floor)
-        if not instance.is_private:
-            ridge = instance.penalty_smoothness / constants.curvature
-            floor = max(ridge, NOISELESS_FLOOR * bound**2)
+        least = NOISELESS_FLOOR * bound**2
+        if instance.is_private:
+            least = constants.floor_factor * gram_noise * math.sqrt(public.d / 2.0)
         return cls(
             constants=constants,
             gram_noise=gram_noise,
-            floor=floor,
+            least_floor=least,
             unit_noise=factor * constants.slope / (public.n * mu * math.sqrt(1.0 - share - beside)),
             parameters=instance.parameters,
             row_bound=bound,
@@ -206,13 +204,18 @@ class WhiteningRule:
         )
 
     @property
+    def floor(self) -> float:
+        """f, as far as it is public."""
+        return max(self.ridge / self.constants.curvature, self.least_floor)
+
+    @property
     def most_signal(self) -> float:
         """The r of eigenvalues that sum to R^2, all alike: no smaller sum and no other split gives more."""
         return self.row_bound / math.sqrt(self.floor + self.row_bound**2 / self.width)
 
     def with_floor(self, least: float) -> "WhiteningRule":
         """The same with a floor of at least that times R^2."""
-        return replace(self, floor=max(self.floor, least * self.row_bound**2))
+        return replace(self, least_floor=max(self.least_floor, least * self.row_bound**2))
 
     def noise_excess(self, signal: float) -> float:
         """V: the excess that the noise of one gradient would leave at cap 1, for rows of typical length `signal`."""
@@ -254,10 +257,28 @@ class WhiteningRule:
             moment=usable * square,
             eigenvalues=kept * square,
             axes=axes,
-            floor=self.floor * square,
+            floor=self.least_floor * square,
             constant=self.constant,
-            noise=self.gram_noise * square,
         )
+
+    def directions(self, released_moment: Array | NDArray[np.float64]) -> RowSpectrum:
+        """`rows` along the axes in which the problem is alike, the ridge in their floor.
+
+        A ridge below the noise is part of the floor. A stronger one is larger than the moment everywhere but along the
+        column of ones, which it leaves free: the axes are the eigenvectors of both together,
+        `U diag(h) U^T + lam / c diag(1, ..., 1, 0)`, so that the map keeps all curvatures below c and makes the
+        intercept as fast as the rest.
+        """
+        rows, ridge = self.rows(released_moment), self.ridge / self.constants.curvature
+        if ridge <= rows.floor:
+            return rows
+        if self.constant is None:
+            return replace(rows, floor=ridge)
+        penalty = np.where(np.arange(self.width) == self.constant, 0.0, ridge)
+        spectrum, axes = np.linalg.eigh((rows.axes * rows.eigenvalues) @ rows.axes.T + np.diag(penalty))
+        turned = replace(rows, axes=axes)
+        share = ridge * turned.penalised
+        return replace(turned, eigenvalues=np.maximum(spectrum - share, 0.0), floor=rows.floor + share)
 
     def _square_length(self, moment: NDArray[np.float64]) -> float:
         """k, see `row_length`; 1 where rows enter the moment as they are."""
@@ -267,9 +288,9 @@ class WhiteningRule:
 
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""
-        rows = self.rows(released_moment)
-        matrix, signal = inverse_root(rows.eigenvalues, rows.axes, rows.floor)
-        return self._coordinates(matrix, float(np.min(rows.eigenvalues) + rows.floor) ** -0.5, signal, rows)
+        rows = self.directions(released_moment)
+        ridge = float(np.max(rows.ridge(self.ridge)))
+        return self._coordinates(rows.map(), float(np.min(rows.scale)) ** -0.5, rows.signal, ridge, rows)
 
     def planned(self) -> Coordinates:
         """The coordinates of no data, with the lengths of the longest typical row: for plans."""
@@ -277,14 +298,16 @@ class WhiteningRule:
         rows = RowSpectrum(
             moment=none, eigenvalues=none[0], axes=matrix, floor=self.floor, constant=self.constant
         )
-        return self._coordinates(matrix * self.floor**-0.5, self.floor**-0.5, self.most_signal, rows)
+        ridge = self.ridge / self.floor
+        return self._coordinates(matrix * self.floor**-0.5, self.floor**-0.5, self.most_signal, ridge, rows)
 
     def _coordinates(
         self,
         matrix: NDArray[np.float64],
         stretch: float,
         signal: float,
-        rows: RowSpectrum | None = None,
+        ridge: float,
+        rows: RowSpectrum,
     ) -> Coordinates:
         noiseless = self.unit_noise == 0
         hurry = 1.0 if noiseless else STEP_FACTOR
@@ -293,7 +316,7 @@ class WhiteningRule:
             stretch=stretch,
             clip=math.inf if noiseless else self.cap(signal) * self.constants.slope * max(signal, 1e-6),
             smoothness=self.constants.curvature / hurry,
-            ridge_smoothness=self.ridge * stretch**2 / hurry,
+            ridge_smoothness=ridge / hurry,
             momentum=NOISELESS_MOMENTUM if noiseless else MOMENTUM,
             balanced=self.constants.balanced and not noiseless,
             rows=rows,
@@ -351,11 +374,3 @@ def denoised(spectrum: NDArray[np.float64], noise: float, largest_trace: float) 
     total = min(max(float(np.sum(spectrum)), LEAST_TRACE * largest_trace), largest_trace)
     rest = max(total - float(np.sum(pulled[large])), 0.0) / max(1, len(spectrum) - int(np.sum(large)))
     return np.where(large, pulled, rest)
-
-
-def inverse_root(
-    spectrum: NDArray[np.float64], axes: NDArray[np.float64], floor: float
-) -> tuple[NDArray[np.float64], float]:
-    """`U diag(g + f)^-1/2 U^T` for g >= 0, and the typical length `sqrt(sum g / (g + f))` of a mapped row."""
-    matrix = (axes * (spectrum + floor) ** -0.5) @ axes.T
-    return 0.5 * (matrix + matrix.T), math.sqrt(float(np.sum(spectrum / (spectrum + floor))))

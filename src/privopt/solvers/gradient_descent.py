@@ -229,7 +229,7 @@ class GradientDescent(StepwiseSolver):
         return Outcome(state.average, ending(state.finite), evidence=evidence)
 
     def noise_path(self, params: Array, public: Public, loss: GLMLoss, ridge: float) -> NoisePath | None:
-        """How noise entered the result; None where it returns no average of the iterates, and without noise.
+        """How noise entered the result; None without noise, outside of `Whitening`, and for a single iterate.
 
         Args:
             params: the result, in the coordinates of the run.
@@ -237,10 +237,11 @@ class GradientDescent(StepwiseSolver):
             loss: that was minimised.
             ridge: the strength of the ridge in the data's own coordinates.
         """
-        if not (self.steps and self.noise_multiplier) or self.returns in ("random", "flattest"):
+        noisy = self.steps and self.noise_multiplier
+        if not noisy or self.rows is None or self.returns in ("random", "flattest"):
             return None
         newton = 0.0
-        if self.returns == "corrected" and self.rows is not None:
+        if self.returns == "corrected":
             newton = newton_share(self.rows, params, fades=isinstance(loss, Logistic))
         largest = public.relation.factor * self.clip / public.n
         return NoisePath(
@@ -252,6 +253,7 @@ class GradientDescent(StepwiseSolver):
             newton=newton,
             curvature=loss.curvature,
             ridge=ridge,
+            rows=self.rows,
         )
 
     def _corrected(

@@ -39,7 +39,7 @@ def rescaled(
         noise: of each of them.
     """
     columns = rescaling.two_columns(rows, params)
-    kept = 1.0 if path is None else shrinkage(rows, columns.found, path, loss)
+    kept = 1.0 if path is None else shrinkage(path, columns.found, loss)
     estimate = rescaling.Estimate.before(columns.found, kept, loss)
     longest = curator.public.row_bound * float(np.linalg.norm(columns.basis)) * (1.0 + 1e-6)
     curator.announce("scale and shift of the predictions")
