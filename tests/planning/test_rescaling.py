@@ -9,7 +9,8 @@ from privopt.ledger.amounts import Budget
 from privopt.planning import rescaling
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
-from privopt.planning.rescaling import Estimate, clip_for, curvature, default_share, two_columns
+from privopt.planning.prediction_curvature import two_column_curvature
+from privopt.planning.rescaling import Estimate, clip_for, default_share, two_columns
 from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
@@ -59,7 +60,9 @@ def test_the_curvature_is_that_of_normal_predictions(theta):
     half = 0.5 * np.clip(np.abs(theta[0] + theta[1] * drawn), 0.0, 600.0)
     weights = 0.25 / np.cosh(half) ** 2
     entries = np.stack([np.ones_like(drawn), drawn])
-    np.testing.assert_allclose(curvature(theta), (entries * weights) @ entries.T / len(drawn), atol=2e-3)
+    np.testing.assert_allclose(
+        two_column_curvature(losses.logistic, *theta), (entries * weights) @ entries.T / len(drawn), atol=2e-3
+    )
 
 
 def logistic_data(theta, n=200_000):
@@ -129,3 +132,14 @@ def test_a_result_that_ran_away_leaves_finite_columns_and_a_finite_estimate(leng
     estimate = Estimate.before(found.found, 1.0, losses.logistic).after(np.asarray([0.1, -0.2]), 0.01)
     assert np.all(np.isfinite(found.basis))
     assert np.all(np.isfinite(found.basis @ estimate.theta))
+
+
+def test_the_squared_loss_reaches_scale_and_shift_in_one_step_and_no_scale_is_negative():
+    rng = np.random.default_rng(2)
+    rows = np.stack([np.ones(20_000), rng.normal(size=20_000)], axis=1)
+    targets = rows @ [0.2, 0.5] + 0.3 * rng.normal(size=20_000)
+    estimate = Estimate.before(np.array([0.0, 0.4]), 0.5, losses.squared)
+    np.testing.assert_allclose(estimate.theta, [0.0, 0.2])  # the scale, shrunk by half
+    estimate = estimate.after(rows.T @ (rows @ estimate.theta - targets) / len(rows), 1e-6)
+    np.testing.assert_allclose(estimate.theta, [0.2, 0.5], atol=0.02)
+    assert estimate.after(np.array([0.0, 5.0]), 1e-7).theta[1] == 0.0

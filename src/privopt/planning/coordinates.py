@@ -27,7 +27,6 @@ class RowSpectrum:
             of M, or where the ridge is larger than the noise those of M with the ridge.
         floor: f > 0, in units of the eigenvalues, one number or one per axis, the ridge in it.
         constant: the number of the column of ones; None without one.
-        noise: standard deviation of an entry of `moment`.
     """
 
     moment: NDArray[np.float64]
@@ -35,7 +34,6 @@ class RowSpectrum:
     axes: NDArray[np.float64]
     floor: float | NDArray[np.float64]
     constant: int | None = None
-    noise: float = 0.0
 
     @property
     def scale(self) -> NDArray[np.float64]:

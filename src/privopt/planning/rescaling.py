@@ -39,13 +39,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
-from privopt.planning.logistic_curvature import logistic_curvature
-from privopt.planning.shrinkage import NORMAL, WEIGHTS
-from privopt.problems.losses import GLMLoss, Logistic, Loss, Squared
+from privopt.planning.prediction_curvature import two_column_curvature
+from privopt.problems.losses import GLMLoss, Huber, Logistic, Loss, Quantile, SmoothedHinge, Squared
 from privopt.problems.problem import Problem
 from privopt.public import Public
 
 STEPS = 3  # K
+LEARNT = (Logistic, SmoothedHinge, Squared, Huber, Quantile)
 MOST_SHARE, REACH = 0.4, 10.0
 CLIP_FACTOR, CLIP_POWER, LEAST_CLIP, MOST_CLIP = 0.25, 0.25, 0.3, 4.0
 WIDTH = 0.3  # prior standard deviation of the scale over the scale
@@ -63,22 +63,30 @@ class Constants:
         least_share: of q.
         shift_width: tau_b, prior standard deviation of the shift, for two classes times `sqrt(1 + m^2)`.
         least_width: least prior standard deviation of the scale.
-        curved: whether the curvature depends on the predictions, and gradients are shortened without regard to targets.
+        relative: whether the shift's is times `sqrt(1 + m^2)`.
+        balanced: whether gradients are shortened without regard to targets.
     """
 
     least_share: float
     shift_width: float
     least_width: float
-    curved: bool
+    relative: bool = False
+    balanced: bool = False
 
 
-TWO_CLASSES = Constants(least_share=0.1, shift_width=0.3, least_width=0.05, curved=True)
-NUMBERS = Constants(least_share=0.05, shift_width=0.1, least_width=0.02, curved=False)
+TWO_CLASSES = Constants(least_share=0.1, shift_width=0.3, least_width=0.05, relative=True, balanced=True)
+NUMBERS = Constants(least_share=0.05, shift_width=0.1, least_width=0.02)
 
 
 def constants_of(loss: Loss) -> Constants:
     """Those of a loss; numbers to predict are scaled to [-1, 1]."""
-    return NUMBERS if isinstance(loss, Squared) else TWO_CLASSES
+    match loss:
+        case Logistic():
+            return TWO_CLASSES
+        case SmoothedHinge():
+            return replace(TWO_CLASSES, balanced=False)
+        case _:
+            return NUMBERS
 
 
 class TwoColumns(NamedTuple):
@@ -95,9 +103,7 @@ class TwoColumns(NamedTuple):
 
 def applies(problem: Problem, public: Public) -> bool:
     """Whether scale and shift can be learnt: two classes or the squared loss, a constant column, records as units."""
-    return (
-        isinstance(problem.loss, Logistic | Squared) and problem.constant is not None and not public.by_user
-    )
+    return isinstance(problem.loss, LEARNT) and problem.constant is not None and not public.by_user
 
 
 def default_share(instance: Instance) -> float:
@@ -140,14 +146,6 @@ def two_columns(rows: RowSpectrum, params: ArrayLike) -> TwoColumns:
     return TwoColumns(np.stack([first, rest / spread], axis=1), np.asarray([mean, spread]))
 
 
-def curvature(theta: ArrayLike) -> NDArray[np.float64]:
-    """H at (shift, scale), (2, 2)."""
-    shift, scale = np.asarray(theta, np.float64)
-    weights = logistic_curvature(shift + scale * NORMAL) * WEIGHTS
-    first, second, third = (float(np.sum(weights * NORMAL**k)) for k in range(3))
-    return np.asarray([[first, second], [second, third]])
-
-
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
     """What the releases so far say of (shift, scale).
@@ -156,13 +154,13 @@ class Estimate:
         precision: J, (2, 2).
         shown: J theta.
         largest: limits of (shift, scale); the shift may be as far below 0.
-        curved: whether the curvature depends on theta: for two classes, not for the squared loss.
+        loss: whose curvature is taken.
     """
 
     precision: NDArray[np.float64]
     shown: NDArray[np.float64]
     largest: NDArray[np.float64]
-    curved: bool
+    loss: GLMLoss
 
     @classmethod
     def before(cls, found: ArrayLike, shrinkage: float, loss: GLMLoss) -> "Estimate":
@@ -171,17 +169,17 @@ class Estimate:
         Args:
             found: (m, s).
             shrinkage: kappa.
-            loss: whose constants are taken.
+            loss: whose constants are taken, and its curvature.
         """
         mean, spread = (float(entry) for entry in np.asarray(found))
         constants, scale = constants_of(loss), shrinkage * spread
-        shift_width = constants.shift_width * (math.sqrt(1.0 + mean**2) if constants.curved else 1.0)
+        shift_width = constants.shift_width * (math.sqrt(1.0 + mean**2) if constants.relative else 1.0)
         prior = np.diag([shift_width**-2.0, max(WIDTH * scale, constants.least_width) ** -2.0])
         return cls(
             precision=prior,
             shown=prior @ np.asarray([mean, scale]),
             largest=np.asarray([MOST_SHIFT, MOST_SCALE * spread + 0.1]),
-            curved=constants.curved,
+            loss=loss,
         )
 
     @property
@@ -195,7 +193,7 @@ class Estimate:
         theta, gradient = self.theta, np.asarray(released_gradient, np.float64)
         if not np.all(np.isfinite(gradient)):
             return self
-        bend = curvature(theta) if self.curved else np.eye(2)
+        bend = two_column_curvature(self.loss, *theta)
         return replace(
             self,
             precision=self.precision + bend @ bend / deviation**2,

@@ -13,9 +13,9 @@ M = U diag(h) U^T with floor f, where gradients are `a_j v_j`:
     nu^2    = sum_j (1 - q_j^2) h_j / (h_j + f) var_j,   q = sqrt(h) U_c / norm
 
 r is the length of a typical row in v, C the clip, U_c the row of U of the column of ones: the shift of all predictions
-is no part of their spread. var_j is the variance of the result in direction j: the recursion is run on a unit of noise
-at each step, and the squares are added. Residuals of numbers to predict, scaled to [-1, 1], are taken as normal with
-standard deviation 0.3. Everything in it is released or public, so it costs nothing. Utility only.
+is no part of their spread. phi' and phi'' are typical ones, see `prediction_curvature`. var_j is the variance of the
+result in direction j: the recursion is run on a unit of noise at each step, and the squares are added. Everything in it
+is released or public, so it costs nothing. Utility only.
 
 Source:
     James, Stein 1961 for the rule; the noise of a descent that it goes by is ours.
@@ -28,14 +28,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from privopt.planning.coordinates import RowSpectrum
-from privopt.planning.logistic_curvature import logistic_curvature
 from privopt.planning.newton_end import LEAST_SIGNAL
-from privopt.problems.losses import GLMLoss, Logistic, Squared
+from privopt.planning.prediction_curvature import clipped_curvature
+from privopt.problems.losses import GLMLoss
 
-RESIDUAL = 0.3  # standard deviation of what a number to predict is missed by
 WIDEST = 5.0  # of predictions, in the curvature
-NORMAL, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
-WEIGHTS = _WEIGHTS / np.sum(_WEIGHTS)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,24 +93,11 @@ def shrinkage(path: NoisePath, found: ArrayLike, loss: GLMLoss) -> float:
         loss: it minimised.
     """
     rows, (mean, spread) = path.rows, (float(entry) for entry in np.asarray(found))
-    curvature = clipped_curvature(loss, mean, spread, path.clip / max(rows.signal, 1e-9))
+    reach = path.clip / max(rows.signal, 1e-9)
+    curvature = clipped_curvature(loss, mean, min(spread, WIDEST), reach)
     if curvature is None or rows.constant is None or spread <= 0.0:
         return 1.0
     along = rows.eigenvalues * rows.axes[rows.constant] ** 2
     spreads = 1.0 - along / max(float(np.sum(along)), 1e-12)
     noise = float(np.sum(spreads * rows.damping * path.variance(curvature)))
     return max(0.0, 1.0 - noise / spread**2) if math.isfinite(noise) else 0.0
-
-
-def clipped_curvature(loss: GLMLoss, mean: float, spread: float, reach: float) -> float | None:
-    """c, with `reach` the slope beyond which the clip shortens a typical gradient; None for losses without a rule."""
-    match loss:
-        case Logistic():
-            predictions = mean + min(spread, WIDEST) * NORMAL
-            slopes = 1.0 / (1.0 + np.exp(-np.abs(predictions)))
-            curved = logistic_curvature(predictions)
-        case Squared():
-            slopes, curved = np.abs(RESIDUAL * NORMAL), np.ones_like(NORMAL)
-        case _:
-            return None
-    return float((curved * np.minimum(1.0, reach / np.maximum(slopes, 1e-9))) @ WEIGHTS)

@@ -46,7 +46,10 @@ def rescaled(
     view = curator.view(columns.basis, longest)
     for _ in range(rescaling.STEPS):
         query = ClippedGradient(
-            loss=loss, at=jnp.asarray(estimate.theta), clip=clip, balanced=rescaling.constants_of(loss).curved
+            loss=loss,
+            at=jnp.asarray(estimate.theta),
+            clip=clip,
+            balanced=rescaling.constants_of(loss).balanced,
         )
         gradient = view.release(query, noise)
         deviation = noise.noise_multiplier * float(query.sensitivity(view.public))
