@@ -72,11 +72,10 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             or not; needs `n`).
         n: public number of units: under add-or-remove-one a nominal number that no data set exceeds; under
             replace-one the number of rows (or of users) by default, and at most twice the number of rows.
-        row_bound: public bound on the l2 norm of a scaled row; longer rows are shortened to it. A smaller bound needs
-            less noise. Features of a `TabularEncoder` are no longer than its `row_norm_bound_`. "entries" shortens no
-            row: its scaled entries lie in [-1, 1], and its length is at most sqrt(d). That is the default for a
-            regression, and on an l1 ball, whose solvers go by the entries. Default for other classifiers: "unit", see
-            `PrivateClassifier`.
+        row_bound: "entries" (the default) leaves scaled rows as they are: their entries lie in [-1, 1], and their
+            length is at most sqrt(d). A number is a public bound on that length, and longer rows are shortened to it:
+            of use with solvers other than the default, whose clip and noise follow from it. Features of a
+            `TabularEncoder` are no longer than its `row_norm_bound_`. For "unit" see `PrivateClassifier`.
         fit_intercept: whether to fit a constant; it is not penalised.
         solver: "auto", a name such as "gradient-descent", or a configured solver.
         account: a budget that several fits share; charged before data are read. A clone has the same account. Default:

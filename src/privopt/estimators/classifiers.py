@@ -107,8 +107,8 @@ class LogisticRegression(PenalisedModel, LogisticClassifier):
     """Private logistic regression, of two or several classes.
 
     Minimises `mean log(1 + exp(-y s)) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a
-    (divided by `||(a, 1)||` unless `row_bound` is a number); with K > 2 classes the cross entropy of the softmax of K
-    scores. It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
+    (divided by `||(a, 1)||` with `row_bound="unit"`); with K > 2 classes the cross entropy of the softmax of K scores.
+    It is scikit-learn's model of such rows with `C = 1 / (n alpha)`. `coef_` is (1, d), or (K, d).
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
@@ -155,7 +155,7 @@ class LinearSVC(TwoClassScores):
     """A private linear support vector machine for two classes, with the corner of its hinge made smooth.
 
     Minimises `mean h(y s) + penalty(w)`, y = +-1 and s the score `w.a + b` of scaled features a (divided by
-    `||(a, 1)||` unless `row_bound` is a number), with the hinge `h(m) = max(0, 1 - m)` replaced by
+    `||(a, 1)||` with `row_bound="unit"`), with the hinge `h(m) = max(0, 1 - m)` replaced by
     `(1 + width - m)^2 / (4 width)` for margins within `width` of 1.
 
     Args:

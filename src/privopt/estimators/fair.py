@@ -38,7 +38,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
     """Private logistic regression of two classes that minimises the loss of the worst off of several groups.
 
     Minimises `max over y of sum_g y_g F_g(w) + penalty(w)`, F_g the mean logistic loss of the records of group g (of
-    rows divided by `||(a, 1)||` unless `row_bound` is a number), over weights y that sum to 1 ("worst"), or with
+    rows divided by `||(a, 1)||` with `row_bound="unit"`), over weights y that sum to 1 ("worst"), or with
     `y_g <= share_g / cvar_alpha` ("cvar": the mean over the worst share of the records, made up of whole groups). With
     one group it is `LogisticRegression`. Often there is little to gain; the report says so where the releases show it.
 

@@ -42,7 +42,7 @@ class Target(Protocol):
 
     @property
     def divides_rows(self) -> bool:
-        """Whether rows may be divided by their lengths, and are unless `row_bound` is a number."""
+        """Whether rows may be divided by their lengths: scores then are as well, and the classes stay the same."""
         ...
 
     @property

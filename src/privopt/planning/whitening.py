@@ -117,9 +117,7 @@ def loss_constants(instance: Instance) -> LossConstants:
         case Squared():
             return LossConstants(slope=1.0, curvature=1.0, clip_factor=0.018, pace=4.0, corrected=True)
         case Huber() as loss:
-            return LossConstants(
-                slope=loss.threshold, curvature=1.0, clip_factor=0.08, floor_factor=0.25, pace=4.0
-            )
+            return LossConstants(slope=loss.threshold, curvature=1.0, clip_factor=0.08, pace=4.0)
         case Quantile():
             guess = descent_defaults.guess(instance)
             return LossConstants(
