@@ -164,7 +164,7 @@ def test_a_model_directory_holds_released_and_public_values_only(fitted: tuple[P
     assert document["estimator"]["arguments"]["classes"] == [0, 1]
     assert "diary" not in (directory / "model.json").read_text()
     arrays = safetensors.numpy.load_file(directory / "model.safetensors")
-    shapes = {"coef": (1, 4), "intercept": (1,), "typical_length": ()}
+    shapes = {"coef": (1, 4), "intercept": (1,)}
     assert {name: array.shape for name, array in arrays.items()} == shapes
 
 

@@ -141,7 +141,7 @@ class InProcessEngine:
         public = self.units.public
         if supports_cells(query):
             return cell_sum(self.units.weighted_as(query.weighting), query, private_draw)
-        if isinstance(query, WeightedSecondMoment) and supports_second_moment(self.units, query):
+        if isinstance(query, WeightedSecondMoment) and supports_second_moment(query):
             return second_moment_sum(self.units.weighted_as(query.weighting), query, private_draw)
         if type(query) is GradientNorms:  # a subclass may compute something else
             groups = [with_typed_leaves(group) for group in query.groups(public)]

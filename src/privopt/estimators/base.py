@@ -332,7 +332,7 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
                 random_state=self.random_state,
                 observer=observer,
             )
-        return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
+        return Fitted(result, setup, result.transcript.releases)
 
     def _fit_chosen(self, shape: Shape, records: Records, observer: Observer | None) -> Fitted:
         """The model whose strength of the penalty is chosen privately."""
@@ -398,20 +398,17 @@ class PrivateLinearModel(BaseEstimator, abc.ABC):
             labels=setup.target.labels,
         )
 
-    def _restore(
-        self, shape: Shape, coef: NDArray[np.float64], intercept: Any, typical_length: float | None = None
-    ) -> None:
-        """Set what predictions need, from released numbers that were stored."""
+    def _restore(self, shape: Shape, coef: NDArray[np.float64], intercept: Any, *, divided: bool) -> None:
+        """Set what predictions need, from released numbers that were stored; `divided` says whether rows were."""
         self.n_features_in_ = shape.width
-        setup = replace(self._setup(shape, None), typical_length=typical_length)
+        setup = replace(self._setup(shape, None), unit_rows=divided)
         vars(self).update(setup.attributes(coef, intercept))
 
     def _meaning(self, columns: str) -> str:
         """What the fitted model's coefficients are, in sentences; `columns` says in which units the columns are."""
         target = self._target(getattr(self, "classes_", None))
         divided: Any = getattr(self, "row_lengths_", None)
-        length: float | None = getattr(self, "typical_length_", None)
-        return describe_coefficients(target, columns, divided=divided is not None, length=length)
+        return describe_coefficients(target, columns, divided=divided is not None)
 
     def _names(self) -> Sequence[str] | None:
         """The names of the features of the latest fit, where they are known."""

@@ -1,7 +1,6 @@
 """A charged search among candidates: its plan, priced as a whole, and the fits, the choice and the refit."""
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -243,12 +242,11 @@ class SearchRun:
         return self._counted(self.search.refits[index], curator, setup)
 
     def _counted(self, solver: Solver, curator: Curator, setup: Setup) -> Fitted:
-        """A solver's result, with what its own releases show of the rows and how many they were."""
+        """A solver's result, with how many releases it made."""
         transcript = self._run.transcript
-        before, lines = transcript.releases, len(transcript)
+        before = transcript.releases
         result = solver.solve(curator, setup.problem)
-        own = itertools.islice(transcript, lines, None)
-        return Fitted(result, setup.measured(own), transcript.releases - before)
+        return Fitted(result, setup, transcript.releases - before)
 
 
 def _rehearse(search: SearchPlan, units: Units | Engine) -> None:

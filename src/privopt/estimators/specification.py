@@ -23,6 +23,7 @@ from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation, Weighting, check_row_entries, of_users
+from privopt.solvers.whitening import WIDEST
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
 from privopt.tables.targets import TargetReading
@@ -261,7 +262,9 @@ class Specification:
         """
         rule = self.row_bound if isinstance(self.row_bound, str) else None
         if self.row_bound is None:
-            rule = UNIT if divisible and self.penalty.l1_radius is None else ENTRIES
+            # Released without a bound on the rows, the second moment of rows with a constant needs no division.
+            as_they_are = self.penalty.l1_radius is not None or (self.fit_intercept and shape.width < WIDEST)
+            rule = UNIT if divisible and not as_they_are else ENTRIES
         if rule == UNIT and not divisible:
             raise ValueError("row_bound='unit' is for classifiers: it would not leave a linear regression.")
         if rule == UNIT:

@@ -40,7 +40,7 @@ from numpy.typing import NDArray
 
 from privopt.planning.coordinates import Coordinates
 from privopt.planning.instance import Instance
-from privopt.planning.whitening import LossConstants, WhiteningRule, only_free_column
+from privopt.planning.whitening import LossConstants, WhiteningRule
 from privopt.problems.losses import Poisson
 from privopt.problems.magnitudes import interval_ends
 from privopt.problems.problem import Problem
@@ -68,8 +68,8 @@ class Level(NamedTuple):
 
 
 def constant_column(problem: Problem) -> int | None:
-    """The column of ones of a model of counts: the only one whose coefficient is not penalised; None if unclear."""
-    return only_free_column(problem) if isinstance(problem.loss, Poisson) else None
+    """The column of ones of a model of counts; None without one, and for other losses."""
+    return problem.constant if isinstance(problem.loss, Poisson) else None
 
 
 def level_share(instance: Instance, share: float) -> float:
@@ -143,16 +143,16 @@ class CountsRule:
         """The coordinates of a released second moment (d, d), anchored at a start in w. Post-processing."""
         rule, slope = self.whitening, SLOPE * found.large
         plain = rule.coordinates(released_moment)
-        kept, _ = rule.spectrum(released_moment)
-        directions = float(np.sum(kept / (kept + rule.floor)))
-        signal = math.sqrt(directions)
+        assert plain.rows is not None
+        signal = plain.rows.signal
+        directions = signal**2
         clip = rule.cap(signal, slope / found.mean) * slope * max(signal, 1e-6)
         pull = (rule.unit_noise * clip) ** 2 * directions / (SPREAD * found.mean)
         return replace(
             plain,
             clip=clip,
             smoothness=(found.mean + pull) / HURRY,
-            ridge_smoothness=rule.ridge * plain.stretch**2 / HURRY,
+            ridge_smoothness=float(np.max(plain.rows.ridge(rule.ridge))) / HURRY,
             pull=pull,
             anchor=start,
         )

@@ -34,7 +34,6 @@ from privopt.planning.whitening import (
     NOISELESS_MOMENTUM,
     NOISELESS_STEPS,
     WhiteningRule,
-    inverse_root,
 )
 
 DISTANCE = 2.5  # D of the logistic loss
@@ -100,12 +99,10 @@ class UserWhiteningRule:
     def coordinates(self, released_moment: Array | NDArray[np.float64]) -> Coordinates:
         """The coordinates of a released second moment (d, d). Post-processing."""
         whitening = self.whitening
-        kept, axes = whitening.spectrum(released_moment)
-        matrix, signal = inverse_root(kept, axes, whitening.floor)
-        curved = (whitening.constants.curvature * kept + whitening.ridge) / (kept + whitening.floor)
-        return self._coordinates(
-            matrix, float(np.min(kept) + whitening.floor) ** -0.5, signal, float(np.max(curved))
-        )
+        rows = whitening.directions(released_moment)
+        curved = whitening.constants.curvature * rows.damping + rows.ridge(whitening.ridge)
+        stretch = float(np.min(rows.scale)) ** -0.5
+        return self._coordinates(rows.map(), stretch, rows.signal, float(np.max(curved)))
 
     def planned(self) -> Coordinates:
         """The coordinates of no data, with the lengths of the longest typical row: for plans."""

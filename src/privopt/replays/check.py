@@ -36,7 +36,7 @@ MOST_LINES = 10**6
 _CLOSE = 1e-6  # of the largest number: another machine may round differently
 _HEADER = 2**20  # bytes of a file of releases that are no numbers
 # Members of a report that a replay brings out again; those in words depend on the version of privopt.
-_FACTS = ("status", "curve", "event", "releases", "divided_rows", "typical_length")
+_FACTS = ("status", "curve", "event", "releases", "divided_rows")
 _WORDS = ("summary", "not_covered", "utility_assumptions", "notices")
 
 
@@ -188,7 +188,7 @@ def _differences(
         if same is not True:
             yield "model", same is False
         return
-    stored = [model.arrays.get(name) for name in ("coef", "intercept", "typical_length")]
+    stored = [model.arrays.get(name) for name in ("coef", "intercept")]
     kept = [values for values in stored if values is not None]
     if len(kept) != len(numbers):
         yield "model", False

@@ -151,9 +151,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
         fitted = fit(recorded)
         fitted = fitted._replace(result=fitted.result._replace(plan=plan))
-        length = fitted.setup.typical_length
-        numbers = fitted.setup.unscaled(fitted.result.params)
-        return fitted.report(names, ()), (*numbers, *(() if length is None else (length,)))
+        return fitted.report(names, ()), fitted.setup.unscaled(fitted.result.params)
 
     return Again(plan, parameters, run)
 
@@ -179,7 +177,7 @@ def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fit
         curator = Replay(recorded, public)
         result = solver.solve(curator, setup.problem)._replace(plan=plan)
         curator.require_end()
-        return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
+        return Fitted(result, setup, result.transcript.releases)
 
     return plan, at_once
 

@@ -341,15 +341,9 @@ def _rows(report: ReportFacts, longest: str) -> str:
     """What became of the rows, in a sentence."""
     if not report.divided_rows:
         return f"Rows longer than {longest} (l2 norm) are shortened to it: if many are, the model sees distorted rows."
-    if report.typical_length is None:
-        return (
-            "Every row was divided by its length (l2 norm), and predictions do the same: the model is worse where a "
-            "score should grow with the length of a record."
-        )
     return (
-        "Every row was divided by its length (l2 norm) in the fit, and the weights then by "
-        f"{words.pretty(report.typical_length, 3)}, a typical length that the released second moment shows: "
-        "predictions divide nothing, and are worse where lengths differ severalfold."
+        "Every row was divided by its length (l2 norm), and predictions do the same: the model is worse where a "
+        "score should grow with the length of a record."
     )
 
 

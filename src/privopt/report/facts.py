@@ -97,9 +97,7 @@ class ReportFacts(abc.ABC):
         pictures: of released or public numbers, as the solver describes them.
         declared: what the user declared to be public, in sentences.
         model: the released quantities.
-        divided_rows: whether every row was divided by its length, so that none was shortened.
-        typical_length: the released length that brought the weights back from divided rows; None where predictions
-            divide each row as well, or rows were not divided.
+        divided_rows: whether every row was divided by its length, to fit and to predict, so that none was shortened.
         selection: how the model was chosen among several.
         metrics: measured quality, as the caller gave it.
         account: the payment of the account in a file that paid for the run; None where none did.
@@ -121,7 +119,6 @@ class ReportFacts(abc.ABC):
     declared: tuple[str, ...] = ()
     model: ModelSummary | None = None
     divided_rows: bool = False
-    typical_length: float | None = None
     selection: Selection | None = None
     metrics: Mapping[str, float | int | str] = field(default_factory=dict[str, float | int | str])
     account: AccountUse | None = None

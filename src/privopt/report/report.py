@@ -41,7 +41,6 @@ class PrivacyReport(ReportFacts):
         declared: Iterable[str] = (),
         model: ModelSummary | None = None,
         divided_rows: bool = False,
-        typical_length: float | None = None,
         selection: Selection | None = None,
         metrics: Mapping[str, float | int | str] | None = None,
         extra_notices: Iterable[str] = (),
@@ -55,7 +54,6 @@ class PrivacyReport(ReportFacts):
             declared: sentences on what the user declared public.
             model: the fitted model; default: the bare parameters.
             divided_rows: whether every row was divided by its length before the run.
-            typical_length: the released length that brought the weights back, if one did.
             selection: how the model was chosen among several.
             metrics: measured quality, by name.
             extra_notices: further remarks.
@@ -86,7 +84,6 @@ class PrivacyReport(ReportFacts):
             ),
             model=ModelSummary.of_params(result.params) if model is None else model,
             divided_rows=divided_rows,
-            typical_length=typical_length,
             selection=selection,
             metrics=dict(metrics or {}),
             account=None if paid_by is None else AccountUse.of(paid_by),
@@ -127,7 +124,6 @@ class PrivacyReport(ReportFacts):
             "utility_assumptions": explain.utility_assumptions(self),
             "declared": list(self.declared),
             "divided_rows": self.divided_rows,
-            "typical_length": self.typical_length,
             "selection": None if self.selection is None else asdict(self.selection),
             "metrics": dict(self.metrics),
             "account": None if self.account is None else asdict(self.account),
@@ -171,7 +167,6 @@ class PrivacyReport(ReportFacts):
             pictures=tuple(Picture.from_dict(picture) for picture in document.get("pictures", [])),
             declared=tuple(document["declared"]),
             divided_rows=document["divided_rows"],
-            typical_length=document.get("typical_length"),
             model=None if model is None else ModelSummary.from_dict(model),
             selection=None if selection is None else Selection(**selection),
             metrics=dict(document["metrics"]),

@@ -27,6 +27,7 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.learnt import Evidence
 from privopt.planning.newton_end import newton_end, newton_share
+from privopt.planning.shrinkage import NoisePath
 from privopt.problems.losses import GLMLoss, Logistic
 from privopt.problems.mapped_ridge import strongest
 from privopt.problems.problem import Problem
@@ -226,6 +227,34 @@ class GradientDescent(StepwiseSolver):
             # An average of sparse iterates is not sparse: one more proximal step from it, on released gradients.
             state = step(state._replace(at=state.average), state.gradient, ratio=1.0, momentum=0.0)
         return Outcome(state.average, ending(state.finite), evidence=evidence)
+
+    def noise_path(self, params: Array, public: Public, loss: GLMLoss, ridge: float) -> NoisePath | None:
+        """How noise entered the result; None without noise, outside of `Whitening`, and for a single iterate.
+
+        Args:
+            params: the result, in the coordinates of the run.
+            public: of the data.
+            loss: that was minimised.
+            ridge: the strength of the ridge in the data's own coordinates.
+        """
+        noisy = self.steps and self.noise_multiplier
+        if not noisy or self.rows is None or self.returns in ("random", "flattest"):
+            return None
+        newton = 0.0
+        if self.returns == "corrected":
+            newton = newton_share(self.rows, params, fades=isinstance(loss, Logistic))
+        largest = public.relation.factor * self.clip / public.n
+        return NoisePath(
+            step_size=self.step_size,
+            momentum=self.momentum,
+            clip=self.clip,
+            deviations=largest * np.asarray([noise.noise_multiplier for noise in self.mechanisms()]),
+            mixing=self._mixing_ratios(),
+            newton=newton,
+            curvature=loss.curvature,
+            ridge=ridge,
+            rows=self.rows,
+        )
 
     def _corrected(
         self,

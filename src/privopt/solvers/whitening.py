@@ -55,17 +55,20 @@ class Whitening(Solver):
         coarse: c; gradient descent takes the first half of its steps in coordinates whose floor is at least c R^2, and
             goes on from there in its own; 0 for none. Default 0.1 where the loss is not convex, else 0.
         level_share: fraction of mu^2 that tells how large counts are, see `planning.counts`; 0 for no such release.
-            Default: by n and the budget for counts with a constant column that is not penalised, else 0.
-        rescaling_share: fraction of mu^2 that tells scale and shift of the predictions of two classes after the inner
-            solver, see `planning.rescaling`; 0 for no such releases. Default: 0.1 for records of two classes with a
-            constant column that is not penalised, where `share` leaves room for it, else 0.
+            Default: by n and the budget for counts with a constant column, else 0.
+        rescaling_share: fraction of mu^2 that tells scale and shift of the predictions after the inner solver, see
+            `planning.rescaling`; 0 for no such releases. Default: by n and the budget for records of two classes and
+            for the squared loss with a constant column, where `share` leaves room for it, else 0.
         rule: how the coordinates follow from the released second moment, set by `configure`.
         rescaling_clip: C of those releases, set by `configure`.
+        moment_bound: R of the second moment, set by `configure`: 1 where rows have a constant 1 in them, and each is
+            divided by its length there; else that of the rows.
         noise_multiplier: of the second moment; those of the other releases here follow from the shares.
     Guarantee:
-        One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm, for counts
-        one of their magnitudes, sensitivity sqrt(factor) / n, composed with the releases of `inner`; everything between
-        is post-processing. All noise multipliers are fixed beforehand.
+        One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm for
+        R = `moment_bound`, for counts one of their magnitudes, sensitivity sqrt(factor) / n, composed with the releases
+        of `inner`, and of scale and shift; everything between is post-processing. All noise multipliers are fixed
+        beforehand.
     Source:
         See the module.
     """
@@ -79,6 +82,7 @@ class Whitening(Solver):
     rescaling_share: float | None = optional(at_least=0, below=1)
     rule: WhiteningRule | UserWhiteningRule | CountsRule | None = field(default=None, repr=False)
     rescaling_clip: float | None = field(default=None)
+    moment_bound: float | None = field(default=None)
 
     def check(self) -> None:
         """Only steps that are all alike can be cut in two."""
@@ -147,15 +151,18 @@ class Whitening(Solver):
             inner = inner.with_(**users.fields(inner))
             rest = planning.inner_instance(instance, self.share)
             inner = inner.in_coordinates(users.planned()).filled(rest)
-            return self.with_(inner=inner, rule=users, level_share=0.0, rescaling_share=0.0)
+            bound = users.whitening.row_bound
+            return self.with_(
+                inner=inner, rule=users, level_share=0.0, rescaling_share=0.0, moment_bound=bound
+            )
         level_share = self.level_share
         if level_share is None or not instance.is_private:
             plain = _can_be_cut(inner) and not self.coarse
             level_share = counts.level_share(instance, self.share) if plain else 0.0
         rescaling_share = self.rescaling_share
         if rescaling_share is None or not instance.is_private:
-            fits = isinstance(inner, GradientDescent) and self.share + rescaling.SHARE < 1.0
-            rescaling_share = rescaling.default_share(instance) if fits else 0.0
+            rescaling_share = rescaling.default_share(instance) if isinstance(inner, GradientDescent) else 0.0
+            rescaling_share = rescaling_share if self.share + rescaling_share < 1.0 else 0.0
         beside = level_share + rescaling_share
         rest = planning.inner_instance(instance, self.share, beside)
         if level_share:
@@ -178,6 +185,7 @@ class Whitening(Solver):
             coarse=coarse,
             level_share=level_share,
             rescaling_share=rescaling_share,
+            moment_bound=public_rule.row_bound,
             rescaling_clip=rescaling.clip_for(instance, rescaling_share) if rescaling_share else None,
         )
 
@@ -208,13 +216,13 @@ class Whitening(Solver):
         if public.d > WIDEST:
             return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
         if self.level_share and counts.constant_column(problem) is None:
-            return "level_share is for counts and a ridge that leaves one column free, the constant one"
+            return "level_share is for counts with a constant column: Problem(..., constant=...)"
         if self.level_share and not _can_be_cut(self.inner):
             return (
                 f"level_share is for inner=GradientDescent(...), all steps alike, not for {self.inner.title}"
             )
         if self.rescaling_share and (self.weighs_groups or not rescaling.applies(problem, public)):
-            return "rescaling_share is for records of two classes and a ridge that leaves one column free, the constant"
+            return "rescaling_share is for records of two classes, or the squared loss, and Problem(..., constant=...)"
         if not self.inner.preconditions:
             return f"{self.inner.title} does not run in other coordinates"
         return self.inner.obstacle(problem, public)
@@ -249,7 +257,8 @@ class Whitening(Solver):
             found = counts.level(magnitudes, stddev, rule.largest)
             start = rule.begin(start, found)
         curator.announce("second moment of the rows")
-        moment = curator.release(SecondMoment(row_bound=public.row_bound), Gaussian(self.noise_multiplier))
+        assert self.moment_bound is not None
+        moment = curator.release(SecondMoment(row_bound=self.moment_bound), Gaussian(self.noise_multiplier))
         released, inner = unpack(moment, public.d), self.inner
         if isinstance(rule, CountsRule):
             assert found is not None
@@ -263,8 +272,20 @@ class Whitening(Solver):
         outcome = inner.run_in(curator, problem, start, rule.coordinates(released))
         if self.rescaling_share and isinstance(rule, WhiteningRule):
             assert self.rescaling_clip is not None
-            noise, rows = self._rescaling_noise(), rule.rows(released)
-            params = rescaled(curator, problem, outcome.params, rows, clip=self.rescaling_clip, noise=noise)
+            assert isinstance(problem.loss, GLMLoss)
+            path, coordinates = None, rule.coordinates(released)
+            if isinstance(inner, GradientDescent):
+                inward = coordinates.inward(outcome.params)
+                path = inner.in_coordinates(coordinates).noise_path(inward, public, problem.loss, rule.ridge)
+            params = rescaled(
+                curator,
+                problem.loss,
+                outcome.params,
+                rule.rows(released),
+                path=path,
+                clip=self.rescaling_clip,
+                noise=self._rescaling_noise(),
+            )
             outcome = outcome._replace(params=params)
         return self._telling(outcome, released, problem, public)
 
