@@ -16,7 +16,8 @@ from privopt.ledger.amounts import Budget
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.notices import NOISE_IS_OFF
+from privopt.named_arguments import refuses_unknown
+from privopt.planning.notices import NOISE_IS_OFF, extreme_epsilon
 from privopt.planning.plan import Plan
 from privopt.planning.stable_mean import BAD_EVENT_SHARE, OUTLIERS, RADII
 from privopt.planning.user_mean import UserMeanPlan, plan_user_mean
@@ -69,6 +70,7 @@ class _Way:
 
 
 @tells_what_was_spent
+@refuses_unknown
 def user_mean(
     values: Any,
     groups: Any,
@@ -228,7 +230,11 @@ def _announced(way: _Way, planned: UserMeanPlan, public: Public, budget: Budget)
         seconds=0.05 + _SECONDS_PER_NUMBER * held * way.releases,
         prediction="a mean has no objective",
         indicators=planned.indicators,
-        notices=(*(() if budget.is_private else (NOISE_IS_OFF,)), *planned.notices),
+        notices=(
+            *(() if budget.is_private else (NOISE_IS_OFF,)),
+            *extreme_epsilon(budget),
+            *planned.notices,
+        ),
         adaptive=way.releases > 1,
     )
 

@@ -15,6 +15,7 @@ from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseName, NoiseSource
+from privopt.named_arguments import refuses_unknown
 from privopt.planning.instance import Instance
 from privopt.planning.plan import Plan
 from privopt.plans import Plans, all_plans
@@ -39,6 +40,7 @@ __all__ = ["Loss", "Plans", "minimize", "minimize_on", "plan"]
 Loss = GLMLoss | RecordLoss | BlackBox | Problem | Callable[..., Any]
 
 
+@refuses_unknown
 def plan(
     problem: Loss | Game,
     *,
@@ -117,6 +119,7 @@ def plan(
 
 
 @tells_what_was_spent
+@refuses_unknown
 def minimize(
     problem: Loss,
     units: Units | Engine | Table,

@@ -16,6 +16,7 @@ from privopt.games.registry import GAME_SOLVERS, choose_game
 from privopt.ledger.account import Account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseName, NoiseSource
+from privopt.named_arguments import refuses_unknown
 from privopt.planning.plan import Plan
 from privopt.planning.task import Task
 from privopt.plans import Plans, all_plans
@@ -30,6 +31,7 @@ from privopt.tables.table import Table
 
 
 @tells_what_was_spent
+@refuses_unknown
 def minimax(
     game: Game,
     units: Units | Engine | Table,

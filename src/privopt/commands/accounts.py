@@ -11,7 +11,7 @@ from rich.text import Text
 
 from privopt.atomic_files import replace_file
 from privopt.commands import screen
-from privopt.commands.mistakes import Mistake, public_arguments
+from privopt.commands.mistakes import Mistake, public_arguments, require_given
 from privopt.json_values import json_value
 from privopt.ledger.account import Account
 from privopt.ledger.account_file import AccountFile
@@ -37,10 +37,10 @@ MEANING = {
 
 
 def create(
-    path: Path,
-    data_set: str,
-    epsilon: float,
-    delta: float,
+    path: Path | None,
+    data_set: str | None,
+    epsilon: float | None,
+    delta: float | None,
     relation: str,
     unit: Any,
     composition: Any,
@@ -51,6 +51,18 @@ def create(
     Raises:
         Mistake, AccountError: it cannot be.
     """
+    require_given(
+        {
+            "FILE": (path, "the file to make, such as budget.sqlite"),
+            "--data-set": (data_set, "your name of the data"),
+            "--epsilon": (epsilon, "the total epsilon of all fits together"),
+            "--delta": (delta, "the total delta of all fits together, well below 1 / n"),
+        }
+    )
+    assert path is not None
+    assert data_set is not None
+    assert epsilon is not None
+    assert delta is not None
     with public_arguments():
         account = Account.create(
             path,

@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Console
 
 from privopt.commands import screen
-from privopt.commands.mistakes import Mistake, check_delta
+from privopt.commands.mistakes import check_delta, require_given
 from privopt.commands.options import Options
 from privopt.commands.paying import Paying, account_for
 from privopt.commands.placing import Effort, place_rows, require_held, settled_for, tenth_rows
 from privopt.commands.tables import opened, placement_of, units_of
-from privopt.commands.task import Estimator, Task, named
+from privopt.commands.task import Estimator, Task, named, needed_options
 from privopt.engine.placement import Placement
 from privopt.planning import user_words
 from privopt.planning.plan import Plan
@@ -40,10 +40,14 @@ def run(files: Sequence[str], options: Options, *, as_json: bool = False) -> Non
     Raises:
         Mistake, TableError: something that was typed cannot be used.
     """
-    if options.n is None and not files:
-        raise Mistake(
-            "give --n, the public number of records (of users with --group), or the table, to have them counted."
+    needed = needed_options(options)
+    if "--n" not in needed:
+        known = options.n if options.n is not None else list(files)
+        needed["--n"] = (
+            known,
+            "the public number of records (of users with --group), or the table, to have them counted",
         )
+    require_given(needed)
     task = Task.of(options)
     terminal = Console(stderr=True) if as_json else screen.console()
     n, how_n = options.n, "given by --n"
@@ -93,7 +97,7 @@ def announce(
 
 def _warnings(task: Task, plan: Plan) -> list[str]:
     """Why a fit by this plan would not be private."""
-    seed = task.options.seed
+    seed = task.options.random_state
     by_seed = [] if seed is None else [screen.NOT_PRIVATE_SEED.format(seed=seed)]
     return by_seed + ([] if plan.budget.is_private else [screen.NOT_PRIVATE_EPSILON])
 

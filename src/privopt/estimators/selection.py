@@ -32,6 +32,7 @@ from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.plan import Plan
 from privopt.replays.recipes import asked_of
 from privopt.report.report import PrivacyReport
@@ -66,7 +67,7 @@ def _chosen_has(method: str) -> Callable[[Any], bool]:
 
 @final
 @dataclass(eq=False, repr=False)
-class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
+class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
     """Fit every point of a grid privately, choose one by a charged mechanism, and fit it again on everything.
 
     The units are split at random into a training and a holdout part. Every candidate is fitted on the training part;
@@ -118,7 +119,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
     plan_: Plan = field(init=False)
 
     @tells_what_was_spent
-    def fit(self, X: Any, y: Any = None, groups: Any = None) -> Self:
+    @refuses_unknown
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Search, choose and refit.
 
         Args:
@@ -195,7 +197,8 @@ class PrivateSearchCV(MetaEstimatorMixin, BaseEstimator):
             ValueError: a privacy argument or n is missing.
         """
         n = arguments.planned_units(self.estimator.n if n is None else n)
-        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=self._budget(n))
+        names, budget = self.estimator._specification().bounded_names, self._budget(n)
+        shape = Shape.planned(n_features, n, row_entries, by_user=by_user, budget=budget, names=names)
         return self._search(self._models(), self.estimator, shape, None).plan
 
     def _grid(self) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from privopt.data.record_source import Description
 from privopt.data.rows import Storage
 from privopt.data.units import Units
 from privopt.engine.protocol import Engine
+from privopt.estimators.bounds import constant_features
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.records import Records
 from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths, ScaledFeatures
@@ -23,6 +24,7 @@ from privopt.estimators.typical_length import typical_length
 from privopt.ledger.amounts import Budget
 from privopt.planning import storage_words, user_words
 from privopt.planning.instance import Instance
+from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import INTEGER_STORAGES, Public, Relation
 
@@ -225,6 +227,16 @@ class Setup:
             **(divided if self.target.divides_rows else {}),
             **self.target.attributes,
         }
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the declared bounds make of the features, where a user may not have meant it."""
+        declared = self.features if self.loose is None else self.loose
+        return constant_features(declared.low, declared.high, self.shape.names)
+
+    def noted(self, plan: Plan) -> Plan:
+        """A plan of this fit, with the `notices`."""
+        return replace(plan, notices=tuple(dict.fromkeys((*plan.notices, *self.notices))))
 
     def declared(self) -> tuple[str, ...]:
         """What the user declared to be public, in sentences."""
