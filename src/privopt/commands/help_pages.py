@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,6 +27,8 @@ class PlainCommand(TyperCommand):
 
 class AskingCommand(PlainCommand):
     """A command that names everything that is missing at once, by `require_given`: arguments may be left out for it."""
+
+    _required: Sequence[Any] = ()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read what was typed; an argument that is missing is None."""

@@ -22,7 +22,7 @@ from privopt.data.rows import Storage
 from privopt.estimators import arguments
 from privopt.estimators.records import Records, given_back
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
-from privopt.estimators.searched import SEARCHED, describe_strength, in_search
+from privopt.estimators.searched import describe_strength, in_search, marked
 from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Shape, Specification
 from privopt.estimators.stages import Fitted, ScaleEstimation, fit_in_stages, plan_fit, plan_stages
@@ -227,7 +227,7 @@ class PrivateLinearModel(NamedArguments, BaseEstimator, abc.ABC):
         plan = penalty.shown_in(fitted.setup.noted(fitted.result.plan), fitted.setup.alpha)
         recipe = self._recipe(fitted.setup, is_chosen=penalty.is_chosen or in_search())
         fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=recipe), kept=records.kept)
-        self._adopt(fitted._replace(selection=SEARCHED) if in_search() else fitted)
+        self._adopt(fitted._replace(selection=marked(fitted.selection)))
         return self
 
     def plan(

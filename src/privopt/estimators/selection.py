@@ -26,7 +26,7 @@ from privopt.estimators import arguments
 from privopt.estimators.base import PrivateLinearModel
 from privopt.estimators.groups import GroupedClasses
 from privopt.estimators.search import Candidate, SearchPlan, plan_search, run_search
-from privopt.estimators.searched import describe_choice
+from privopt.estimators.searched import describe_choice, marked
 from privopt.estimators.specification import Shape
 from privopt.estimators.table_arguments import arguments_of, asked_of_a_table
 from privopt.ledger.account import Account, checked_account
@@ -171,7 +171,7 @@ class PrivateSearchCV(NamedArguments, MetaEstimatorMixin, BaseEstimator):
             if hasattr(base, noted):
                 setattr(chosen, noted, getattr(base, noted))
         chosen._adopt(
-            fitted._replace(selection=describe_choice(search), kept=records.kept),
+            fitted._replace(selection=marked(describe_choice(search)), kept=records.kept),
             f"Grid, given by the user: {len(models)} candidates.",
         )
         found = {"best_index_": best, "best_params_": self._grid()[best], "best_estimator_": chosen}
