@@ -11,6 +11,7 @@ from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
+from privopt.declared_facts import declared_of_mean
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.additive import Gaussian
@@ -41,18 +42,22 @@ class UserMean(NamedTuple):
         status: how it was taken; `FELL_BACK` after a test that failed.
         transcript: every release in order.
         plan: what was announced before the data was read.
+        declared: what the caller declared to be public, in sentences.
     """
 
     value: Any
     status: Status
     transcript: Transcript
     plan: Plan
+    declared: tuple[str, ...] = ()
 
     @property
     def report(self) -> PrivacyReport:
         """The privacy report, in words."""
         return PrivacyReport.of(
-            Result(self.value, self.status, self.transcript, self.plan), title="Private mean over users"
+            Result(self.value, self.status, self.transcript, self.plan),
+            title="Private mean over users",
+            declared=self.declared,
         )
 
     def __repr__(self) -> str:
@@ -171,7 +176,13 @@ def user_mean(
             curator, curator.hold(UserAverage(bound=float(bound))), jnp.zeros(units.public.d)
         )
     value = np.asarray(released.value)
-    return UserMean(value[0] if flat else value, released.status, run.transcript, announced)
+    return UserMean(
+        value[0] if flat else value,
+        released.status,
+        run.transcript,
+        announced,
+        declared_of_mean(units.public, bound=float(bound), radius=radius, outliers=float(outliers)),
+    )
 
 
 def _way(

@@ -10,6 +10,7 @@ from privopt.curator.rehearsals import foresee, reserved
 from privopt.curator.run import Run, rehearsed
 from privopt.data.derived import Derived
 from privopt.data.units import Units
+from privopt.declared_facts import declared_of_problem
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.ledger.account import Account
@@ -240,7 +241,12 @@ def minimize_on(
             result = configured.solve(run.curator(data), problem, first)
             run.end()
         recipe = recipe_of(problem, public, budget, solver, first)
-        return result._replace(params=problem.unravel(result.params), plan=announced, recipe=recipe)
+        return result._replace(
+            params=problem.unravel(result.params),
+            plan=announced,
+            recipe=recipe,
+            declared=declared_of_problem(problem, first, public),
+        )
 
 
 def rehearse(

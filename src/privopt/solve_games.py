@@ -10,6 +10,7 @@ from privopt.curator.rehearsals import foresee, reserved
 from privopt.curator.run import Run, rehearsed
 from privopt.data.derived import Derived
 from privopt.data.units import Units
+from privopt.declared_facts import declared_of_game
 from privopt.engine.protocol import Engine, EngineName
 from privopt.games.base import GameSolver
 from privopt.games.registry import GAME_SOLVERS, choose_game
@@ -133,7 +134,7 @@ def _minimax_on(
             )
             result = configured.solve(run.curator(units), game)
             run.end()
-        return result._replace(plan=announced)
+        return result._replace(plan=announced, declared=declared_of_game(game, public))
 
 
 def posed_game(

@@ -52,8 +52,9 @@ SEARCHED = Selection(
 
 PREPROCESSED = (
     "Preprocessing not private: in the pipeline, before the model, {steps} learned from the same records, and no "
-    "budget paid for it. The guarantee covers the model for given features alone. Scale by public bounds (bounds=...), encode "
-    "by public categories (TabularEncoder), or fit the transformer on public data and put it into a FrozenEstimator."
+    "budget paid for it. The guarantee covers the model for given features alone. Scale by public bounds "
+    "(bounds=...), encode by public categories (TabularEncoder), or fit the transformer on public data and put it "
+    "into a FrozenEstimator."
 )
 
 

@@ -13,6 +13,7 @@ from privopt.data.bounds import bound_with, check_storage
 from privopt.data.record_source import Description
 from privopt.data.rows import Storage
 from privopt.data.units import Units
+from privopt.declared_facts import COUNTED_USERS
 from privopt.engine.protocol import Engine
 from privopt.estimators.bounds import constant_features
 from privopt.estimators.penalties import default_strength
@@ -263,7 +264,8 @@ class Setup:
         if given.n is not None:
             sentences.append(f"Number of {units}, given by the user: {given.n:,}.")
         else:
-            sentences.append(f"Number of {units}: public under replace-one.")
+            counted = f" {COUNTED_USERS}" if self.shape.by_user else ""
+            sentences.append(f"Number of {units}: public under replace-one.{counted}")
         if self.shape.by_user:
             sentences.append("User keys, given by the user: they name the owner of every record.")
             sentences.append(user_words.meaning_of_cap(self.public))

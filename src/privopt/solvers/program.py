@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from privopt.ledger.events import Event
 from privopt.planning.effort import data_bytes, loading_seconds
 from privopt.planning.forecast import Forecast
-from privopt.planning.notices import extreme_epsilon
+from privopt.planning.notices import NO_RELEASES, extreme_epsilon
 from privopt.planning.plan import Finding, Plan
 from privopt.planning.task import Task
 from privopt.public import Public
@@ -199,7 +199,11 @@ class Program(abc.ABC, Generic[P]):
             prediction=forecast.meaning,
             bound=forecast.bound,
             indicators={**self.indicators(instance), **forecast.indicators},
-            notices=(*extreme_epsilon(instance.budget), *forecast.notices),
+            notices=(
+                *(() if program.releases() else (NO_RELEASES,)),
+                *extreme_epsilon(instance.budget),
+                *forecast.notices,
+            ),
             measure=forecast.measure,
             evaluations=program.loss_values(instance.problem, public),
         )
