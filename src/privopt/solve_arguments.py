@@ -253,8 +253,8 @@ def check_game(game: Any, public: Public) -> None:
             jax.ShapeDtypeStruct(shape, jnp.float64) for shape in ((sizes[0],), (sizes[1],), (public.d,), ())
         ]
         given = (
-            f"x of shape ({sizes[0]},), y of shape ({sizes[1]},), features of shape ({public.d},) and a target of shape "
-            "()"
+            f"x of shape ({sizes[0]},), y of shape ({sizes[1]},), features of shape ({public.d},) and a target of "
+            "shape ()"
         )
         value = _traced("payoff", given, lambda: jax.eval_shape(game.payoff, *shapes))
         if not _is_number(value):

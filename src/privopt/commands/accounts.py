@@ -21,7 +21,7 @@ from privopt.ledger.ledger import SEEDED
 from privopt.ledger.statement import Line, Statement
 from privopt.printable import printable
 from privopt.public import Relation
-from privopt.report.words import number, several
+from privopt.report.words import at_most, number, several
 
 MOST_LINES = 20  # payments shown
 BAR, SHORT_BAR = 24, 10  # letters of a full bar
@@ -202,12 +202,12 @@ def _terms(statement: Statement) -> list[tuple[str, str]]:
 
 
 def _left(terminal: Console, statement: Statement) -> list[tuple[str, str]]:
-    delta = number(statement.terms.budget.delta, 3)
+    delta = at_most(statement.left_delta)
     later = "; what was paid later is not shown" if statement.earlier else ""
     return [
         ("paid for", several(statement.fits, "fit") + later),
         ("budget", f"{_bar(terminal, 1 - statement.used, BAR)} {_percent(1 - statement.used)} is left"),
-        ("left", f"one more fit may have epsilon {number(statement.left, 3)} at delta {delta}"),
+        ("left", f"one more fit may have up to epsilon {at_most(statement.left)} at delta {delta}"),
     ]
 
 
@@ -229,7 +229,7 @@ def _history(terminal: Console, statement: Statement, *, everything: bool) -> No
             Text(printable(_short(payment.time))),
             Text(printable(payment.name) + mark),
             "" if line.is_mark else number(payment.epsilon, 3),
-            number(line.left, 3),
+            at_most(line.left),
             f"{_bar(terminal, share, SHORT_BAR)} {_percent(share)}",
         )
     terminal.print("Payments, and what each left", style="bold")

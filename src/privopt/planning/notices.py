@@ -11,7 +11,9 @@ from privopt.problems.losses import Loss
 NOISE_IS_OFF = "epsilon is infinite: nothing is clipped or noised, and the result is not private."
 
 
-NO_RELEASES = "nothing is released: the run returns the starting point that it was given, and learns nothing from the data."
+NO_RELEASES = (
+    "nothing is released: the run returns the start that it was given, and learns nothing from the data."
+)
 
 LEAST_USUAL_EPSILON, LARGEST_USUAL_EPSILON = 1e-3, 100.0
 
