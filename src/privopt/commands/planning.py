@@ -20,6 +20,7 @@ from privopt.engine.placement import Placement
 from privopt.planning import user_words
 from privopt.planning.plan import Plan
 from privopt.planning.user_caps import CapPrice
+from privopt.plans import Plans
 from privopt.public import Relation
 from privopt.report.words import number, several, several_or
 from privopt.solvers.registry import SOLVERS
@@ -184,9 +185,14 @@ def _cap_row(price: CapPrice) -> tuple[str, str]:
 
 def _show_others(terminal: Console, task: Task, estimator: Estimator, n: int) -> None:
     """What the other solvers would do, one line each."""
-    rows = [(other.solver, _short(other)) for other in _others(task, estimator, n)]
-    if rows:
-        screen.show_rows(terminal, "Other solvers (--solver NAME)", rows)
+    others = _others(task, estimator, n)
+    known = Plans(
+        (task.plan(estimator.set_params(solver="auto"), n), *others),
+        for_users=frozenset(other.solver for other in others if SOLVERS[other.solver]().is_for_users),
+    )
+    for heading, plans in known.others():
+        rows = [(other.solver, _short(other)) for other in plans]
+        screen.show_rows(terminal, f"{heading} (--solver NAME)", rows)
 
 
 def _short(plan: Plan) -> str:

@@ -31,6 +31,7 @@ class Program(abc.ABC, Generic[P]):
     """
 
     name: ClassVar[str]  # in plans and on the command line
+    made_for_users: ClassVar[bool] = False  # for units of several records
     defaults: ClassVar[Defaults] = {}
     in_secret_order: ClassVar[bool] = (
         False  # whether it passes over all rows so, which must be in one place then
@@ -141,6 +142,12 @@ class Program(abc.ABC, Generic[P]):
         obstacle = self.obstacle(problem, public)
         if obstacle is not None:
             raise ValueError(f"{self.title} cannot solve this problem: {obstacle}.")
+
+    @property
+    def is_for_users(self) -> bool:
+        """Whether it, or what runs inside of it, was made for units of several records."""
+        inner = getattr(self, "inner", None)
+        return self.made_for_users or (isinstance(inner, Program) and inner.is_for_users)
 
     def is_set(self, field: str) -> bool:
         """Whether a field has a value."""
