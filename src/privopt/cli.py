@@ -14,7 +14,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from privopt.commands.help_pages import AskingCommand, PlainCommand, PlainGroup, renamed_option, typed_number
+from privopt.commands.help_pages import AskingCommand, PlainCommand, PlainGroup, clearer, typed_number
 from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
     CompositionName,
@@ -63,7 +63,7 @@ class OneSentenceGroup(PlainGroup):
             return STOPPED
         except ParserError as error:
             self._interrupts.settle()
-            message = renamed_option(str(cast("Any", error).format_message()).rstrip(". "))
+            message = clearer(str(cast("Any", error).format_message()).rstrip(". "))
             message = re.sub(r"://[^\s')]*", "://...", message)  # of a URI there may be a password
             return _complain(f"{message}. See `privopt --help`.", 2)
         except Exception as error:

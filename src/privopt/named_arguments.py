@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Collection
 from typing import Any, ParamSpec, Self, TypeVar
 
+import numpy as np
+
 from privopt.errors import ArgumentTypeError
 
 P = ParamSpec("P")
@@ -78,6 +80,12 @@ class NamedArguments:
         if len(given) > len(by_place):
             raise _too_many(cls.__name__, by_place, [name for name in known if name not in by_place])
         return super().__new__(cls)
+
+    def __repr__(self, N_CHAR_MAX: int = 700) -> str:
+        """As scikit-learn prints an estimator; labels that NumPy holds are printed as Python's."""
+        inherited: Any = super().__repr__
+        with np.printoptions(legacy="1.25"):
+            return inherited(N_CHAR_MAX)
 
 
 def _too_many(owner: str, by_place: Collection[str], by_name: Collection[str]) -> ArgumentTypeError:

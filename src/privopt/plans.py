@@ -11,9 +11,9 @@ from privopt.planning.task import Task
 from privopt.solvers.program import Program
 
 OTHERS = "Other solvers"
-FOR_MANY_RECORDS = "Solvers made for users with many records; here each user has one"
-MADE_FOR_USERS = "Other solvers made for users"
-ON_AVERAGES = "Solvers made for records, run on the average of each user; they protect users as well"
+FOR_MANY_RECORDS = "Made for users with many records"
+MADE_FOR_USERS = "Other solvers, made for users"
+ON_AVERAGES = "Made for records, here on users' averages"
 
 
 @dataclass(frozen=True)

@@ -325,8 +325,8 @@ def run(name: str | None, *, engine: EngineName, as_json: bool, as_markdown: boo
 def _every_map(engine: EngineName) -> Iterator[AuditMap]:
     """The maps of all solvers, in their order; how far it is, and how long it may take, is told on stderr."""
     _tell(
-        f"running {len(SOLVERS)} solvers, each in a process of its own, which takes about {SECONDS_OF_A_SOLVER} seconds "
-        "per solver; name one solver to have its map alone."
+        f"running {len(SOLVERS)} solvers, each in a process of its own, about {SECONDS_OF_A_SOLVER} seconds per "
+        "solver; name one solver to have its map alone."
     )
     # A process each: what one run left in a cache, the next would not enter.
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as pool:

@@ -61,8 +61,12 @@ class PlainGroup(TyperGroup):
         return without_markup(super().get_help(ctx))
 
 
-def renamed_option(message: str) -> str:
-    """The sentence of the argument parser, with the new name of an option that was renamed."""
+def clearer(message: str) -> str:
+    """The sentence of the argument parser, with the new name of an option, or with what is wrong with a number."""
+    number = re.search(r"Invalid value for '(--[a-z-]+)': '(\d{1,3}(?:[,_ ]\d{3})+)'", message)
+    if number is not None:
+        option, written = number.groups()
+        return f"{option} {written!r} has thousands separators: write {re.sub('[,_ ]', '', written)}"
     found = re.match(r"No such option:? '?(--[a-z-]+)", message)
     new = None if found is None else RENAMED_OPTIONS.get(found.group(1))
     return message if new is None or found is None else f"{found.group(1)} is called {new}"
@@ -78,7 +82,8 @@ def typed_number(text: Any) -> float:
     try:
         number = float(written)
     except ValueError:
-        raise typer.BadParameter(f"{written!r} is not a number.") from None
+        hint = " Write a decimal point, and no thousands separators." if "," in written else ""
+        raise typer.BadParameter(f"{written!r} is not a number.{hint}") from None
     if math.isinf(number) and written.lstrip("+-").lower() not in ("inf", "infinity"):
         raise typer.BadParameter(f"{written!r} is larger than any number that can be computed with.")
     if number == 0 and re.search(r"[1-9]", re.split("[eE]", written)[0]):

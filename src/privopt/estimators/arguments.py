@@ -116,14 +116,15 @@ def labels_of(classes: Any) -> NDArray[Any]:
         raise TypeError(f"classes must be a list of labels or 'from_y', got {classes!r}.")
     array = np.asarray(classes)
     if array.dtype.kind in "US" and not all(isinstance(label, str | bytes) for label in classes):
-        array = np.asarray(classes, dtype=object)  # NumPy would turn numbers beside text into text
+        plain = [label.item() if isinstance(label, np.generic) else label for label in classes]
+        array = np.asarray(plain, dtype=object)  # NumPy would turn numbers beside text into text
     try:
         labels = np.unique(array)
     except TypeError:  # labels of several types have no order
         labels = array
     if len(array) < 2 or len(labels) != len(array):
         raise ValueError(
-            f"classes must be at least two different labels, got {list(classes)!r}: a model of one class is constant."
+            f"classes must be at least two different labels, got {array.tolist()!r}: a model of one class is constant."
         )
     return labels
 
