@@ -11,12 +11,14 @@ from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
 from privopt.curator.transcript import Transcript
 from privopt.data.units import Units
+from privopt.declared_facts import declared_of_mean
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.gaussian_test import GaussianTest
 from privopt.mechanisms.noise import NoiseSource
-from privopt.planning.notices import NOISE_IS_OFF
+from privopt.named_arguments import refuses_unknown
+from privopt.planning.notices import NOISE_IS_OFF, extreme_epsilon
 from privopt.planning.plan import Plan
 from privopt.planning.stable_mean import BAD_EVENT_SHARE, OUTLIERS, RADII
 from privopt.planning.user_mean import UserMeanPlan, plan_user_mean
@@ -40,18 +42,22 @@ class UserMean(NamedTuple):
         status: how it was taken; `FELL_BACK` after a test that failed.
         transcript: every release in order.
         plan: what was announced before the data was read.
+        declared: what the caller declared to be public, in sentences.
     """
 
     value: Any
     status: Status
     transcript: Transcript
     plan: Plan
+    declared: tuple[str, ...] = ()
 
     @property
     def report(self) -> PrivacyReport:
         """The privacy report, in words."""
         return PrivacyReport.of(
-            Result(self.value, self.status, self.transcript, self.plan), title="Private mean over users"
+            Result(self.value, self.status, self.transcript, self.plan),
+            title="Private mean over users",
+            declared=self.declared,
         )
 
     def __repr__(self) -> str:
@@ -69,6 +75,7 @@ class _Way:
 
 
 @tells_what_was_spent
+@refuses_unknown
 def user_mean(
     values: Any,
     groups: Any,
@@ -169,7 +176,13 @@ def user_mean(
             curator, curator.hold(UserAverage(bound=float(bound))), jnp.zeros(units.public.d)
         )
     value = np.asarray(released.value)
-    return UserMean(value[0] if flat else value, released.status, run.transcript, announced)
+    return UserMean(
+        value[0] if flat else value,
+        released.status,
+        run.transcript,
+        announced,
+        declared_of_mean(units.public, bound=float(bound), radius=radius, outliers=float(outliers)),
+    )
 
 
 def _way(
@@ -228,7 +241,11 @@ def _announced(way: _Way, planned: UserMeanPlan, public: Public, budget: Budget)
         seconds=0.05 + _SECONDS_PER_NUMBER * held * way.releases,
         prediction="a mean has no objective",
         indicators=planned.indicators,
-        notices=(*(() if budget.is_private else (NOISE_IS_OFF,)), *planned.notices),
+        notices=(
+            *(() if budget.is_private else (NOISE_IS_OFF,)),
+            *extreme_epsilon(budget),
+            *planned.notices,
+        ),
         adaptive=way.releases > 1,
     )
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from privopt.commands.help_pages import typed_number
 from privopt.errors import ArgumentError
 
 MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`
@@ -101,6 +102,11 @@ def place_option(name: str, text: str, **more: Any) -> Any:
     return _option(name, text, callback=on_this_machine, **more)
 
 
+def number_option(name: str, text: str, **more: Any) -> Any:
+    """An option that is a number, as it was typed: one too large for a computer is not taken for infinity."""
+    return _option(name, text, parser=typed_number, metavar="FLOAT", **more)
+
+
 MOST_UNITS, MOST_ROWS = 10**12, 10**8
 
 
@@ -143,7 +149,8 @@ class Options(PlaceOptions):
     schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
     target: Annotated[str | None, _option("--target", "Column to predict; default: the schema's.")] = None
     epsilon: Annotated[
-        float | None, _option("--epsilon", "Privacy budget; 1 is common, less is more private. Required.")
+        float | None,
+        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
     ] = None
     delta: Annotated[
         str | None,
@@ -209,8 +216,8 @@ class Options(PlaceOptions):
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
     ] = None
-    seed: Annotated[
-        int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    random_state: Annotated[
+        int | None, _option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
     ] = None
 
 
@@ -243,7 +250,8 @@ class SynthesisOptions:
         typer.Option("--workload", help="What rows shall be right about: 1-way, 2-way or 3-way marginals."),
     ] = "2-way"
     epsilon: Annotated[
-        float | None, _option("--epsilon", "Privacy budget; 1 is common, less is more private. Required.")
+        float | None,
+        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
     ] = None
     delta: Annotated[
         str | None,
@@ -294,8 +302,8 @@ class SynthesisOptions:
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
     ] = None
-    seed: Annotated[
-        int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    random_state: Annotated[
+        int | None, _option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
     ] = None
     resume: _Resume = None
 

@@ -21,6 +21,7 @@ from privopt.estimators.setup import Setup
 from privopt.estimators.specification import Specification
 from privopt.estimators.stages import Fitted
 from privopt.estimators.table_arguments import in_batches
+from privopt.named_arguments import refuses_unknown
 from privopt.planning.instance import Instance
 from privopt.problems.grouped_loss import CAP, FLOOR
 from privopt.solvers.base import Solver
@@ -96,12 +97,13 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
     group_losses_: NDArray[np.float64] | None = field(init=False)
 
     @tells_what_was_spent
+    @refuses_unknown
     def fit(  # type: ignore[override]
         self,
         X: Any,
         y: Any = None,
-        groups: Any = None,
         *,
+        groups: Any = None,
         sensitive_features: Any = None,
         observer: Observer | None = None,
     ) -> Self:
@@ -133,7 +135,7 @@ class FairClassifier(PenalisedModel, PrivateClassifier):
         private_targets = coded_targets(private_labels, private_groups, target.labels.tolist())
         try:
             self._fitting = target
-            return super().fit(X, private_targets, groups, observer=observer)
+            return super().fit(X, private_targets, groups=groups, observer=observer)
         finally:
             vars(self).pop("_fitting", None)
 

@@ -89,7 +89,7 @@ class RobustRegressor(PenalisedModel, PrivateRegressor):
         cap = CAP
         if self.cap is not None:
             cap = arguments.positive("cap", self.cap, "the largest residual that counts") / scaling.spread
-        return Numbers(scaling=scaling, loss=losses.capped(cap, self.loss, level=level))
+        return Numbers(scaling=scaling, loss=losses.capped(cap, self.loss, quantile=level))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """R^2 for the squared loss; else the share of the pinball loss of the constant quantile that is explained."""

@@ -3,7 +3,7 @@
 Every map acts on one record alone and depends on its bounds only, so it costs no privacy.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -14,6 +14,7 @@ from scipy import sparse
 
 from privopt.data.rows import Positions
 from privopt.data.storage import RowSource
+from privopt.estimators.bounds import ends_of
 
 BLOCK_ENTRIES = 2**16  # entries worked on at a time: half a megabyte of float64, which stays in the cache
 Bounds = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -37,32 +38,28 @@ class FeatureScaling:
 
     @classmethod
     def of(
-        cls, bounds: Any, width: int, *, centered: bool, keep_zero: bool, name: str = "bounds"
+        cls,
+        bounds: Any,
+        width: int,
+        *,
+        centered: bool,
+        keep_zero: bool,
+        names: Sequence[str] | None = None,
+        name: str = "bounds",
     ) -> "FeatureScaling":
-        """The scaling by (low, high), two numbers or two arrays of `width` entries.
+        """The scaling by the bounds of `width` features, see `ends_of`.
 
         Args:
             bounds: what the user gave.
             width: number of features.
             centered: whether to move the middle to zero.
             keep_zero: whether the features are sparse, so that 0 must lie within the bounds.
+            names: of the features, where they are known.
             name: the argument they were given as.
         Raises:
             TypeError, ValueError: the bounds are not usable.
         """
-        try:
-            low, high = bounds
-            ends = [np.asarray(end, np.float64) for end in (low, high)]
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"{name} must be a pair (low, high) of numbers or arrays, got {type(bounds).__name__} that is none."
-            ) from None
-        for end in ends:
-            if end.shape not in ((), (width,)):
-                raise ValueError(
-                    f"{name} must be numbers or arrays of {width} entries, one for each feature, got shape {end.shape}."
-                )
-        low, high = (np.broadcast_to(end, (width,)) for end in ends)
+        low, high = ends_of(bounds, width, names, name)
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low <= high)):
             raise ValueError(f"{name} must be finite with low <= high for every feature, got {bounds!r}.")
         if np.all(low == high):

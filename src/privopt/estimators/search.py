@@ -29,6 +29,7 @@ from privopt.ledger.gaussian_dp import gaussian_mu, part_of
 from privopt.mechanisms.exponential import ExponentialMechanism
 from privopt.planning.effort import data_bytes, estimation_seconds, loading_seconds, pass_seconds
 from privopt.planning.instance import Instance
+from privopt.planning.notices import extreme_epsilon
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -190,6 +191,7 @@ def plan_search(
             adaptive=any(solver.adaptive for solver in (*fits, *refits)),
             held=max(solver.held_numbers(one.setup.problem, public) for solver, one, public in runs),
             needs_rows=any(solver.needs_rows for solver in (*fits, *refits)),
+            notices=(*extreme_epsilon(budget), *candidates[0].setup.notices),
         ),
     )
 

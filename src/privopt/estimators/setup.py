@@ -11,7 +11,9 @@ from privopt.data.bounds import bound_with, check_storage
 from privopt.data.record_source import Description
 from privopt.data.rows import Storage
 from privopt.data.units import Units
+from privopt.declared_facts import COUNTED_USERS
 from privopt.engine.protocol import Engine
+from privopt.estimators.bounds import constant_features
 from privopt.estimators.penalties import default_strength
 from privopt.estimators.records import Records
 from privopt.estimators.scaling import Bounds, FeatureScaling, RowLengths, ScaledFeatures
@@ -20,6 +22,7 @@ from privopt.estimators.targets import Target
 from privopt.ledger.amounts import Budget
 from privopt.planning import storage_words, user_words
 from privopt.planning.instance import Instance
+from privopt.planning.plan import Plan
 from privopt.problems.problem import Problem
 from privopt.public import INTEGER_STORAGES, Public, Relation
 
@@ -210,6 +213,16 @@ class Setup:
             **self.target.attributes,
         }
 
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the declared bounds make of the features, where a user may not have meant it."""
+        declared = self.features if self.loose is None else self.loose
+        return constant_features(declared.low, declared.high, self.shape.names)
+
+    def noted(self, plan: Plan) -> Plan:
+        """A plan of this fit, with the `notices`."""
+        return replace(plan, notices=tuple(dict.fromkeys((*plan.notices, *self.notices))))
+
     def declared(self) -> tuple[str, ...]:
         """What the user declared to be public, in sentences."""
         given = self.specification
@@ -235,7 +248,8 @@ class Setup:
         if given.n is not None:
             sentences.append(f"Number of {units}, given by the user: {given.n:,}.")
         else:
-            sentences.append(f"Number of {units}: public under replace-one.")
+            counted = f" {COUNTED_USERS}" if self.shape.by_user else ""
+            sentences.append(f"Number of {units}: public under replace-one.{counted}")
         if self.shape.by_user:
             sentences.append("User keys, given by the user: they name the owner of every record.")
             sentences.append(user_words.meaning_of_cap(self.public))

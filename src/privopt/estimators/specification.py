@@ -17,6 +17,7 @@ from privopt.data.rows import Storage
 from privopt.engine.choose import most_rows, settled
 from privopt.errors import ArgumentError
 from privopt.estimators import arguments
+from privopt.estimators.bounds import ends_of
 from privopt.estimators.penalties import PenaltyArguments
 from privopt.estimators.records import HeldRecords, Records, StoredRecords
 from privopt.estimators.scaling import FeatureScaling
@@ -57,13 +58,25 @@ class Shape:
 
     @classmethod
     def planned(
-        cls, width: int, n: int, row_entries: int | None, *, by_user: bool, budget: Budget
+        cls,
+        width: int,
+        n: int,
+        row_entries: int | None,
+        *,
+        by_user: bool,
+        budget: Budget,
+        names: Sequence[str] | None = None,
     ) -> "Shape":
         """That of a fit which is yet to come, whose features are sparse if the most entries of a row are given."""
         check_row_entries(row_entries)
-        sparse = row_entries is not None
         return cls(
-            width=width, n=n, by_user=by_user, is_sparse=sparse, row_entries=row_entries, budget=budget
+            width=width,
+            n=n,
+            by_user=by_user,
+            is_sparse=row_entries is not None,
+            row_entries=row_entries,
+            names=names,
+            budget=budget,
         )
 
     @property
@@ -243,10 +256,25 @@ class Specification:
         if self.bounds is None and self.loose_bounds is None:
             raise arguments.missing_bounds(self.kind)
 
+    def plain_bounds(self, shape: Shape) -> dict[str, Any]:
+        """The bounds that were given as one pair per feature, as (lows, highs); nothing where they were not."""
+        given = {"bounds": self.bounds, "loose_bounds": self.loose_bounds}
+        return {
+            name: ends_of(bounds, shape.width, shape.names, name)
+            for name, bounds in given.items()
+            if bounds is not None and not isinstance(bounds, tuple)
+        }
+
+    @property
+    def bounded_names(self) -> Sequence[str] | None:
+        """The names of the features, where bounds were declared by column name: what a plan has of them."""
+        bounds = self.loose_bounds if self.bounds is None else self.bounds
+        return list(bounds) if isinstance(bounds, Mapping) else None
+
     def scalings(self, shape: Shape) -> tuple[FeatureScaling, FeatureScaling | None]:
         """The scaling by the bounds; or by the loose ones, with the one that better ones are estimated with."""
         self.check_bounds()
-        options: dict[str, Any] = {"width": shape.width, "keep_zero": shape.is_sparse}
+        options: dict[str, Any] = {"width": shape.width, "keep_zero": shape.is_sparse, "names": shape.names}
         if self.bounds is not None:
             return FeatureScaling.of(self.bounds, centered=self.fit_intercept, **options), None
         options["name"] = "loose_bounds"

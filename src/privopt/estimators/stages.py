@@ -26,6 +26,7 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.planning.effort import estimation_seconds
 from privopt.planning.instance import Instance
+from privopt.planning.notices import extreme_epsilon
 from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.public import Public
@@ -240,6 +241,10 @@ def plan_stages(setup: Setup, scales: ScaleEstimation, solver: Solver | str) -> 
         releases=alone.releases + 1,
         passes=alone.passes + 1,
         seconds=alone.seconds + estimation_seconds(public),
+        notices=(
+            *extreme_epsilon(budget),
+            *(notice for notice in alone.notices if notice not in extreme_epsilon(rest)),
+        ),
     )
     return StagedPlan(setup=setup, scales=first, solver=second, plan=plan)
 

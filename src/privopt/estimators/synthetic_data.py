@@ -21,6 +21,7 @@ from privopt.estimators.synthetic_report import declared_facts, marginal_table, 
 from privopt.ledger.account import Account, checked_account
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource
+from privopt.named_arguments import NamedArguments, refuses_unknown
 from privopt.planning.plan import Plan
 from privopt.planning.task import Task
 from privopt.precision import double_precision
@@ -77,7 +78,7 @@ class Asked(NamedTuple):
         return Task(self.workload, self.public, self.budget)
 
 
-class SyntheticData(BaseEstimator):
+class SyntheticData(NamedArguments, BaseEstimator):
     """A model of a table with (epsilon, delta)-differential privacy, and as many rows of it as anybody wants.
 
     Every column becomes cells by its public description: a category its levels, a flag two, a number bins of its range
@@ -174,7 +175,8 @@ class SyntheticData(BaseEstimator):
         self.typical_records = typical_records
 
     @tells_what_was_spent
-    def fit(self, table: Any, groups: Any = None, *, observer: Observer | None = None) -> Self:
+    @refuses_unknown
+    def fit(self, table: Any, *, groups: Any = None, observer: Observer | None = None) -> Self:
         """Model a table.
 
         Args:

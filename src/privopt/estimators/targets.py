@@ -108,6 +108,11 @@ class TargetScaling:
             return (private_targets.astype(np.float64) - self.center) / self.spread
 
 
+def plain_labels(labels: Any) -> list[Any]:
+    """Labels as Python's own values, which print as what they are."""
+    return [label.item() if isinstance(label, np.generic) else label for label in labels]
+
+
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Classes:
@@ -135,7 +140,7 @@ class Classes:
     def declared(self) -> str:
         if isinstance(self.given, str):
             return "Classes: the user declared that the set of labels in y is public; it was read off y."
-        return f"Classes, given by the user: {', '.join(map(str, self.given))}."
+        return f"Classes, given by the user: {', '.join(map(str, plain_labels(self.given)))}."
 
     @property
     def attributes(self) -> Mapping[str, Any]:

@@ -287,10 +287,16 @@ def _checked_seed(seed: SupportsIndex) -> int:
     try:
         number = operator.index(seed)
     except TypeError:
-        raise TypeError(f"seed must be an integer or None, got a {type(seed).__name__}.") from None
+        if isinstance(seed, np.random.Generator | np.random.RandomState | np.random.BitGenerator):
+            raise TypeError(
+                f"random_state must be an integer or None, got a {type(seed).__name__}: whoever holds a generator "
+                "can repeat its draws, so noise from it is not secret, and a fit that moves it on is not reproducible. "
+                "Give None for secret noise, or an integer such as 3 for tests."
+            ) from None
+        raise TypeError(f"random_state must be an integer or None, got a {type(seed).__name__}.") from None
     if number < 0:
         raise ValueError(
-            f"seed must be at least 0, got {number}: give a non-negative integer, or None for secret noise."
+            f"random_state must be at least 0, got {number}: give a non-negative integer, or None for secret noise."
         )
     return number
 

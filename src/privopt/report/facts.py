@@ -22,6 +22,8 @@ from privopt.report.model import ModelSummary
 from privopt.report.releases import ReleaseGroup
 from privopt.status import Status
 
+PREPROCESSING = "Preprocessing not private"  # how the sentence on it begins
+
 
 class Finished(Protocol):
     """A finished run, as far as a report reads it; `privopt.result.Result` is one."""
@@ -73,11 +75,16 @@ class Selection:
 
     Attributes:
         sentence: what was done, for the reader.
-        private: whether the choice was made by a charged mechanism.
+        private: whether the choice was made by a charged mechanism, on features that no unpaid step learned.
     """
 
     sentence: str
     private: bool
+
+    @property
+    def title(self) -> str:
+        """What was not private, in a few words."""
+        return PREPROCESSING if self.sentence.startswith(PREPROCESSING) else "Selection not private"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +174,12 @@ class ReportFacts(abc.ABC):
 
     @property
     def is_private(self) -> bool:
-        """Whether the guarantee holds: noise was on, and it was secret."""
+        """Whether the guarantee holds: noise was on and secret, and nothing beside the fit saw the data unpaid."""
+        return self.is_noised and (self.selection is None or self.selection.private)
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether noise was on, and it was secret."""
         return math.isfinite(self.epsilon) and not self.seeded
 
     @property

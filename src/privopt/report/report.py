@@ -9,6 +9,7 @@ from privopt.atomic_files import replace_file
 from privopt.json_values import described_array, json_value, plain
 from privopt.ledger.event_json import event_from_dict
 from privopt.notebook import card
+from privopt.planning.notices import NO_RELEASES
 from privopt.planning.picture import Picture
 from privopt.planning.plan import Finding, Plan
 from privopt.public import Relation
@@ -87,7 +88,15 @@ class PrivacyReport(ReportFacts):
             selection=selection,
             metrics=dict(metrics or {}),
             account=None if paid_by is None else AccountUse.of(paid_by),
-            notices=(*((NO_PLAN,) if plan is None else plan.notices), *extra_notices),
+            notices=tuple(
+                dict.fromkeys(
+                    (
+                        *(() if transcript.releases else (NO_RELEASES,)),
+                        *((NO_PLAN,) if plan is None else plan.notices),
+                        *extra_notices,
+                    )
+                )
+            ),
             kept=KeptReleases.of(transcript, result.recipe),
         )
 

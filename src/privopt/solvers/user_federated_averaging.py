@@ -94,6 +94,7 @@ class UserFederatedAveraging(Solver):
     """
 
     name: ClassVar[str] = "user-federated-averaging"
+    made_for_users: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 
     rounds: int = number(planning.ROUNDS, at_least=0)

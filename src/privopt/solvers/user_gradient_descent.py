@@ -92,6 +92,7 @@ class UserGradientDescent(StepwiseSolver):
     """
 
     name: ClassVar[str] = "user-gradient-descent"
+    made_for_users: ClassVar[bool] = True
     preconditions: ClassVar[bool] = True
     defaults: ClassVar[Defaults] = planning.DEFAULTS
 

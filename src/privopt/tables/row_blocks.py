@@ -296,6 +296,12 @@ def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wan
                 f"The Delta table keeps {name!r} in the names of its folders, not in its files: leave it out of the "
                 "schema, or write a copy that is not partitioned by it."
             )
+        if name not in present and f"/{name}=" in file.shown:
+            raise TableError(
+                f"The column {name!r} stands only in the names of the folders (such as {_folder_of(file, name)!r}), "
+                "not in the files: leave it out of the schema, or write it into the files first, such as with "
+                "pyarrow.dataset.dataset(FOLDER, partitioning='hive').to_table()."
+            )
         if name not in present:
             raise TableError(
                 f"The table {file.shown!r} has no column {name!r}, which the schema names"
@@ -303,6 +309,11 @@ def _require_columns(place: Place, file: StoredFile, present: Sequence[str], wan
             )
     if len(set(present)) < len(present):
         raise TableError(f"The table {file.shown!r} has two columns of one name.")
+
+
+def _folder_of(file: StoredFile, name: str) -> str:
+    """The folder whose name holds a column."""
+    return next(part for part in file.shown.split("/") if part.startswith(f"{name}="))
 
 
 def _instead(place: Place, present: Sequence[str], wanted: Sequence[str]) -> str:

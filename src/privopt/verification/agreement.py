@@ -25,7 +25,8 @@ def checks_of(report: Fields) -> Iterator[Check]:
     """
     guarantee, event = report.fields("guarantee"), report.fields("event")
     groups = report.each("releases")
-    yield _claim(guarantee, event)
+    chosen = report.fields("selection").truth("private") if "selection" in report else True
+    yield _claim(guarantee, event, chosen)
     if "plan" in report:
         yield _plan(report.fields("plan"), guarantee, event)
     yield from paid_for(groups, event)
@@ -35,15 +36,15 @@ def checks_of(report: Fields) -> Iterator[Check]:
     yield _best_guess(report.each("curve"), guarantee)
 
 
-def _claim(guarantee: Fields, event: Fields) -> Check:
+def _claim(guarantee: Fields, event: Fields, chosen: bool) -> Check:
     finite = math.isfinite(guarantee.number("epsilon", 0.0))
     noisy = is_private(event)
-    says, follows = guarantee.truth("holds"), finite and not guarantee.truth("seeded")
+    says, follows = guarantee.truth("holds"), finite and not guarantee.truth("seeded") and chosen
     return held(
         "claim",
         says == follows and (noisy or not finite),
-        "whether the guarantee holds follows from epsilon, the noise and the seed",
-        "the report says that the guarantee holds, and its own epsilon, noise or seed says otherwise"
+        "whether the guarantee holds follows from epsilon, the noise, the seed and the choice of the model",
+        "the report says that the guarantee holds, and its own epsilon, noise, seed or choice of model says otherwise"
         if says
         else "the report says that the guarantee does not hold, and nothing in it says why",
     )
