@@ -10,6 +10,7 @@ from privopt.curator.base import Observer
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run
 from privopt.curator.transcript import Transcript
+from privopt.data import cells
 from privopt.data.units import Units
 from privopt.declared_facts import declared_of_mean
 from privopt.ledger.account import Account, checked_account
@@ -100,7 +101,8 @@ def user_mean(
     around 0 at `bound`.
 
     Args:
-        values: (rows, d) or (rows,) numbers. A row that is not finite counts as no row.
+        values: (rows, d) or (rows,) numbers. A row that is not finite counts as no row, and so does one of a list
+            that cannot be read.
         groups: (rows,) user keys; everything of one user is protected together.
         bound: public bound on a row's l2 norm; longer rows are shortened to it.
         epsilon: privacy budget; infinite for no privacy.
@@ -141,8 +143,7 @@ def user_mean(
             "groups is missing: give the key of the user that each row belongs to. Where every row is somebody else's, "
             "give as many different keys."
         )
-    if getattr(values, "ndim", None) is None:
-        values = np.asarray(values)
+    values = cells.matrix(values)
     flat = values.ndim == 1
     noise = NoiseSource(random_state)
     units = Units.from_arrays(

@@ -35,6 +35,7 @@ from privopt.engine.on_ray.fleet import Fleet  # noqa: E402
 from privopt.engine.on_ray.guardian import Guardian  # noqa: E402
 from privopt.engine.on_ray.starting import fresh_folder, require_place  # noqa: E402
 from privopt.errors import ArgumentError, DataUnavailable, PrivoptError  # noqa: E402
+from privopt.process import this_process  # noqa: E402
 
 
 @pytest.fixture
@@ -217,7 +218,7 @@ def test_an_end_that_ctrl_c_falls_into_is_carried_through(
         (folder / "r").mkdir(parents=True, exist_ok=True)
 
     ours = object.__new__(Cluster)
-    ours.address, ours._owner, ours._guardian = None, os.getpid(), Guardian(folder)
+    ours.address, ours._owner, ours._guardian = None, this_process(), Guardian(folder)
     ours._kept_environment = {"RAY_AUTH_TOKEN": None}
     ours._kept_voice = cluster._worker_module().print_to_stdstream
     monkeypatch.setenv("RAY_AUTH_TOKEN", "0" * 64)

@@ -19,6 +19,7 @@ from privopt.errors import ArgumentError, DataUnavailable
 from privopt.ledger.account import Account
 from privopt.ledger.default_account import paying_account
 from privopt.mechanisms.noise import KEPT_CHOICE
+from privopt.process import Process, this_process
 
 
 @dataclass
@@ -27,7 +28,7 @@ class Journals:
 
     folder: Path
     made: list[Journal] = field(default_factory=list["Journal"])
-    owner: int = field(default_factory=os.getpid)
+    owner: Process = field(default_factory=this_process)
 
     def next(self) -> Journal:
         """The journal of the next run."""
@@ -63,7 +64,7 @@ class Journals:
         """Close the journals. A key of a run that was not begun has laid out what nobody asked: it is deleted."""
         for journal in self.made:
             journal.close()
-        if os.getpid() == self.owner and not self.path.exists():
+        if this_process() == self.owner and not self.path.exists():
             with contextlib.suppress(DataUnavailable):
                 forget_keys(self.path)
 

@@ -315,7 +315,6 @@ class LocalCurator(Curator):
             slots,
             feeds,
             public=self.public,
-            private_count=self.private_engine.private_count,
             draws=scan.SecretDraws(self._noise, self.private_engine, open_feeds, self._noting_floats),
             observe=self._observe,
         )

@@ -242,7 +242,7 @@ class ReferenceEngine:
             private_features[place] = take_rows(units.private_features, private_rows)
             private_targets[place] = units.private_targets[private_rows]
             private_mask[place] = units.private_present[private_rows]
-            private_positions = np.zeros(length, np.int32)
+            private_positions = np.zeros(length, np.int64)
             private_positions[: len(positions)] = units.first + positions
             private_chunk = UnitChunk(
                 private_features, private_targets, private_mask, private_weights, private_positions

@@ -11,6 +11,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from privopt.curator.base import Observer
+from privopt.curator.dry_run import DryRun
 from privopt.curator.journals import asking
 from privopt.curator.outlays import tells_what_was_spent
 from privopt.curator.run import Run, rehearsed
@@ -330,6 +331,11 @@ class SyntheticData(NamedArguments, BaseEstimator):
             asked.budget,
             announced.event,
         )
+        if not _is_ours(
+            configured
+        ):  # it may not do what `_described` needs of it: seen before anything is paid
+            rehearsal = configured.solve(DryRun(asked.public), asked.workload)
+            self._described(asked, rehearsal._replace(plan=announced))
         run = Run(
             f"synthetic data ({configured.title})",
             announced.event,
@@ -346,10 +352,14 @@ class SyntheticData(NamedArguments, BaseEstimator):
         return result._replace(plan=announced)
 
     def _adopt(self, asked: Asked, result: Result) -> None:
-        """Set all that a fit sets."""
+        """Set all that a fit sets, or nothing."""
+        vars(self).update(self._described(asked, result))
+
+    def _described(self, asked: Asked, result: Result) -> dict[str, Any]:
+        """All that a fit sets, by name."""
         assert result.plan is not None
         coding, model = asked.coding, result.params
-        measured = released_marginals(result.transcript, asked.workload)
+        measured = released_marginals(result.transcript, coding.levels)
         total = released_total(measured)
         shown = pictures(model, measured, total, coding)
         report = PrivacyReport.of(
@@ -359,7 +369,13 @@ class SyntheticData(NamedArguments, BaseEstimator):
             model=model_summary(model, coding),
         )
         found = {"coding_": coding, "model_": model, "_measured": measured, "_total": total}
-        vars(self).update(found, plan_=result.plan, error_=_error(result), privacy_=report)  # all or nothing
+        return {**found, "plan_": result.plan, "error_": _error(result), "privacy_": report}
+
+
+def _is_ours(synthesizer: Synthesizer) -> bool:
+    """Whether it is the library's own, with whatever it does inside of another."""
+    inner = synthesizer.inner if isinstance(synthesizer, Finishing) else synthesizer
+    return type(inner).__module__.split(".")[0] == "privopt"
 
 
 def _error(result: Result) -> SyntheticError:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from randomgen import AESCounter, ChaCha
 
 from privopt.mechanisms.exact_noise import ExactNoise
+from privopt.process import this_process
 
 Shape = tuple[int, ...]
 NoiseName = Literal["exact", "float"]
@@ -112,7 +113,7 @@ class NoiseSource:
 
     def _open(self) -> None:
         """Key the streams; until all are, another thread of a child process finds that they are to be keyed."""
-        process = os.getpid()
+        process = this_process()
         self._noise = _stream("noise", self._seed)
         self._integers = ExactNoise(_stream("integers", self._seed).bit_generator)
         self._units = _stream("units", self._seed)
@@ -121,7 +122,7 @@ class NoiseSource:
 
     def _after_fork(self) -> None:
         """Take new keys in a child process; a seeded source is not secret and stays as it is."""
-        if self._seed is None and os.getpid() != self._process:
+        if self._seed is None and this_process() != self._process:
             self._open()
 
     @property

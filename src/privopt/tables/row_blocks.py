@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from privopt.errors import STAYS_CHARGED, DataUnavailable
 from privopt.tables.errors import TableError
 from privopt.tables.io import guarded
+from privopt.tables.keys import require_one_kind
 from privopt.tables.places import Place, StoredFile
 from privopt.tables.schema import Schema
 from privopt.tables.text_blocks import TextBlock, read_text, text_blocks, text_header
@@ -63,6 +64,7 @@ class RowBlocks:
     ) -> None:
         self._place, self._schema, self._columns, self._most = place, schema, list(columns), most
         self._cursor: _Cursor | None = None
+        self._types: dict[str, Any] = {}
         for file in place.files:
             place.require_unchanged(file)
         headers = self._headers = checked_headers(place, schema, columns)
@@ -132,6 +134,18 @@ class RowBlocks:
                 types = self._stored_types(file)
                 if not types.equals(first):
                     yield file.shown, types.empty_table()
+
+    def require_keys(self, columns: Sequence[str]) -> None:
+        """Refuse files that store keys of users in ways that do not agree, see `keys.require_one_kind`.
+
+        Raises:
+            TableError: as said there; or a column of keys holds lists.
+        """
+        if self._place.delimiter is not None:  # all texts, or all numbers as the schema has it
+            return
+        stored = [(file.shown, self._stored_types(file)) for file in self._place.files]
+        for name in columns:
+            require_one_kind(name, ((shown, types.field(name).type) for shown, types in stored))
 
     def require(self, read: Callable[[Any], Any]) -> None:
         """Refuse files that store a column as something that cannot be read, before any row is.
@@ -216,8 +230,10 @@ class RowBlocks:
                 )
 
     def _stored_types(self, file: StoredFile) -> Any:
-        stored = guarded(file.shown, lambda: _schema_of(self._place, file))
-        return pa.schema([stored.field(name) for name in self._columns])
+        if file.path not in self._types:
+            stored = guarded(file.shown, lambda: _schema_of(self._place, file))
+            self._types[file.path] = pa.schema([stored.field(name) for name in self._columns])
+        return self._types[file.path]
 
     def _row_groups(self, file: StoredFile) -> list[int]:
         """How many rows each row group has; a file that would unpack to too much is refused."""

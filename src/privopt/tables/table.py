@@ -75,6 +75,7 @@ class EncodedRecords(RecordSource):
         self._blocks = RowBlocks(place, self._schema, self._columns, most=most, counted=counted)
         self.rows = self._blocks.rows
         self._blocks.require(self._encoded)  # a column of the wrong type is refused before anything is paid
+        self._blocks.require_keys(self._groups)
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""
@@ -120,6 +121,7 @@ class KeyRecords(RecordSource):
     def __init__(self, place: Place, blocks: RowBlocks, columns: Sequence[str]) -> None:
         self._place, self._blocks, self._columns = place, blocks, columns
         self.rows = blocks.rows
+        blocks.require_keys(columns)
 
     def blocks(self, start: int, stop: int) -> Iterator[RecordBlock]:
         """See `RecordSource.blocks`."""

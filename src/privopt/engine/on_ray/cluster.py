@@ -29,6 +29,7 @@ from privopt.engine.on_ray.starting import (
     undisturbed,
 )
 from privopt.errors import ArgumentError, PrivoptError
+from privopt.process import this_process
 
 STORE_BYTES = 96 * 2**20  # of the object store, through which only points and sums of many numbers travel
 _END_SECONDS = 30.0  # that the end of a connection to others' cluster may take
@@ -68,7 +69,7 @@ class Cluster:
         self._users = 0
         self._guardian: Guardian | None = None
         self._kept_environment: dict[str, str | None] = {}
-        self._owner = os.getpid()
+        self._owner = this_process()
         self._kept_voice = _worker_module().print_to_stdstream
         if address is None:
             self._start()
@@ -107,7 +108,7 @@ class Cluster:
 
         if address is not None:
             check_address(address)
-        if _Open.cluster is not None and _Open.cluster._owner == os.getpid() and ray.is_initialized():
+        if _Open.cluster is not None and _Open.cluster._owner == this_process() and ray.is_initialized():
             if _Open.cluster.address != address:
                 raise ArgumentError(
                     "this process is connected to another Ray cluster, and Ray allows for one: close that engine first."
@@ -249,7 +250,7 @@ class Cluster:
 
     def _end(self) -> None:
         """End the connection, and our own cluster with its folder; a second time nothing is left to do."""
-        if os.getpid() != self._owner:  # a forked child: its parent's cluster is none of its business
+        if this_process() != self._owner:  # a forked child: its parent's cluster is none of its business
             return
         if self._guardian is not None:
             self._guardian.end()
