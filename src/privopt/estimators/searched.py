@@ -7,7 +7,6 @@ import inspect
 from types import FrameType
 from typing import Any
 
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.pipeline import Pipeline
 
 from privopt.estimators.preprocessing import learned_steps
@@ -82,7 +81,7 @@ def fitted_before() -> list[str]:
         owner = frame.f_locals.get("self")
         if isinstance(owner, Pipeline) and frame.f_code.co_name.startswith("fit"):
             found += learned_steps(owner.steps[:-1])
-        if isinstance(owner, TransformedTargetRegressor) and owner.transformer is not None:
+        if type(owner).__name__ == "TransformedTargetRegressor" and owner.transformer is not None:
             found += learned_steps([("transformer of the target", owner.transformer)])
         frame = frame.f_back
     return list(dict.fromkeys(found))
