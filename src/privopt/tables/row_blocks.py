@@ -255,23 +255,23 @@ def checked_headers(place: Place, schema: Schema, columns: Sequence[str]) -> lis
     """The names of the columns of every file.
 
     Raises:
-        TableError: a file is damaged, lacks one of these columns, or has other columns than the rest.
+        TableError: a file is damaged, lacks one of these columns, or has other columns of the schema than the rest.
     """
     if place.delimiter is not None:
         _require_no_lists(schema, columns)
     headers = [_header(place, file) for file in place.files]
+    first, known = place.files[0], set(schema.names)  # other columns are not read, nor are their names told
     for file, header in zip(place.files, headers, strict=True):
         _require_columns(place, file, header, columns)
-        if set(header) != set(headers[0]):
-            first, known = place.files[0], set(schema.names)  # other names are told nowhere
-            lacking = [
-                *(f"{file.shown!r} lacks {name!r}" for name in headers[0] if name in known - {*header}),
-                *(f"{first.shown!r} lacks {name!r}" for name in header if name in known - {*headers[0]}),
-            ]
-            which = f" ({', '.join(lacking[:3])}{' ...' if len(lacking) > 3 else ''})" if lacking else ""
+        lacking = [
+            *(f"{file.shown!r} lacks {name!r}" for name in headers[0] if name in known - {*header}),
+            *(f"{first.shown!r} lacks {name!r}" for name in header if name in known - {*headers[0]}),
+        ]
+        if lacking:
+            which = f"{', '.join(lacking[:3])}{' ...' if len(lacking) > 3 else ''}"
             raise TableError(
-                f"The table {file.shown!r} has other columns than {first.shown!r}{which}: all must have the same, in "
-                "any order."
+                f"The table {file.shown!r} has other columns than {first.shown!r} ({which}): all must have the same of "
+                "those that the schema names, in any order."
             )
     return headers
 

@@ -241,8 +241,10 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The names of its columns, which all its files have."""
-        return checked_headers(self._place, self.schema, [])[0]
+        """The names of its columns, those that all its files have."""
+        headers = checked_headers(self._place, self.schema, [])
+        everywhere = set[str].intersection(*map(set, headers))
+        return [name for name in headers[0] if name in everywhere]
 
     def require(self, columns: Sequence[str]) -> None:
         """Refuse a table without these columns, by the headers of its files alone.
