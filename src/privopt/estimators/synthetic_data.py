@@ -343,6 +343,7 @@ class SyntheticData(BaseEstimator):
             account=self.account,
             observer=observer,
             seeded=units.seeded,
+            origin=units.origin,
             of={"schema": asked.coding, "workload": asked.workload, "synthesizer": configured},
         )
         result = configured.solve(run.curator(units), asked.workload)
