@@ -235,6 +235,7 @@ def minimize_on(
                 account=account,
                 observer=observer,
                 seeded=data.seeded,
+                origin=data.origin,
                 engine=engine,
                 of={**parts_of(problem), "start": first, "solver": configured},
             )

@@ -129,6 +129,7 @@ def _minimax_on(
                 account=account,
                 observer=observer,
                 seeded=units.seeded,
+                origin=units.origin,
                 engine=engine,
                 of={"game": game, "solver": configured},
             )

@@ -22,6 +22,8 @@ from privopt.mechanisms.additive import Gaussian
 from privopt.mechanisms.noise import NoiseSource
 from privopt.precision import double_precision
 from privopt.problems import losses
+from privopt.problems.problem import Problem
+from privopt.problems.regularisers import Ridge
 from privopt.queries.gradient import ClippedGradient
 
 N = 300
@@ -47,9 +49,8 @@ def units_of(count: int, kind: str) -> Units:
 
 def solved(count: int, layout: str, solver: str) -> None:
     """A run of one solver."""
-    minimize(
-        losses.logistic, units_of(count, layout), budget=Budget(1.0, 1e-6), solver=solver, random_state=1
-    )
+    problem = Problem(losses.logistic, Ridge(0.1))
+    minimize(problem, units_of(count, layout), budget=Budget(1.0, 1e-6), solver=solver, random_state=1)
 
 
 def own(params, features, target):
@@ -95,7 +96,7 @@ KINDS: dict[str, Callable[[int], None]] = {
             ("dense", "whitening"),
             ("dense", "gradient-descent"),
             ("dense", "svrg"),
-            ("dense", "phased-sgd"),
+            ("dense", "continuous-spider"),
             ("dense", "objective-perturbation"),
             ("dense", "output-perturbation"),
             ("dense", "correlated-noise-descent"),

@@ -345,6 +345,7 @@ class SyntheticData(NamedArguments, BaseEstimator):
             account=self.account,
             observer=observer,
             seeded=units.seeded,
+            origin=units.origin,
             of={"schema": asked.coding, "workload": asked.workload, "synthesizer": configured},
         )
         result = configured.solve(run.curator(units), asked.workload)

@@ -224,7 +224,7 @@ class NoiseSource:
         self.__reduce_ex__(4)
 
 
-KEPT_CHOICE: ContextVar[Callable[[], bytes] | None] = ContextVar("privopt_kept_choice", default=None)
+KEPT_CHOICE: ContextVar[Callable[[], bytes | None] | None] = ContextVar("privopt_kept_choice", default=None)
 
 
 class RepeatedChoice:
@@ -247,7 +247,8 @@ class RepeatedChoice:
     def lasting(cls, noise: NoiseSource) -> "RepeatedChoice":
         """The choice that is kept with a run that may be resumed, see `curator.kept_keys`; without one, a fresh one."""
         kept = None if noise.seeded else KEPT_CHOICE.get()
-        return cls(noise) if kept is None else cls.of(kept())
+        key = None if kept is None else kept()
+        return cls(noise) if key is None else cls.of(key)
 
     @property
     def units_generator(self) -> np.random.Generator:

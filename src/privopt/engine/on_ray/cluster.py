@@ -19,6 +19,7 @@ from privopt.engine.on_ray.guardian import Guardian
 from privopt.engine.on_ray.reach import UNENDED, Reach
 from privopt.engine.on_ray.starting import (
     LOOPBACK,
+    TESTED,
     as_it_was,
     cores,
     fresh_folder,
@@ -26,6 +27,7 @@ from privopt.engine.on_ray.starting import (
     on_loopback,
     private_files,
     require_place,
+    require_tested,
     undisturbed,
 )
 from privopt.errors import ArgumentError, PrivoptError
@@ -96,8 +98,8 @@ class Cluster:
             address: HOST:PORT; None for our own.
             trust_network: whether to use one that asks for no tokens.
         Raises:
-            ArgumentError: Ray is not installed; the address is none, the cluster cannot be reached, or asks for no
-                tokens; or this process is connected to another one.
+            ArgumentError: Ray is not installed, or in a version that no test has passed with; the address is none, the
+                cluster cannot be reached, or asks for no tokens; or this process is connected to another one.
         """
         try:
             import ray  # late: an extra
@@ -106,6 +108,7 @@ class Cluster:
                 "engine='ray' needs Ray, which is not installed: pip install 'privopt[ray]', or choose another engine."
             ) from None
 
+        require_tested()
         if address is not None:
             check_address(address)
         if _Open.cluster is not None and _Open.cluster._owner == this_process() and ray.is_initialized():
@@ -186,7 +189,7 @@ class Cluster:
             # Its servers listen on the loopback interface exactly where the node has that address.
             if any(node["NodeManagerAddress"] != LOOPBACK for node in ray.nodes()):
                 raise PrivoptError(
-                    "this version of Ray does not stay on 127.0.0.1: install ray 2.59 or 2.60."
+                    f"this version of Ray does not stay on {LOOPBACK}: install ray {' or '.join(TESTED)}."
                 )
         except PrivoptError:
             self._end()
