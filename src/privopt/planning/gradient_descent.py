@@ -6,7 +6,11 @@ only.
 
 import math
 import secrets
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from privopt.planning import descent_defaults
 from privopt.planning.coordinates import Coordinates
@@ -14,6 +18,8 @@ from privopt.planning.descent_theory import SmoothObjective
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import long_steps
+
+RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
 
 
 def setting(solver: Any, instance: Instance) -> descent_defaults.Setting:
@@ -57,6 +63,50 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     return found.noting(*long_steps(solver.step_size, smoothness))
 
 
+@dataclass(frozen=True)
+class ShownCurvature:
+    """The largest curvature L that successive released gradients have shown, the part that noise explains taken out.
+
+    Between points a distance s apart, gradients that differ by y and have independent noise of standard deviation d in
+    each of p entries show `sqrt(|y|^2 - 2 d^2 (p + 2 sqrt(10 p) + 20)) / s`. Noise alone shows any with probability
+    e^-10 at most. Post-processing.
+
+    Attributes:
+        largest: L.
+        point: where the last gradient was taken, (p,); None before the first.
+        gradient: the last gradient, penalty included, (p,).
+    Source:
+        Laurent, Massart 2000, Lemma 1, for the tail of a sum of squares; the rest is ours.
+    """
+
+    largest: float = 0.0
+    point: NDArray[np.float64] | None = None
+    gradient: NDArray[np.float64] | None = None
+
+    def after(self, point: ArrayLike, gradient: ArrayLike, deviation: float) -> "ShownCurvature":
+        """With one more gradient; one that is not finite is left out.
+
+        Args:
+            point: where it was taken.
+            gradient: released, penalty included.
+            deviation: d.
+        """
+        at, slope = (np.ravel(np.asarray(entries, np.float64)) for entries in (point, gradient))
+        if not (np.all(np.isfinite(at)) and np.all(np.isfinite(slope))):
+            return self
+        if self.point is None or self.gradient is None:
+            return ShownCurvature(self.largest, at, slope)
+        distance = float(np.linalg.norm(at - self.point))
+        noise = 2.0 * deviation**2 * (at.size + 2.0 * math.sqrt(RARE * at.size) + 2.0 * RARE)
+        change = math.sqrt(max(float(np.sum((slope - self.gradient) ** 2)) - noise, 0.0))
+        shown = change / distance if distance > 0.0 else 0.0
+        return ShownCurvature(max(self.largest, shown) if math.isfinite(shown) else self.largest, at, slope)
+
+    def step_size(self, longest: float) -> float:
+        """1 / L, and no more than the longest step."""
+        return min(longest, 1.0 / self.largest) if self.largest > 0.0 else longest
+
+
 def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
     """Clip, step size and momentum of other coordinates."""
     smoothness = coordinates.smoothness + coordinates.ridge_smoothness
@@ -65,6 +115,7 @@ def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
         "step_size": 1.0 / smoothness,
         "momentum": coordinates.momentum,
         "balanced": coordinates.balanced,
+        "secant": coordinates.secant,
         "smoothness": smoothness,
         "rows": coordinates.rows,
     }

@@ -50,6 +50,7 @@ SHARE = 0.1  # of mu^2 for the second moment
 DIVIDED = 1.0  # R where every row is divided by its length: with a constant 1 in it no row is shorter
 STEPS_POWER, CLIP_POWER = 0.48, 0.7
 FEWEST_STEPS, MOST_STEPS = 4, 100
+FURTHER = 6.0  # steps that V asks for beyond the most, to one that is taken where the loss allows more
 STEP_FACTOR, MOMENTUM = 1.25, 0.5
 NOT_DIVIDED = (
     1.001  # the row bound up to which rows are of length 1 already, their constant column less than 1
@@ -76,6 +77,8 @@ class LossConstants:
         balanced: whether gradients are shortened without regard to the target.
         pace: factor of the number of steps.
         returns: which average of the iterates.
+        most_steps: T grows beyond `MOST_STEPS` up to this, by one for every six steps that V asks for.
+        secant: whether steps are shortened by the curvature that released gradients show.
         corrected: whether half of the result is a Newton step from the mean of the points, see `newton_end`.
     """
 
@@ -87,6 +90,8 @@ class LossConstants:
     balanced: bool = False
     pace: float = 1.0
     returns: Average = "settled"
+    most_steps: int = MOST_STEPS
+    secant: bool = False
     corrected: bool = False
 
 
@@ -242,7 +247,8 @@ class WhiteningRule:
         if excess == 0:
             return NOISELESS_STEPS
         steps = self.constants.pace * min(max(excess, 1e-12), 1e12) ** -STEPS_POWER
-        return min(max(round(steps), FEWEST_STEPS), MOST_STEPS)
+        more = min(round(steps / FURTHER), self.constants.most_steps)
+        return max(min(max(round(steps), FEWEST_STEPS), MOST_STEPS), more)
 
     def rows(self, released_moment: Array | NDArray[np.float64]) -> RowSpectrum:
         """What a released second moment (d, d) says of the rows as they are; it counts as zero if it is not finite."""
@@ -317,6 +323,7 @@ class WhiteningRule:
             ridge_smoothness=ridge / hurry,
             momentum=NOISELESS_MOMENTUM if noiseless else MOMENTUM,
             balanced=self.constants.balanced and not noiseless,
+            secant=self.constants.secant,
             rows=rows,
         )
 

@@ -62,11 +62,13 @@ class GradientDescent(StepwiseSolver):
         clip: C, the largest norm of one unit's gradient.
         momentum: b in [0, 1), fixed; growing momentum amplifies noise until it diverges.
         balanced: whether records' gradients are shortened without regard to their targets, see `ClippedGradient`.
-        returns: which point: "tail" (mean of the last half), "weighted" (weights (t + 1)^2, the default), "settled" or
-            "late" (see `mixing_ratios`; all divided by the noise variance where it differs), "last" (the default with
-            the noise off), "random" (a uniformly random iterate), "flattest" (the middle of the ten iterates over
-            which the mean of the released gradients is smallest) or, inside `Whitening`, "corrected" ("settled",
-            half of the way or less to a Newton step from the mean of all points, see `newton_end`).
+        returns: which point: "tail" (mean of the last half), "weighted" (weights (t + 1)^2, the default), "settled",
+            "eased" or "late" (see `mixing_ratios`; all divided by the noise variance where it differs), "last" (the
+            default with the noise off), "random" (a uniformly random iterate), "flattest" (the middle of the ten
+            iterates over which the mean of the released gradients is smallest) or, inside `Whitening`, "corrected"
+            ("settled", half of the way or less to a Newton step from the mean of all points, see `newton_end`).
+        secant: whether no step is longer than 1 / L_t, L_t the largest curvature that successive released gradients
+            have shown so far, see `ShownCurvature`: for losses whose curvature is not known beforehand.
         shares: how the budget is split over the steps: "equal" or "geometric", which is best for the last iterate of a
             strongly convex objective; see `descent_theory`.
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
@@ -93,6 +95,7 @@ class GradientDescent(StepwiseSolver):
     clip: float = derived(above=0)
     momentum: float = derived(at_least=0, below=1)
     balanced: bool = False
+    secant: bool = False
     returns: Average | Literal["random", "flattest", "corrected"] | None = optional()
     shares: Shares = choice("equal")
     contraction: float | None = optional(above=0, at_most=1)
@@ -202,20 +205,24 @@ class GradientDescent(StepwiseSolver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
-        step = partial(_step, step_size=self.step_size, momentum=self.momentum, problem=problem)
+        step = partial(_step, momentum=self.momentum, problem=problem)
         nothing = jnp.zeros_like(start)
         state = DescentState(start, start, start, nothing, nothing, jnp.asarray(True))
         variance = 0.0  # of the noise in `state.gradient`
         points: list[Array] = []
         slopes: list[Array] = []
+        shown = planning.ShownCurvature()
         for ratio, noise in zip(self._mixing_ratios(), self.mechanisms(), strict=True):
             query = ClippedGradient(loss=problem.loss, at=state.at, clip=self.clip, balanced=self.balanced)
             gradient = curator.release(query, noise)
             if self.returns in ("flattest", "corrected"):
                 points.append(state.at)
                 slopes.append(gradient + problem.regulariser.gradient(state.at))
-            variance = (1.0 - ratio) ** 2 * variance + (ratio * _deviation(noise, query, curator.public)) ** 2
-            state = step(state, gradient, ratio=float(ratio))
+            deviation = _deviation(noise, query, curator.public)
+            if self.secant:
+                shown = shown.after(state.at, gradient + problem.regulariser.gradient(state.at), deviation)
+            variance = (1.0 - ratio) ** 2 * variance + (ratio * deviation) ** 2
+            state = step(state, gradient, ratio=float(ratio), step_size=shown.step_size(self.step_size))
         evidence = Evidence(state.point, state.gradient, math.sqrt(variance))
         if self.returns == "corrected":
             settled = self._corrected(state, points, slopes, start, curator.public, problem)
@@ -225,7 +232,10 @@ class GradientDescent(StepwiseSolver):
         averaged = self.steps and self.returns not in ("last", "random", "flattest")
         if averaged and not problem.regulariser.is_smooth:
             # An average of sparse iterates is not sparse: one more proximal step from it, on released gradients.
-            state = step(state._replace(at=state.average), state.gradient, ratio=1.0, momentum=0.0)
+            last = shown.step_size(self.step_size)
+            state = step(
+                state._replace(at=state.average), state.gradient, ratio=1.0, step_size=last, momentum=0.0
+            )
         return Outcome(state.average, ending(state.finite), evidence=evidence)
 
     def noise_path(self, params: Array, public: Public, loss: GLMLoss, ridge: float) -> NoisePath | None:

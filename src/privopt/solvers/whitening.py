@@ -26,7 +26,7 @@ from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.learnt import learnt
 from privopt.planning.plan import LEARNT_SHARE, Finding
-from privopt.planning.user_whitening import UserWhiteningRule
+from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
 from privopt.problems.losses import GLMLoss
@@ -80,7 +80,9 @@ class Whitening(Solver):
     coarse: float | None = optional(at_least=0, below=math.inf)
     level_share: float | None = optional(at_least=0, below=1)
     rescaling_share: float | None = optional(at_least=0, below=1)
-    rule: WhiteningRule | UserWhiteningRule | CountsRule | None = field(default=None, repr=False)
+    rule: WhiteningRule | UserWhiteningRule | CountsRule | UserCountsRule | None = field(
+        default=None, repr=False
+    )
     rescaling_clip: float | None = field(default=None)
     moment_bound: float | None = field(default=None)
 
@@ -147,17 +149,24 @@ class Whitening(Solver):
         """The rule of the planning file, and the inner solver's own settings for a problem of those lengths."""
         inner = self.inner
         if isinstance(inner, UserGradientDescent):
-            users = UserWhiteningRule.of(instance, self.share)
+            level_share = self.level_share
+            if level_share is None or not instance.is_private:
+                level_share = counts.level_share(instance, self.share)
+            users_rule: UserWhiteningRule | UserCountsRule = UserWhiteningRule.of(instance, self.share)
+            users = users_rule
+            if level_share:
+                users_rule = UserCountsRule.of(instance, self.share, level_share)
+                users = users_rule.users
             inner = inner.with_(**users.fields(inner))
-            rest = planning.inner_instance(instance, self.share)
+            rest = planning.inner_instance(instance, self.share, level_share)
             inner = inner.in_coordinates(users.planned()).filled(rest)
             bound = users.whitening.row_bound
             return self.with_(
-                inner=inner, rule=users, level_share=0.0, rescaling_share=0.0, moment_bound=bound
+                inner=inner, rule=users_rule, level_share=level_share, rescaling_share=0.0, moment_bound=bound
             )
         level_share = self.level_share
         if level_share is None or not instance.is_private:
-            plain = _can_be_cut(inner) and not self.coarse
+            plain = _can_be_cut(inner) and not self.coarse and not instance.public.by_user
             level_share = counts.level_share(instance, self.share) if plain else 0.0
         rescaling_share = self.rescaling_share
         if rescaling_share is None or not instance.is_private:
@@ -217,10 +226,8 @@ class Whitening(Solver):
             return f"the second moment of {public.d} features has {public.d**2:,} entries (limit: {WIDEST} features)"
         if self.level_share and counts.constant_column(problem) is None:
             return "level_share is for counts with a constant column: Problem(..., constant=...)"
-        if self.level_share and not _can_be_cut(self.inner):
-            return (
-                f"level_share is for inner=GradientDescent(...), all steps alike, not for {self.inner.title}"
-            )
+        if self.level_share and not (_can_be_cut(self.inner) or isinstance(self.inner, UserGradientDescent)):
+            return f"level_share is for gradient descent, all steps alike, not for {self.inner.title}"
         if self.rescaling_share and (self.weighs_groups or not rescaling.applies(problem, public)):
             return "rescaling_share is for records of two classes, or the squared loss, and Problem(..., constant=...)"
         if not self.inner.preconditions:
@@ -241,7 +248,8 @@ class Whitening(Solver):
         return second_moment_seconds(public) + mapping_seconds(public) + self.inner.matrix_seconds(public)
 
     def forecast(self, instance: Instance) -> Forecast:
-        if isinstance(self.inner, UserGradientDescent) or self.weighs_groups:
+        of_users = isinstance(self.inner, UserGradientDescent) and not self.level_share
+        if of_users or self.weighs_groups:
             return self.inner.forecast(instance)
         return whitening_forecast.forecast(self, instance)
 
@@ -250,7 +258,7 @@ class Whitening(Solver):
         assert self.rule is not None
         public, rule = curator.public, self.rule
         found: counts.Level | None = None
-        if isinstance(rule, CountsRule):
+        if isinstance(rule, CountsRule | UserCountsRule):
             noise, query = self._level_noise(), TargetMagnitudes(largest=rule.largest)
             magnitudes = curator.release(query, noise)
             stddev = noise.noise_multiplier * float(query.sensitivity(public))
@@ -260,10 +268,11 @@ class Whitening(Solver):
         assert self.moment_bound is not None
         moment = curator.release(SecondMoment(row_bound=self.moment_bound), Gaussian(self.noise_multiplier))
         released, inner = unpack(moment, public.d), self.inner
-        if isinstance(rule, CountsRule):
+        if isinstance(rule, CountsRule | UserCountsRule):
             assert found is not None
             outcome = inner.run_in(curator, problem, start, rule.coordinates(released, found, start))
-            mean = Finding(found.mean, "of the records, as released before the descent")
+            who = "users" if public.by_user else "records"
+            mean = Finding(found.mean, f"of the {who}, as released before the descent")
             return outcome._replace(findings={"mean_count": mean, **outcome.findings})
         if self.coarse and isinstance(rule, WhiteningRule) and isinstance(inner, GradientDescent):
             first, rough = inner.steps // 2, rule.with_floor(self.coarse)
