@@ -72,6 +72,8 @@ class GradientDescent(StepwiseSolver):
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
         smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound: it
             sets the default step size, and with it the number of steps, and decides whether a step is called too large.
+        shrinks: whether steps take the ridge by its exact proximal map, which is stable at any strength, and not by its
+            gradient; default: for ridges more curved than the loss, where that map is exact and `smoothness` is open.
         chosen: the t in 0..T-1 of the iterate x_t that "random" returns; drawn before data is read.
         rows: the released second moment that its coordinates follow from, set by `Whitening`.
     Guarantee:
@@ -97,6 +99,7 @@ class GradientDescent(StepwiseSolver):
     shares: Shares = choice("equal")
     contraction: float | None = optional(above=0, at_most=1)
     smoothness: float | None = optional(above=0)
+    shrinks: bool | None = None
     chosen: int | None = optional(at_least=0)
     rows: RowSpectrum | None = field(default=None, repr=False)
 
@@ -165,10 +168,18 @@ class GradientDescent(StepwiseSolver):
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         return self.with_(**planning.in_coordinates(coordinates))
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of descent with momentum on an objective of the known curvature."""
+        return planning.longest_step(self, instance)
+
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Balanced gradients need a loss that says how steep it can be, a Newton step one that says how curved."""
         del public
         loss = problem.loss
+        if self.shrinks and not problem.shrinks_exactly:
+            return (
+                "the proximal map of its whole penalty with its set is not known exactly: use shrinks=False"
+            )
         if self.returns == "corrected" and not (
             isinstance(loss, GLMLoss) and loss.outputs == 1 and math.isfinite(loss.curvature)
         ):
@@ -202,7 +213,13 @@ class GradientDescent(StepwiseSolver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
-        step = partial(_step, step_size=self.step_size, momentum=self.momentum, problem=problem)
+        step = partial(
+            _step,
+            step_size=self.step_size,
+            momentum=self.momentum,
+            problem=problem,
+            shrinks=bool(self.shrinks),
+        )
         nothing = jnp.zeros_like(start)
         state = DescentState(start, start, start, nothing, nothing, jnp.asarray(True))
         variance = 0.0  # of the noise in `state.gradient`
@@ -306,13 +323,21 @@ def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float
     return noise.noise_multiplier * float(query.sensitivity(public)) if noise.noise_multiplier else 0.0
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="shrinks")
 @guarded
 def _step(
-    state: DescentState, gradient: Array, *, ratio: float, step_size: float, momentum: float, problem: Problem
+    state: DescentState,
+    gradient: Array,
+    *,
+    ratio: float,
+    step_size: float,
+    momentum: float,
+    problem: Problem,
+    shrinks: bool,
 ) -> DescentState:
-    """One step x = prox(u - eta (g + grad r(u))), then the next u and the averages."""
-    params = problem.proximal_step(state.at, gradient, step_size)
+    """One step x = prox(u - eta (g + grad r(u))), or x = prox of all of r (u - eta g), then the next u and averages."""
+    move = problem.shrinking_step if shrinks else problem.proximal_step
+    params = move(state.at, gradient, step_size)
     return DescentState(
         params=params,
         at=params + momentum * (params - state.params),

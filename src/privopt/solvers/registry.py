@@ -115,7 +115,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 
     Raises:
         TypeError: it is neither a name nor a solver.
-        ValueError: an unknown name, or a solver that cannot solve the problem.
+        ValueError: an unknown name, a solver that cannot solve the problem, or one whose step size is too large for it.
     """
     given: Any = solver
     if not isinstance(given, str | Solver):
@@ -130,6 +130,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
     else:
         choice = Choice(with_chosen_clip(SOLVERS[solver]() if isinstance(solver, str) else solver))
     choice.solver.check_applicable(instance.problem, instance.public)
+    choice.solver.check_step_size(instance)
     return choice
 
 
