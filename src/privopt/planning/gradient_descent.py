@@ -14,6 +14,7 @@ from privopt.planning.descent_theory import SmoothObjective
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import long_steps
+from privopt.planning.quantile_level import level_notice
 
 SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
 
@@ -69,6 +70,7 @@ def chosen(solver: Any, instance: Instance) -> int | None:
 
 DEFAULTS = {
     "shrinks": shrinks,
+    "restarts": lambda solver, instance: not instance.is_private and solver.momentum is None,
     "steps": lambda solver, instance: setting(solver, instance).steps,
     "clip": lambda solver, instance: setting(solver, instance).clip,
     "step_size": lambda solver, instance: setting(solver, instance).step_size,
@@ -87,6 +89,8 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     if smoothness is None:
         smoothness = descent_defaults.smoothness(instance)
         smoothness += 0.0 if solver.shrinks else instance.penalty_smoothness
+    if solver.rows is None:  # in whitened coordinates the level is set afterwards
+        found = found.noting(*level_notice(instance.problem.loss, None))
     return found.noting(*long_steps(solver.step_size, smoothness))
 
 
@@ -97,6 +101,7 @@ def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
         "clip": coordinates.clip,
         "step_size": 1.0 / smoothness,
         "momentum": coordinates.momentum,
+        "restarts": math.isinf(coordinates.clip),  # no clip is infinite with noise
         "balanced": coordinates.balanced,
         "smoothness": smoothness,
         "rows": coordinates.rows,

@@ -20,7 +20,7 @@ def guarded(step: Callable[..., State]) -> Callable[..., State]:
             leave as it is.
     Returns:
         The same step; where an entry of the new state is not finite, or beyond `LARGEST`, it returns the old one with
-        `finite` false, and from there on it returns that. Both are functions of releases, so that looking costs nothing.
+        `finite` false, and from there on it returns that. Both are functions of releases: looking costs nothing.
     """
 
     @functools.wraps(step)

@@ -141,7 +141,9 @@ def automatic(instance: Instance) -> Choice:
             no set, where whitening applies                               whitened descent for the worst group
             else                                                          descent for the worst group
         a black box                                                       O2NC by values, with a private clip
-        no privacy                                                        gradient descent
+        no privacy: records, losses of known curvature, where whitening
+            applies                                                       whitened gradient descent
+            else                                                          gradient descent
         users whose typical records times log(2p)^2 are fewer than the
         p parameters in a set with an l1 ball                             Frank-Wolfe
         few units that are users, of typically 20 records or more         federated averaging
@@ -177,7 +179,7 @@ def automatic(instance: Instance) -> Choice:
     if isinstance(problem.loss, BlackBox):
         return _for_values(instance)
     if not instance.is_private:
-        return Choice(GradientDescent(), "without noise the plainest method converges")
+        return _without_noise(instance)
     if public.by_user:
         return _for_users(instance)
     if (
@@ -212,6 +214,17 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _without_noise(instance: Instance) -> Choice:
+    """The default where nothing is private."""
+    problem, public = instance.problem, instance.public
+    is_curved = math.isfinite(problem.loss.curvature) and problem.loss.convex is not False
+    counted = isinstance(problem.loss, Poisson)  # its curvature is a guess, which only the clip makes safe
+    whitened = Whitening()
+    if is_curved and not counted and not public.by_user and whitened.obstacle(problem, public) is None:
+        return Choice(whitened, "without noise descent converges fastest where all directions look alike")
+    return Choice(GradientDescent(), "without noise the plainest method converges")
 
 
 def _for_values(instance: Instance) -> Choice:
