@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
-from privopt.planning import user_federated_averaging
+from privopt.planning import o2nc, user_federated_averaging
 from privopt.planning.counts import constant_column
 from privopt.planning.instance import Instance
 from privopt.problems.black_box import BlackBox
@@ -99,7 +99,6 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
-OWN_QUANTILE = 0.8  # of the present gradients of a user's own loss, which the clip is to leave as they are
 MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
@@ -198,7 +197,7 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE))
+    windows = PrivateClip(inner=O2NC(quantile=o2nc.own_quantile(instance)))
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
             windows,
