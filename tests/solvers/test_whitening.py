@@ -20,7 +20,7 @@ from privopt.planning.bounds import accelerated_bound, balanced_steps
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
 from privopt.planning.user_whitening import UserWhiteningRule
-from privopt.planning.whitening import WhiteningRule, default_ridge, denoised, signal_ridge
+from privopt.planning.whitening import LONGEST, WhiteningRule, default_ridge, denoised, signal_ridge
 from privopt.precision import double_precision
 from privopt.problems import losses
 from privopt.problems.constraints import L2Ball
@@ -100,7 +100,7 @@ def test_the_clip_of_numbers_to_predict_follows_the_records_for_each_column(loss
     smaller = rule(Problem(loss, Ridge(1e-5)), n=n // 10, d=d, share=share).planned().clip
     assert smaller < found.planned().clip
     plenty = rule(Problem(loss, Ridge(1e-5)), n=10**9, d=2, share=share)
-    assert plenty.planned().clip == pytest.approx(slope * plenty.most_signal)
+    assert plenty.planned().clip == pytest.approx(slope * LONGEST * plenty.most_signal)
 
 
 @pytest.mark.parametrize("loss", [losses.huber(0.2), losses.quantile(0.5, 0.1)])
@@ -154,8 +154,10 @@ def test_the_bound_on_the_typical_row_holds_for_any_data():
         rows = rng.normal(size=(50, d)) ** 3
         rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1.0)
         found = rule(n=500, d=d)
-        exact = replace(found, unit_noise=1e-12, gram_noise=0.0)  # the cap is 1, so the clip is r
-        assert exact.coordinates(rows.T @ rows / 50).clip <= found.most_signal * (1 + 1e-9)
+        exact = replace(
+            found, unit_noise=1e-12, gram_noise=0.0
+        )  # the cap is the largest, so the clip is that times r
+        assert exact.coordinates(rows.T @ rows / 50).clip <= LONGEST * found.most_signal * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("moment", [np.full((4, 4), np.nan), np.full((4, 4), -1e300), np.zeros((4, 4))])

@@ -18,6 +18,9 @@ from privopt.planning.descent_theory import SmoothObjective
 from privopt.planning.forecast import Forecast
 from privopt.planning.instance import Instance
 from privopt.planning.notices import long_steps
+from privopt.planning.quantile_level import level_notice
+
+SHARE_OF_STEP = 0.5  # what a given step size may take of a parameter for the ridge by a gradient step
 
 RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
 
@@ -25,8 +28,37 @@ RARE = 10.0  # minus the logarithm of how often noise alone shows a curvature
 def setting(solver: Any, instance: Instance) -> descent_defaults.Setting:
     """The practical setting for what is known of a solver's fields."""
     return descent_defaults.descent_setting(
-        instance, clip=solver.clip, steps=solver.steps, curvature=solver.smoothness
+        instance,
+        clip=solver.clip,
+        steps=solver.steps,
+        curvature=solver.smoothness,
+        shrinks=bool(solver.shrinks),
     )
+
+
+def shrinks(solver: Any, instance: Instance) -> bool:
+    """Whether the ridge enters by its proximal map: where that is exact, and gradient steps would be short for it."""
+    if solver.smoothness is not None or not instance.problem.shrinks_exactly:
+        return False
+    penalty = instance.penalty_smoothness
+    if solver.step_size is not None:
+        return solver.step_size * penalty > SHARE_OF_STEP
+    return penalty > descent_defaults.smoothness(instance)
+
+
+def stepped_smoothness(solver: Any, instance: Instance) -> float:
+    """The known curvature of what gradient steps descend on."""
+    if solver.smoothness is not None:
+        return solver.smoothness
+    ridge = instance.penalty_smoothness if shrinks(solver, instance) else 0.0
+    return instance.known_smoothness - ridge
+
+
+def longest_step(solver: Any, instance: Instance) -> float:
+    """The stability limit 2 (1 + b) / ((1 + 2 b) L) of momentum b; for any b where it is open."""
+    curved = stepped_smoothness(solver, instance)
+    momentum = 1.0 if solver.momentum is None else solver.momentum
+    return 2.0 * (1.0 + momentum) / ((1.0 + 2.0 * momentum) * curved) if curved > 0 else math.inf
 
 
 def contraction(solver: Any, instance: Instance) -> float | None:
@@ -43,6 +75,8 @@ def chosen(solver: Any, instance: Instance) -> int | None:
 
 
 DEFAULTS = {
+    "shrinks": shrinks,
+    "restarts": lambda solver, instance: not instance.is_private and solver.momentum is None,
     "steps": lambda solver, instance: setting(solver, instance).steps,
     "clip": lambda solver, instance: setting(solver, instance).clip,
     "step_size": lambda solver, instance: setting(solver, instance).step_size,
@@ -59,7 +93,10 @@ def forecast(solver: Any, instance: Instance) -> Forecast:
     found = descent_defaults.forecast(instance, steps=solver.steps, clip=solver.clip)
     smoothness = solver.smoothness
     if smoothness is None:
-        smoothness = descent_defaults.smoothness(instance) + instance.penalty_smoothness
+        smoothness = descent_defaults.smoothness(instance)
+        smoothness += 0.0 if solver.shrinks else instance.penalty_smoothness
+    if solver.rows is None:  # in whitened coordinates the level is set afterwards
+        found = found.noting(*level_notice(instance.problem.loss, None))
     return found.noting(*long_steps(solver.step_size, smoothness))
 
 
@@ -114,6 +151,7 @@ def in_coordinates(coordinates: Coordinates) -> dict[str, Any]:
         "clip": coordinates.clip,
         "step_size": 1.0 / smoothness,
         "momentum": coordinates.momentum,
+        "restarts": math.isinf(coordinates.clip),  # no clip is infinite with noise
         "balanced": coordinates.balanced,
         "secant": coordinates.secant,
         "smoothness": smoothness,

@@ -10,8 +10,10 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     noise in v          s = factor slope r / (n mu sqrt(1 - q)), had the rest bought a single gradient
     noise excess        V = s^2 K e / (1.2 curvature), about the excess that noise alone would leave, for K outputs and
                         e = (d r0^4)^(1/3) directions, between the d that there are and the r0^2 that rows use
-    cap                 a - b log10 V, between a least value and 1; the clip is cap * slope * r; for numbers to predict
-                        the clip is slope * min(k x^-0.7, r), x = factor sqrt(d) / (n mu sqrt(1 - q))
+    cap                 a - b log10 V, between a least value and 1, or (5e-5 / V)^(1/3) if that is more, up to 10: a
+                        clip that stays where noise is gone keeps its bias, so that a larger budget would only find the
+                        biased optimum more exactly. The clip is cap * slope * r; for numbers to predict it is
+                        slope * min(k x^-0.7, 10 r), x = factor sqrt(d) / (n mu sqrt(1 - q))
     steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
     step size           1.25 / (curvature + lam |B|^2); momentum 0.5
 
@@ -57,6 +59,7 @@ NOT_DIVIDED = (
 )
 LEAST_TRACE = 0.25  # over R^2: rows are seldom shorter than half their bound
 COARSE = 0.1  # over R^2: the floor of the first steps on a loss that is not convex, by adult and covertype
+FAINT, LONGEST = 5e-5, 10.0  # the V from which on noise asks for no short clip, and the largest cap
 FULL_RIDGE = 1e-3  # the V from which the default ridge is 1 / n
 LEAST_RIDGE = 0.1  # of 1 / n
 NOISE_RIDGE = 0.03  # of sigma_G, the most for two classes
@@ -237,9 +240,10 @@ class WhiteningRule:
             return 1.0
         if self.constants.clip_factor is not None:
             noise = math.sqrt(self.width) * self.unit_noise / self.constants.slope
-            return min(self.constants.clip_factor * noise**-CLIP_POWER / max(signal, 1e-6), 1.0)
+            return min(self.constants.clip_factor * noise**-CLIP_POWER / max(signal, 1e-6), LONGEST)
         at_one, falling, least = self.constants.cap
-        return min(max(at_one - falling * math.log10(excess), least), 1.0)
+        affordable = min((FAINT / excess) ** (1.0 / 3.0), LONGEST)
+        return max(min(max(at_one - falling * math.log10(excess), least), 1.0), affordable)
 
     def steps(self) -> int:
         """T, from public numbers alone."""
@@ -338,14 +342,15 @@ def inner_instance(instance: Instance, share: float, beside: float = 0.0) -> Ins
 
 
 def default_ridge(instance: Instance) -> float:
-    """A ridge strength for the mean loss: `signal_ridge`, for two classes at most 0.03 sigma_G.
+    """A ridge strength for the mean loss: `signal_ridge`, for two classes at most 0.03 sigma_G, never below 0.1 / n.
 
     In directions that the released moment says nothing of, 0.03 sigma_G is a ridge of 0.03 sqrt(2 / d) in v. By the
     half of the benchmark panel that is there to choose on.
     """
     strength = signal_ridge(instance)
     if isinstance(instance.problem.loss, Logistic) and instance.is_private:
-        return min(strength, NOISE_RIDGE * WhiteningRule.of(instance, SHARE).gram_noise)
+        by_noise = NOISE_RIDGE * WhiteningRule.of(instance, SHARE).gram_noise
+        return max(min(strength, by_noise), LEAST_RIDGE / instance.public.n)
     return strength
 
 

@@ -207,6 +207,24 @@ class Problem:
         """
         return self.prox(at - step_size * (gradient + self.regulariser.gradient(at)), step_size)
 
+    @property
+    def shrinks_exactly(self) -> bool:
+        """Whether `shrinking_step` is exact: the proximal map of the whole penalty, its ridge included, and the set."""
+        if not isinstance(self.regulariser, SeparableRegulariser):
+            return False
+        # A ridge of equal weights turns |u - w|^2 into a multiple of |u - w / (1 + step l2)|^2, for any set.
+        alike = len(set(self.regulariser.terms[2] or (1.0,))) == 1
+        return alike or isinstance(self.constraint, Unconstrained | Box)
+
+    def shrinking_step(
+        self, at: Float[Array, "..."], gradient: Float[Array, "..."], step_size: Step
+    ) -> Float[Array, "..."]:
+        """`proximal_step` with the ridge in the proximal map, which no step size makes diverge.
+
+        Exact where `shrinks_exactly`.
+        """
+        return self.constraint.project(self.regulariser.full_prox(at - step_size * gradient, step_size))
+
     def prox(self, params: Float[Array, "..."], step: Step) -> Float[Array, "..."]:
         """The proximal map of `step` times the non-smooth penalty, within the constraint set: exact."""
         return self.constraint.project(self.regulariser.prox(params, step))

@@ -49,6 +49,7 @@ class DescentState(NamedTuple):
     average: Float[Array, " *shape"]  # running average of x
     gradient: Float[Array, " *shape"]  # the same average of the released gradients
     point: Float[Array, " *shape"]  # and of u
+    age: Float[Array, ""]  # k, how many steps ago the growing momentum began
     finite: Bool[Array, ""]  # whether every entry so far was; from the first that was not, nothing moves
 
 
@@ -61,6 +62,8 @@ class GradientDescent(StepwiseSolver):
         step_size: eta, in params^2 / objective units.
         clip: C, the largest norm of one unit's gradient.
         momentum: b in [0, 1), fixed; growing momentum amplifies noise until it diverges.
+        restarts: whether momentum is k / (k + 3) after k steps and begins anew where it leads uphill; the default
+            without noise where `momentum` is open.
         balanced: whether records' gradients are shortened without regard to their targets, see `ClippedGradient`.
         returns: which point: "tail" (mean of the last half), "weighted" (weights (t + 1)^2, the default), "settled",
             "eased" or "late" (see `mixing_ratios`; all divided by the noise variance where it differs), "last" (the
@@ -74,6 +77,8 @@ class GradientDescent(StepwiseSolver):
         contraction: a of the geometric shares; default 1 - eta * ridge strength.
         smoothness: L of the objective, ridge included, if it is known better than by the loss and the row bound: it
             sets the default step size, and with it the number of steps, and decides whether a step is called too large.
+        shrinks: whether steps take the ridge by its exact proximal map, which is stable at any strength, and not by its
+            gradient; default: for ridges more curved than the loss, where that map is exact and `smoothness` is open.
         chosen: the t in 0..T-1 of the iterate x_t that "random" returns; drawn before data is read.
         rows: the released second moment that its coordinates follow from, set by `Whitening`.
     Guarantee:
@@ -100,6 +105,8 @@ class GradientDescent(StepwiseSolver):
     shares: Shares = choice("equal")
     contraction: float | None = optional(above=0, at_most=1)
     smoothness: float | None = optional(above=0)
+    shrinks: bool | None = None
+    restarts: bool | None = None
     chosen: int | None = optional(at_least=0)
     rows: RowSpectrum | None = field(default=None, repr=False)
 
@@ -168,10 +175,18 @@ class GradientDescent(StepwiseSolver):
     def in_coordinates(self, coordinates: Coordinates) -> Self:
         return self.with_(**planning.in_coordinates(coordinates))
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of descent with momentum on an objective of the known curvature."""
+        return planning.longest_step(self, instance)
+
     def applicable(self, problem: Problem, public: Public) -> str | None:
         """Balanced gradients need a loss that says how steep it can be, a Newton step one that says how curved."""
         del public
         loss = problem.loss
+        if self.shrinks and not problem.shrinks_exactly:
+            return (
+                "the proximal map of its whole penalty with its set is not known exactly: use shrinks=False"
+            )
         if self.returns == "corrected" and not (
             isinstance(loss, GLMLoss) and loss.outputs == 1 and math.isfinite(loss.curvature)
         ):
@@ -205,9 +220,15 @@ class GradientDescent(StepwiseSolver):
 
     def run(self, curator: Curator, problem: Problem, start: Array) -> Outcome:
         """Algorithm 4, with momentum and averaging."""
-        step = partial(_step, momentum=self.momentum, problem=problem)
+        step = partial(
+            _step,
+            momentum=self.momentum,
+            problem=problem,
+            shrinks=bool(self.shrinks),
+            restarts=bool(self.restarts),
+        )
         nothing = jnp.zeros_like(start)
-        state = DescentState(start, start, start, nothing, nothing, jnp.asarray(True))
+        state = DescentState(start, start, start, nothing, nothing, jnp.zeros(()), jnp.asarray(True))
         variance = 0.0  # of the noise in `state.gradient`
         points: list[Array] = []
         slopes: list[Array] = []
@@ -316,18 +337,33 @@ def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float
     return noise.noise_multiplier * float(query.sensitivity(public)) if noise.noise_multiplier else 0.0
 
 
-@jax.jit
+@partial(jax.jit, static_argnames=("shrinks", "restarts"))
 @guarded
 def _step(
-    state: DescentState, gradient: Array, *, ratio: float, step_size: float, momentum: float, problem: Problem
+    state: DescentState,
+    gradient: Array,
+    *,
+    ratio: float,
+    step_size: float,
+    momentum: Array | float,
+    problem: Problem,
+    shrinks: bool,
+    restarts: bool,
 ) -> DescentState:
-    """One step x = prox(u - eta (g + grad r(u))), then the next u and the averages."""
-    params = problem.proximal_step(state.at, gradient, step_size)
+    """One step x = prox(u - eta (g + grad r(u))), or x = prox of all of r (u - eta g), then the next u and averages."""
+    move = problem.shrinking_step if shrinks else problem.proximal_step
+    params = move(state.at, gradient, step_size)
+    moved, age = params - state.params, state.age
+    if restarts:  # O'Donoghue, Candes 2015, the gradient scheme
+        uphill = jnp.sum((state.at - params) * moved) > 0
+        age = jnp.where(uphill, 0.0, age + 1.0)
+        momentum = age / (age + 3.0)
     return DescentState(
         params=params,
-        at=params + momentum * (params - state.params),
+        at=params + momentum * moved,
         average=state.average + ratio * (params - state.average),
         gradient=state.gradient + ratio * (gradient - state.gradient),
         point=state.point + ratio * (state.at - state.point),
+        age=age,
         finite=state.finite,
     )

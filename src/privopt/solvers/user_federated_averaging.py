@@ -197,6 +197,10 @@ class UserFederatedAveraging(Solver):
         reading = planning.reading_seconds(problem, public) * self.releases()
         return work + reading + self.releases() * RELEASE_SECONDS
 
+    def longest_step(self, instance: Instance) -> float:
+        """Of local gradient steps."""
+        return self.gradient_limit(instance)
+
     def forecast(self, instance: Instance) -> Forecast:
         return planning.forecast(self, instance)
 

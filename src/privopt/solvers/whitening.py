@@ -18,7 +18,7 @@ from privopt.curator.base import Curator
 from privopt.ledger.calibration import calibrate
 from privopt.ledger.events import Event, sequence
 from privopt.mechanisms.additive import Gaussian
-from privopt.planning import counts, learnt_words, rescaling, whitening_forecast
+from privopt.planning import counts, learnt_words, quantile_level, rescaling, whitening_forecast
 from privopt.planning import whitening as planning
 from privopt.planning.counts import CountsRule
 from privopt.planning.effort import mapping_seconds, second_moment_seconds
@@ -29,7 +29,7 @@ from privopt.planning.plan import LEARNT_SHARE, Finding
 from privopt.planning.user_whitening import UserCountsRule, UserWhiteningRule
 from privopt.planning.whitening import WhiteningRule
 from privopt.problems.constraints import Unconstrained
-from privopt.problems.losses import GLMLoss
+from privopt.problems.losses import GLMLoss, Quantile
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import NoRegulariser, Ridge
 from privopt.public import Public
@@ -39,6 +39,7 @@ from privopt.result import Outcome
 from privopt.solvers.base import Solver
 from privopt.solvers.fields import number, optional
 from privopt.solvers.gradient_descent import GradientDescent
+from privopt.solvers.quantile_level import at_level
 from privopt.solvers.rescaled import rescaled
 from privopt.solvers.user_gradient_descent import UserGradientDescent
 
@@ -59,6 +60,9 @@ class Whitening(Solver):
         rescaling_share: fraction of mu^2 that tells scale and shift of the predictions after the inner solver, see
             `planning.rescaling`; 0 for no such releases. Default: by n and the budget for records of two classes and
             for the squared loss with a constant column, where `share` leaves room for it, else 0.
+        quantile_share: fraction of mu^2 that sets the share of targets below a quantile fit to its level after the
+            inner solver, see `planning.quantile_level`; 0 for no such releases. Default: by n and the budget for
+            records with a constant column, else 0.
         rule: how the coordinates follow from the released second moment, set by `configure`.
         rescaling_clip: C of those releases, set by `configure`.
         moment_bound: R of the second moment, set by `configure`: 1 where rows have a constant 1 in them, and each is
@@ -67,8 +71,8 @@ class Whitening(Solver):
     Guarantee:
         One Gaussian release of the second moment, sensitivity sqrt(factor) R^2 / n in the Frobenius norm for
         R = `moment_bound`, for counts one of their magnitudes, sensitivity sqrt(factor) / n, composed with the releases
-        of `inner`, and of scale and shift; everything between is post-processing. All noise multipliers are fixed
-        beforehand.
+        of `inner`, and of scale and shift or a quantile's shares; everything between is post-processing. All noise
+        multipliers are fixed beforehand.
     Source:
         See the module.
     """
@@ -80,6 +84,7 @@ class Whitening(Solver):
     coarse: float | None = optional(at_least=0, below=math.inf)
     level_share: float | None = optional(at_least=0, below=1)
     rescaling_share: float | None = optional(at_least=0, below=1)
+    quantile_share: float | None = optional(at_least=0, below=1)
     rule: WhiteningRule | UserWhiteningRule | CountsRule | UserCountsRule | None = field(
         default=None, repr=False
     )
@@ -123,7 +128,7 @@ class Whitening(Solver):
     def makes(self) -> tuple[int, int]:
         """What the inner solver makes, of a map of the rows; where releases are rescaled, another map."""
         blocks, maps = self.inner.makes
-        return blocks, maps + (1 if self.rescaling_share == 0 else 2)
+        return blocks, maps + (1 if self.rescaling_share == self.quantile_share == 0 else 2)
 
     @property
     def rests_on_convexity(self) -> str:
@@ -139,6 +144,8 @@ class Whitening(Solver):
         """The counts' magnitudes if there are any, the second moment, the inner solver's, scale and shift."""
         first = [self._level_noise().event()] if self.level_share else []
         last = [self._rescaling_noise().event()] * rescaling.STEPS if self.rescaling_share else []
+        if self.quantile_share:
+            last = [self._quantile_noise().event()] * self._quantile_steps()
         return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public), *last])
 
     def scaled(self, factor: float) -> Self:
@@ -162,7 +169,12 @@ class Whitening(Solver):
             inner = inner.in_coordinates(users.planned()).filled(rest)
             bound = users.whitening.row_bound
             return self.with_(
-                inner=inner, rule=users_rule, level_share=level_share, rescaling_share=0.0, moment_bound=bound
+                inner=inner,
+                rule=users_rule,
+                level_share=level_share,
+                rescaling_share=0.0,
+                quantile_share=0.0,
+                moment_bound=bound,
             )
         level_share = self.level_share
         if level_share is None or not instance.is_private:
@@ -172,13 +184,17 @@ class Whitening(Solver):
         if rescaling_share is None or not instance.is_private:
             rescaling_share = rescaling.default_share(instance) if isinstance(inner, GradientDescent) else 0.0
             rescaling_share = rescaling_share if self.share + rescaling_share < 1.0 else 0.0
-        beside = level_share + rescaling_share
+        quantile_share = self.quantile_share
+        if quantile_share is None:
+            quantile_share = quantile_level.default_share(instance)
+            quantile_share = quantile_share if self.share + quantile_share < 1.0 else 0.0
+        beside = level_share + rescaling_share + quantile_share
         rest = planning.inner_instance(instance, self.share, beside)
         if level_share:
             rule: WhiteningRule | CountsRule = CountsRule.of(instance, self.share, level_share)
             public_rule, coarse = rule.whitening, 0.0
         else:
-            rule = public_rule = WhiteningRule.of(instance, self.share, beside=rescaling_share)
+            rule = public_rule = WhiteningRule.of(instance, self.share, beside=beside)
             coarse = self.coarse
             if coarse is None:
                 coarse = planning.coarse(instance) if _can_be_cut(inner) else 0.0
@@ -194,6 +210,7 @@ class Whitening(Solver):
             coarse=coarse,
             level_share=level_share,
             rescaling_share=rescaling_share,
+            quantile_share=quantile_share,
             moment_bound=public_rule.row_bound,
             rescaling_clip=rescaling.clip_for(instance, rescaling_share) if rescaling_share else None,
         )
@@ -228,6 +245,8 @@ class Whitening(Solver):
             return "level_share is for counts with a constant column: Problem(..., constant=...)"
         if self.level_share and not (_can_be_cut(self.inner) or isinstance(self.inner, UserGradientDescent)):
             return f"level_share is for gradient descent, all steps alike, not for {self.inner.title}"
+        if self.quantile_share and not quantile_level.applies(problem, public):
+            return "quantile_share is for records, a quantile loss and Problem(..., constant=...)"
         if self.rescaling_share and (self.weighs_groups or not rescaling.applies(problem, public)):
             return "rescaling_share is for records of two classes, or the squared loss, and Problem(..., constant=...)"
         if not self.inner.preconditions:
@@ -236,12 +255,11 @@ class Whitening(Solver):
 
     def releases(self) -> int:
         """The counts' magnitudes if there are any, the second moment, the inner solver's, scale and shift."""
-        last = rescaling.STEPS if self.rescaling_share else 0
-        return (2 if self.level_share else 1) + self.inner.releases() + last
+        return (2 if self.level_share else 1) + self.inner.releases() + self._last_releases()
 
     def passes(self) -> float:
         """The second moment, the map of the rows, and the inner solver's; the magnitudes ask for targets alone."""
-        return 2.0 + self.inner.passes() + (rescaling.STEPS if self.rescaling_share else 0)
+        return 2.0 + self.inner.passes() + self._last_releases()
 
     def matrix_seconds(self, public: Public) -> float:
         """The second moment, its eigenvectors and the map of the rows, beside the inner solver's."""
@@ -296,6 +314,13 @@ class Whitening(Solver):
                 noise=self._rescaling_noise(),
             )
             outcome = outcome._replace(params=params)
+        if self.quantile_share:
+            assert isinstance(problem.loss, Quantile)
+            assert problem.constant is not None
+            params = at_level(
+                curator, problem.loss, outcome.params, problem.constant, noise=self._quantile_noise()
+            )
+            outcome = outcome._replace(params=params)
         return self._telling(outcome, released, problem, public)
 
     def _telling(self, outcome: Outcome, released: Array, problem: Problem, public: Public) -> Outcome:
@@ -312,7 +337,22 @@ class Whitening(Solver):
 
     def _beside(self) -> float:
         """The share of mu^2 for neither the second moment nor the inner solver."""
-        return (self.level_share or 0.0) + (self.rescaling_share or 0.0)
+        return (self.level_share or 0.0) + (self.rescaling_share or 0.0) + (self.quantile_share or 0.0)
+
+    def _last_releases(self) -> int:
+        """How many there are after the inner solver's."""
+        shares = self._quantile_steps() if self.quantile_share else 0
+        return shares + (rescaling.STEPS if self.rescaling_share else 0)
+
+    def _quantile_steps(self) -> int:
+        """How many shares of targets are released."""
+        return quantile_level.steps(is_private=self.noise_multiplier > 0)
+
+    def _quantile_noise(self) -> Gaussian:
+        """That of each share of the targets."""
+        assert self.quantile_share
+        factor = self.share / self.quantile_share * self._quantile_steps()
+        return Gaussian(self.noise_multiplier * math.sqrt(factor))
 
     def _rescaling_noise(self) -> Gaussian:
         """That of each gradient by scale and shift."""
