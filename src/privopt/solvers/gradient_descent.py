@@ -238,10 +238,10 @@ class GradientDescent(StepwiseSolver):
             gradient = curator.release(query, noise)
             if self.returns in ("flattest", "corrected"):
                 points.append(state.at)
-                slopes.append(gradient + problem.regulariser.gradient(state.at))
+                slopes.append(_with_penalty(problem, gradient, state.at))
             deviation = _deviation(noise, query, curator.public)
             if self.secant:
-                shown = shown.after(state.at, gradient + problem.regulariser.gradient(state.at), deviation)
+                shown = shown.after(state.at, _with_penalty(problem, gradient, state.at), deviation)
             variance = (1.0 - ratio) ** 2 * variance + (ratio * deviation) ** 2
             state = step(state, gradient, ratio=float(ratio), step_size=shown.step_size(self.step_size))
         evidence = Evidence(state.point, state.gradient, math.sqrt(variance))
@@ -335,6 +335,12 @@ class GradientDescent(StepwiseSolver):
 def _deviation(noise: Gaussian, query: ClippedGradient, public: Public) -> float:
     """Standard deviation of the noise of one release."""
     return noise.noise_multiplier * float(query.sensitivity(public)) if noise.noise_multiplier else 0.0
+
+
+@jax.jit
+def _with_penalty(problem: Problem, gradient: Array, at: Array) -> Array:
+    """The gradient of the objective: that of the loss and that of the penalty."""
+    return gradient + problem.regulariser.gradient(at)
 
 
 @partial(jax.jit, static_argnames=("shrinks", "restarts"))
