@@ -25,6 +25,8 @@ from privopt.problems import losses
 from privopt.problems.problem import Problem
 from privopt.problems.regularisers import Ridge
 from privopt.queries.gradient import ClippedGradient
+from privopt.queries.held_count import HeldCount
+from privopt.queries.held_mean import HeldMean
 
 N = 300
 COUNTS = (300, 299, 0)
@@ -81,12 +83,24 @@ def curator_of(count: int, engine: str = "fast") -> LocalCurator:
     )
 
 
+def held(curator) -> None:
+    """A statistic of points that are kept, and of points of groups."""
+    with double_precision():
+        asked = ClippedGradient(loss=losses.logistic, at=jnp.zeros(4), clip=0.5)
+        for groups in (None, 5):
+            points = curator.hold(asked, groups=groups)
+            curator.release(HeldMean(held=points, centre=jnp.zeros(4), radius=0.3), Gaussian(40.0))
+            curator.release(HeldCount(held=points, centre=jnp.zeros(4), radius=0.3), Gaussian(40.0))
+
+
 KINDS: dict[str, Callable[[int], None]] = {
     "loop": lambda count: looped(curator_of(count)),
     "loop over a drawn block": lambda count: looped(curator_of(count).blocks(2)[0]),
     "loop over a drawn block of a drawn block": lambda count: looped(
         curator_of(count).blocks(2)[0].blocks(3)[1]
     ),
+    "held points": lambda count: held(curator_of(count)),
+    "held points of a drawn block": lambda count: held(curator_of(count).blocks(2)[1]),
     "stochastic-gradient-descent": lambda count: solved(count, "dense", "stochastic-gradient-descent"),
     "own loss, samples": lambda count: of_own_loss(count, "stochastic-gradient-descent"),
     "own loss": lambda count: of_own_loss(count, "gradient-descent"),

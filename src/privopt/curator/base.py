@@ -185,7 +185,7 @@ class Curator(StreamKeeper):
         Returns:
             The handle that a `StatisticOfHeld` names them by. The points are kept in a secret random order.
         Privacy:
-            Of a drawn block max(n, its private number of units) rows are kept, which shows in memory and time only.
+            Of a drawn block `most_units` rows are kept, which is public; it has more with a probability below 1e-12.
         Raises:
             ValueError: there are no such groups.
         """

@@ -236,7 +236,8 @@ def resumable(folder: str | Path, *, data: str | None = None) -> Generator[None]
         raise ArgumentError(
             f"the folder {str(path)!r} cannot be used: {(error.strerror or '').lower()}."
         ) from None
-    if data is not None and (not isinstance(data, str) or not data.strip()):
+    name: Any = data
+    if name is not None and (not isinstance(name, str) or not name.strip()):
         raise ArgumentError(f"data must be a name for the data set, such as 'patients 2026', got {data!r}.")
     kept = Journals(path, data)
     try:

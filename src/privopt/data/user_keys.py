@@ -34,6 +34,7 @@ from privopt.errors import ArgumentError
 Codes = NDArray[np.int64]
 
 _DIGITS = 3000  # of a number that is still written out
+_LONGEST = 100_000  # letters of a text that may be such a number
 _LONG = 9_966  # bits of an integer of so many digits; Python writes no more than 4,300
 _TEXTS, _INTEGERS = {str, np.str_}, {int, np.int64, np.int32}
 
@@ -211,7 +212,7 @@ def key_of(private_cell: Any) -> Hashable:
 
 def text_key(private_text: str) -> str:
     """A text as a key: itself, but for one that writes a double of 10^16 or more, or a long integer: that number's."""
-    if "e+" not in private_text and len(private_text) <= _DIGITS:
+    if "e+" not in private_text and not _DIGITS < len(private_text) < _LONGEST:
         return private_text
     try:
         if len(private_text) > _DIGITS:

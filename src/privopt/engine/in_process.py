@@ -206,7 +206,7 @@ class InProcessEngine:
     def gather(self, query: MeanQuery) -> NDArray[np.float64]:
         """See `Engine.gather`: part by part, so that each is computed as it is wherever it is kept."""
         return with_absent(
-            (part.part_vectors(query) for part in self._parts), self.private_count, self.units.public.n
+            (part.part_vectors(query) for part in self._parts), self.private_count, self.public
         )
 
     def part_vectors(self, query: MeanQuery) -> NDArray[np.float64]:

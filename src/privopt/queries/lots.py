@@ -6,6 +6,7 @@ A lot is the key of a `jax.random` generator. It makes no noise. What a guarante
 import abc
 from collections.abc import Sequence
 from dataclasses import field, replace
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import jax
@@ -19,6 +20,7 @@ from privopt.queries.base import MeanQuery, Query, Scalar
 Lots = Any  # UInt32[Array, "9"]: the key of a release, 256 secret bits, then the position that has no lot
 QueryType = TypeVar("QueryType", bound=Query)
 
+_GENERATOR = "threefry2x32"  # whatever JAX is set to otherwise
 _KEY_WORDS = 8
 _EVERYBODY = 2**32 - 1  # no position is left out
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)  # "expand 32-byte k"
@@ -88,7 +90,7 @@ def lots_of(lots: Lots, positions: Array) -> Array:
     left_out = words[_KEY_WORDS].astype(jnp.uint64)
     behind = (places >= left_out).astype(jnp.uint64)
     blocks = chacha_blocks(words[:_KEY_WORDS], places + behind)
-    return jax.vmap(jax.random.wrap_key_data)(blocks[:, :2])
+    return jax.vmap(partial(jax.random.wrap_key_data, impl=_GENERATOR))(blocks[:, :2])
 
 
 def chacha_blocks(key: UInt32[Array, "8"], counters: Array) -> UInt32[Array, "c 16"]:
@@ -133,7 +135,7 @@ def split_lot(lot: Array, count: int) -> Array:
 
 def any_lot() -> Array:
     """A lot to trace a contribution with."""
-    return jax.random.key(0)
+    return jax.random.key(0, impl=_GENERATOR)
 
 
 def drawn_lots(query: QueryType, generator: np.random.Generator) -> QueryType:

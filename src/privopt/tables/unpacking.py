@@ -169,8 +169,9 @@ def _width(stored: Any, name: str, leaf: Any) -> int:
     kind = stored.field(places[0]).type if len(places) == 1 else None
     while kind is not None and (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         kind = kind.value_type
-    plain = kind is not None and (pa.types.is_primitive(kind) or pa.types.is_boolean(kind))
-    return -(-kind.bit_width // 8) if plain else NUMBER
+    if kind is None or not (pa.types.is_primitive(kind) or pa.types.is_boolean(kind)):
+        return NUMBER
+    return -(-kind.bit_width // 8)
 
 
 def _column_of(leaf: Any, wanted: set[str]) -> str | None:
