@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
+    WORK,
     CompositionName,
     FitOptions,
     Options,
@@ -231,11 +232,26 @@ def verify(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    require_replay: Annotated[
+        bool, typer.Option("--require-replay", help="Exit code 1 also where the run was not replayed.")
+    ] = False,
+    work: Annotated[
+        float,
+        typer.Option("--work", help="Processor seconds that pricing and replay may take.", min=1.0, max=1e6),
+    ] = WORK,
+    releases: Annotated[
+        Path | None,
+        typer.Option(
+            "--releases",
+            help="File of the released values. Default: the one beside the report.",
+            callback=on_this_machine,
+        ),
+    ] = None,
 ) -> None:
-    """Price a report anew with a second accountant, and say whether it holds: exit code 0 if it does, else 1."""
+    """Price a report anew with a second accountant and replay its run: exit code 0 if it holds, else 1."""
     from privopt.commands import verifying
 
-    if not verifying.run(path, as_json=as_json):
+    if not verifying.run(path, as_json=as_json, work=work, require_replay=require_replay, releases=releases):
         raise typer.Exit(1)
 
 

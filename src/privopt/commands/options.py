@@ -15,6 +15,7 @@ import typer
 from privopt.errors import ArgumentError
 
 MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`
+WORK = 10.0  # processor seconds that a file from anywhere may take, unless a person allows it more
 _URI_AS_PATH = re.compile(r"\s*[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` makes one stroke of two
 
 
