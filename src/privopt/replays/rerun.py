@@ -161,7 +161,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
         is_sparse=shape.is_sparse,
         row_entries=shape.row_entries,
         names=names,
-        labels=labels,
+        labels=setup.target.labels,
     )
 
     def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
