@@ -1,7 +1,7 @@
-"""Every field that a run produced, in model, report and releases, forged: one at a time, and in pairs. None is verified.
+"""Every field that a run produced, in model, report and releases, forged alone and in pairs: none is verified.
 
-The digests of a forged file are made to fit, and what stands in two files is forged in both: no digest gives it away,
-but one: arguments of a recipe that have no effect on its run are told by the file of the releases alone.
+The digests of a forged file are made to fit, and what stands in two files is forged in both, so that no digest gives it
+away but one: arguments of a recipe that have no effect on its run are told by the file of the releases alone.
 """
 
 import copy
@@ -14,15 +14,13 @@ import random
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 import safetensors.numpy
+from tests.support.saved_models import save_small_model
 
-from privopt import Budget, LogisticRegression, Problem, Units, losses, minimize, regularisers
-from privopt.commands import model_directory
+from privopt import Budget, Problem, Units, losses, minimize, regularisers
 from privopt.replays import check as replays
 from privopt.report.kept import INDEX, digest_of_index
-from privopt.tables import TabularEncoder
 from privopt.untrusted import UntrustedFile, parse_json
 from privopt.verification import files
 from privopt.verification.checks import Outcome
@@ -252,23 +250,7 @@ def of_minimize(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def of_model(tmp_path_factory):
-    rows = np.random.default_rng(0).uniform(-1, 1, (300, 2))
-    column = {"kind": "num", "low": -1, "high": 1}
-    schema = {"columns": {"a": column, "b": column, "y": {"kind": "flag"}}, "target": "y"}
-    encoder = TabularEncoder(schema)
-    table = pd.DataFrame(rows, columns=["a", "b"])
-    features = encoder.fit(table).transform(table)
-    model = LogisticRegression(epsilon=1, delta=1e-6, bounds=(-1, 1), classes=[0, 1])
-    model.fit(pd.DataFrame(features, columns=["a", "b"]), rows[:, 0] > 0)
-    report = dataclasses.replace(model.privacy_, model=model_directory._summary(model, encoder))
-    saved = model_directory.SavedModel(
-        encoder=encoder, estimator=model, target="y", report=report, sparse=False
-    )
-    folder = tmp_path_factory.mktemp("model")
-    saved.write(folder)
-    report.save(folder / files.REPORT_FILE)
-    report.save_releases(folder / files.RELEASES_FILE)
-    return Case.of_model(folder)
+    return Case.of_model(save_small_model(tmp_path_factory.mktemp("model")))
 
 
 CASES = ("of_minimize", "of_model")

@@ -33,8 +33,7 @@ def run(
         releases: the file of the released values; default: the one beside the report.
         trusted_keys: files of public keys, one of which must have signed.
     """
-    del trusted_keys
-    verdicts = verify(path, within(work), releases)
+    verdicts = verify(path, within(work), releases, trusted_keys)
     terminal = screen.console()
     if as_json:
         terminal.out(

@@ -4,6 +4,7 @@ The solver is run again without data, on the kept values. Everything that the re
 again, and the model's numbers, bit for bit or within what another processor rounds; what the caller declared cannot.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -184,7 +185,12 @@ def _wrong_plan(again: Again, made: int, report: Mapping[str, Any]) -> str | Non
 
 
 def _same_version(report: Mapping[str, Any]) -> bool:
-    return report.get("privopt") == metadata.version("privopt")
+    return report.get("privopt") == _installed()
+
+
+@functools.cache
+def _installed() -> str:
+    return metadata.version("privopt")
 
 
 def _pairs(

@@ -46,9 +46,9 @@ def alike(one: Any, other: Any, *, words: bool = True) -> Likeness:
         return _alike_lists(cast("list[Any]", one), cast("list[Any]", other), words=words)
     if isinstance(one, str) and isinstance(other, str):
         return _alike_texts(one, other) if words else Likeness.EQUAL
-    if not (_is_number(one) and _is_number(other)):
-        return Likeness.EQUAL if type(one) is type(other) and one == other else Likeness.FAR
-    return _alike_numbers(one, other)
+    if _is_number(one) and _is_number(other):
+        return _alike_numbers(cast("float", one), cast("float", other))
+    return Likeness.EQUAL if type(one) is type(other) and one == other else Likeness.FAR
 
 
 def alike_arrays(one: NDArray[np.float64], other: NDArray[np.float64]) -> Likeness:
@@ -66,7 +66,7 @@ def alike_arrays(one: NDArray[np.float64], other: NDArray[np.float64]) -> Likene
 def _alike_lists(one: list[Any], other: list[Any], *, words: bool) -> Likeness:
     if len(one) != len(other):
         return Likeness.FAR
-    if one and all(isinstance(value, float) for value in (*one, *other)):
+    if one and all(type(value) is float for value in (*one, *other)):
         return alike_arrays(np.asarray(one, np.float64), np.asarray(other, np.float64))
     return _least(alike(*pair, words=words) for pair in zip(one, other, strict=True))
 

@@ -58,7 +58,7 @@ class AccountUse:
 
 
 _TITLE = "What is left in the account"
-_AXES = {"x": "payments", "y": "share of the budget"}
+_X, _Y = "payments", "share of the budget"
 
 
 def _caption(data_set: str) -> str:
@@ -80,7 +80,7 @@ def is_burn_down(picture: Any, account: Mapping[str, Any]) -> bool:
         (series,) = found.series
     except (ArithmeticError, LookupError, TypeError, ValueError):
         return False
-    words = {"title": _TITLE, "caption": _caption(str(account["data_set"])), **_AXES}
+    words = {"title": _TITLE, "caption": _caption(str(account["data_set"])), "x": _X, "y": _Y}
     if any(getattr(found, name) != text for name, text in words.items()) or found.categories:
         return False
     falls = all(1 >= a >= b >= 0 for a, b in pairwise(series.ys))
@@ -93,7 +93,8 @@ def burn_down(statement: Statement) -> Picture:
     return Picture(
         title=_TITLE,
         caption=_caption(statement.terms.data_set),
-        **_AXES,
+        x=_X,
+        y=_Y,
         series=(
             line(
                 "left",

@@ -85,10 +85,11 @@ def _scales(groups: list[Fields]) -> Check:
                 continue
             own = "scale" in part.values and "sensitivity" in part.values
             stated = part if own else group if len(parts) == 1 else None
-            found = None if stated is None else (stated.pair("scale"), stated.pair("sensitivity"))
-            if found is None or found[0] is None or found[1] is None:
+            scales = None if stated is None else stated.pair("scale")
+            moved = None if stated is None else stated.pair("sensitivity")
+            if scales is None or moved is None:
                 unknown.append(group.text("name"))
-            elif not all(_same(scale, multiplier * moved) for scale, moved in zip(*found, strict=True)):
+            elif not all(_same(one, multiplier * by) for one, by in zip(scales, moved, strict=True)):
                 wrong.append(group.text("name"))
         if not _ranges_agree(group, parts):
             wrong.append(group.text("name"))

@@ -44,6 +44,7 @@ class Finding(enum.Enum):
         "NOT PRIVATE: the report agrees with itself, and says itself that the guarantee does not hold."
     )
     INCOMPLETE = "NOT VERIFIED: nothing contradicts the guarantee, but not all of it could be checked."
+    UNTRUSTED = "NOT TRUSTED: it is not what a trusted key has signed."
     REFUTED = "REFUTED: the report contradicts itself."
 
 
@@ -71,15 +72,19 @@ class Verdict:
     def finding(self) -> Finding:
         """The verdict in a sentence."""
         outcomes = {check.outcome for check in self.checks if check.subject not in _WITHOUT_EFFECT}
-        every = {check.outcome for check in self.checks}
-        if Outcome.FAILS in every:
+        if Outcome.FAILS in outcomes or self._fails("bounds") or self._fails(REPLAY):
             return Finding.REFUTED
+        if self._fails("signature"):
+            return Finding.UNTRUSTED
         if not self.private:
             return Finding.NOT_PRIVATE
         if Outcome.UNCHECKED in outcomes:
             return Finding.INCOMPLETE
         replayed = any(check.subject == REPLAY and check.outcome is Outcome.HOLDS for check in self.checks)
         return Finding.VERIFIED if replayed else Finding.PRICED
+
+    def _fails(self, subject: str) -> bool:
+        return any(check.subject == subject and check.outcome is Outcome.FAILS for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 MOST_POINTS = 2**24  # of all grids of one verdict; about 0.2 microseconds each
-MOST_SECONDS = 6.0  # of processor time, on a machine that takes longer for them
+MOST_SECONDS = 5.0  # of processor time, on a machine that takes longer for them
 IN_DIGITS = 1_000  # points, that one evaluation in 50 digits counts for
 
 
