@@ -17,13 +17,19 @@ import typer
 from privopt.commands.help_pages import AskingCommand, PlainCommand, PlainGroup, clearer, typed_number
 from privopt.commands.interrupts import Interrupts
 from privopt.commands.options import (
+    WORK,
     CompositionName,
     FitOptions,
     Options,
     RelationName,
+    ReleasesFile,
+    RequireReplay,
+    SignKey,
     SynthesisOptions,
+    TrustedKeys,
     UnitName,
     number_option,
+    Work,
     on_this_machine,
     place_option,
     with_options,
@@ -161,11 +167,12 @@ def fit(
     options: FitOptions,
     output: Annotated[Path | None, place_option("--output", "Model directory to write. Required.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a model in the directory.")] = False,
+    sign_key: SignKey = None,
 ) -> None:
     """Fit a private model to a table; write it with its report."""
     from privopt.commands import fitting
 
-    fitting.run(table or [], options, output=output, overwrite=overwrite)
+    fitting.run(table or [], options, output=output, overwrite=overwrite, sign_key=sign_key)
 
 
 @app.command(cls=PlainCommand)
@@ -188,11 +195,12 @@ def synthesize(
     options: SynthesisOptions,
     output: Annotated[Path | None, place_option("--output", "Parquet file to write. Required.")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file.")] = False,
+    sign_key: SignKey = None,
 ) -> None:
     """Write private synthetic rows that look like a table's."""
     from privopt.commands import synthesizing
 
-    synthesizing.run(table or [], options, output=output, overwrite=overwrite)
+    synthesizing.run(table or [], options, output=output, overwrite=overwrite, sign_key=sign_key)
 
 
 @app.command(cls=AskingCommand)
@@ -213,11 +221,13 @@ def report(
     open_path: Annotated[
         bool, typer.Option("--open-path", help="Print the HTML file's path only, for a browser.")
     ] = False,
+    work: Work = WORK,
+    sign_key: SignKey = None,
 ) -> None:
     """Print a model's privacy report; write it as HTML and JSON."""
     from privopt.commands import reporting
 
-    reporting.run(directory, path_only=open_path)
+    reporting.run(directory, path_only=open_path, work=work, sign_key=sign_key)
 
 
 @app.command(cls=PlainCommand)
@@ -232,11 +242,22 @@ def verify(
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    require_replay: RequireReplay = False,
+    work: Work = WORK,
+    releases: ReleasesFile = None,
+    trusted_key: TrustedKeys = None,
 ) -> None:
-    """Price a report anew with a second accountant, and say whether it holds: exit code 0 if it does, else 1."""
+    """Price a report anew with a second accountant and replay its run: exit code 0 if it holds, else 1."""
     from privopt.commands import verifying
 
-    if not verifying.run(path, as_json=as_json):
+    if not verifying.run(
+        path,
+        as_json=as_json,
+        work=work,
+        require_replay=require_replay,
+        releases=releases,
+        trusted_keys=trusted_key or (),
+    ):
         raise typer.Exit(1)
 
 

@@ -20,13 +20,21 @@ from privopt.report.kept import RELEASES_FILE
 from privopt.report.report import PrivacyReport
 from privopt.report.words import number
 from privopt.tables.table import Table
+from privopt.verification.signatures import check_key
 
 
-def run(files: Sequence[str], options: FitOptions, *, output: Path | None, overwrite: bool) -> None:
+def run(
+    files: Sequence[str],
+    options: FitOptions,
+    *,
+    output: Path | None,
+    overwrite: bool,
+    sign_key: Path | None = None,
+) -> None:
     """Fit a model and write its directory.
 
     Raises:
-        Mistake, TableError: something that was typed cannot be used; no record has been read.
+        Mistake, TableError, KeyProblem: something that was typed cannot be used; no record has been read.
     """
     require_given(
         {
@@ -36,6 +44,8 @@ def run(files: Sequence[str], options: FitOptions, *, output: Path | None, overw
         }
     )
     directory = _free(output, overwrite=overwrite)
+    if sign_key is not None:
+        check_key(sign_key)
     task = Task.of(options)
     paying = Paying(account_for(options.account, options.data_set))
     resumed = resuming.resumable_in(options.resume, options.random_state, output=directory)
@@ -66,6 +76,8 @@ def run(files: Sequence[str], options: FitOptions, *, output: Path | None, overw
                 )
                 saved.write(directory)
             saved.write_report(directory)
+            if sign_key is not None:
+                saved.sign(directory, sign_key)
             _summarise(terminal, saved.report, directory, paying)
 
 

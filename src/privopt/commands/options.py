@@ -16,6 +16,7 @@ from privopt.commands.help_pages import typed_number
 from privopt.errors import ArgumentError
 
 MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`
+WORK = 8.0  # processor seconds that a file from anywhere may take, unless a person allows it more
 _URI_AS_PATH = re.compile(r"\s*[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` makes one stroke of two
 
 
@@ -106,6 +107,24 @@ def number_option(name: str, text: str, **more: Any) -> Any:
     """An option that is a number, as it was typed: one too large for a computer is not taken for infinity."""
     return _option(name, text, parser=typed_number, metavar="FLOAT", **more)
 
+
+SignKey = Annotated[
+    Path | None, place_option("--sign-key", "File of an Ed25519 private key that signs what is written.")
+]
+TrustedKeys = Annotated[
+    list[Path] | None,
+    _option("--trusted-key", "File of an Ed25519 public key; one of those given must have signed."),
+]
+ReleasesFile = Annotated[
+    Path | None,
+    place_option("--releases", "File of the released values. Default: the one beside the report."),
+]
+RequireReplay = Annotated[
+    bool, typer.Option("--require-replay", help="Exit code 1 also where the run was not replayed.")
+]
+Work = Annotated[
+    float, typer.Option("--work", help="Processor seconds that a file may take.", min=1.0, max=1e6)
+]
 
 MOST_UNITS, MOST_ROWS = 10**12, 10**8
 

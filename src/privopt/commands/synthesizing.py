@@ -35,13 +35,21 @@ from privopt.tables.io import PARQUET
 from privopt.tables.places import located, shown_name
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
+from privopt.verification.signatures import check_key, sign, signature_beside
 
 
-def run(files: Sequence[str], options: SynthesisOptions, *, output: Path | None, overwrite: bool) -> None:
+def run(
+    files: Sequence[str],
+    options: SynthesisOptions,
+    *,
+    output: Path | None,
+    overwrite: bool,
+    sign_key: Path | None = None,
+) -> None:
     """Model a table and write rows of the model.
 
     Raises:
-        Mistake, TableError: something that was typed cannot be used; no record has been read.
+        Mistake, TableError, KeyProblem: something that was typed cannot be used; no record has been read.
     """
     require_given(
         {
@@ -52,16 +60,23 @@ def run(files: Sequence[str], options: SynthesisOptions, *, output: Path | None,
     )
     assert options.schema is not None
     file = _free(output, overwrite=overwrite)
+    if sign_key is not None:
+        check_key(sign_key)
     check_epsilon(options.epsilon)
     check_delta(options.delta, 2)
     schema = Schema.from_json(options.schema, options.schema_name)
     paying = Paying(account_for(options.account, options.data_set))
     with resuming.resumable_in(options.resume, options.random_state, output=file):
-        _synthesise(files, schema, options, paying, file)
+        _synthesise(files, schema, options, paying, file, sign_key)
 
 
 def _synthesise(
-    files: Sequence[str], schema: Schema, options: SynthesisOptions, paying: Paying, file: Path
+    files: Sequence[str],
+    schema: Schema,
+    options: SynthesisOptions,
+    paying: Paying,
+    file: Path,
+    sign_key: Path | None,
 ) -> None:
     """Model the table and write the rows."""
     table = Table(located(files), schema, target=None, placement=Placement())
@@ -76,6 +91,9 @@ def _synthesise(
         paying.fitted = True
         rows = data.sample(options.rows, random_state=options.random_state)
         file, reports = _write(terminal, file, rows, data)
+        signature_beside(reports[1]).unlink(missing_ok=True)  # of rows that stood here before
+        if sign_key is not None:
+            sign(signature_beside(reports[1]), {"report": reports[1].read_bytes()}, sign_key)
         _summarise(terminal, data, len(rows), file, reports, paying)
 
 

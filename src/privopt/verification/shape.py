@@ -17,7 +17,9 @@ _LOOSE = {"*": ("null", "number", "text", "truth")}
 _RELEASE = {
     "name": "text",
     "count": "whole",
-    "events": [{"event": "any", "count": "whole"}],
+    "events": [
+        {"event": "any", "count": "whole", "sensitivity?": _NULL_OR_NUMBERS, "scale?": _NULL_OR_NUMBERS}
+    ],
     "noise": "text",
     "sampling": {"kind": "text", "rate": "number", "batch?": "whole", "n?": "whole"},
     "sensitivity": _NULL_OR_NUMBERS,
