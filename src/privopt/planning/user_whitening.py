@@ -13,8 +13,8 @@ eigenvalues, f the floor, lam the ridge, m the typical number of records of a us
                     is fixed
     step size       at most 1.5 over the largest curvature in v, max_j (phi'' h_j + lam) / (h_j + f); momentum 1/2
 
-The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it concerns utility only. Chosen on movietweetings,
-randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
+The default ridge is 1e-4 R^2, R that of the second moment, less where N0 is below 0.002. All of it concerns utility
+only. Chosen on movietweetings, randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
 """
 
 import math
@@ -33,6 +33,7 @@ from privopt.planning.users import LOGISTIC_DISTANCE, one_shot_noise
 from privopt.planning.whitening import (
     NOISELESS_MOMENTUM,
     NOISELESS_STEPS,
+    SHARE,
     WhiteningRule,
 )
 
@@ -128,4 +129,5 @@ class UserWhiteningRule:
 def default_user_ridge(instance: Instance) -> float:
     """A ridge strength for users' mean loss: it damps what noise does to directions that the data say little about."""
     noise = one_shot_noise(instance)
-    return RIDGE * instance.public.row_bound**2 * min(1.0, noise / RIDGE_NOISE)
+    bound = WhiteningRule.of(instance, SHARE).row_bound
+    return RIDGE * bound**2 * min(1.0, noise / RIDGE_NOISE)
