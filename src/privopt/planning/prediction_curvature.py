@@ -1,8 +1,7 @@
 """How steep and how curved a loss typically is where predictions are normally distributed; no data are read.
 
-Classes and residuals are not known, so they are taken as what a good model would leave: two classes with chances of
-sigma(t) at prediction t for the logistic loss and sigma(2 t) for the hinge, whose scores have margins near 1; numbers
-to predict, scaled to [-1, 1], with normal residuals of standard deviation 0.3. Utility only.
+The residuals of numbers to predict, scaled to [-1, 1], are not known: they are taken as normal with standard deviation
+0.3, around the quantile that is asked for. Utility only.
 """
 
 import math
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.special import expit, ndtr, ndtri
 
 from privopt.planning.logistic_curvature import logistic_curvature
-from privopt.problems.losses import GLMLoss, Huber, Logistic, Quantile, SmoothedHinge, Squared
+from privopt.problems.losses import GLMLoss, Logistic, Quantile, Squared
 
 RESIDUAL = 0.3  # standard deviation of what a number to predict is missed by
 NORMAL, _WEIGHTS = np.polynomial.hermite_e.hermegauss(31)
@@ -39,20 +38,8 @@ def local(loss: GLMLoss, shift: float, scale: float) -> Local | None:
         case Logistic():
             predictions = shift + scale * NORMAL
             return Local(expit(np.abs(predictions)), logistic_curvature(predictions))
-        case SmoothedHinge():
-            predictions, width = shift + scale * NORMAL, loss.width
-            chance = expit(2.0 * predictions)
-            steep = [
-                np.clip((1.0 + width - sign * predictions) / (2.0 * width), 0.0, 1.0) for sign in (1, -1)
-            ]
-            curved = [np.abs(1.0 - sign * predictions) <= width for sign in (1, -1)]
-            slopes = chance * steep[0] + (1.0 - chance) * steep[1]
-            return Local(slopes, (chance * curved[0] + (1.0 - chance) * curved[1]) / (2.0 * width))
         case Squared():
             return Local(residuals, np.ones_like(residuals))
-        case Huber():
-            inside = 2.0 * float(ndtr(loss.threshold / RESIDUAL)) - 1.0
-            return Local(np.minimum(residuals, loss.threshold), np.full_like(residuals, inside))
         case Quantile():
             middle, half = float(ndtri(loss.level)), max(loss.smoothing, 1e-3)
             density = (ndtr(middle + half / RESIDUAL) - ndtr(middle - half / RESIDUAL)) / (2.0 * half)

@@ -40,12 +40,12 @@ from numpy.typing import ArrayLike, NDArray
 from privopt.planning.coordinates import RowSpectrum
 from privopt.planning.instance import Instance
 from privopt.planning.prediction_curvature import two_column_curvature
-from privopt.problems.losses import GLMLoss, Logistic, Loss, Quantile, SmoothedHinge, Squared
+from privopt.problems.losses import GLMLoss, Logistic, Loss, Quantile, Squared
 from privopt.problems.problem import Problem
 from privopt.public import Public
 
 STEPS = 3  # K
-LEARNT = (Logistic, SmoothedHinge, Squared, Quantile)  # the Huber loss does not earn its price
+LEARNT = (Logistic, Squared, Quantile)  # the hinge and the Huber loss do not earn its price
 MOST_SHARE, REACH = 0.4, 10.0
 CLIP_FACTOR, CLIP_POWER, LEAST_CLIP, MOST_CLIP = 0.25, 0.25, 0.3, 4.0
 WIDTH = 0.3  # prior standard deviation of the scale over the scale
@@ -63,30 +63,22 @@ class Constants:
         least_share: of q.
         shift_width: tau_b, prior standard deviation of the shift, for two classes times `sqrt(1 + m^2)`.
         least_width: least prior standard deviation of the scale.
-        relative: whether the shift's is times `sqrt(1 + m^2)`.
-        balanced: whether gradients are shortened without regard to targets.
+        two_classes: whether the shift's is times `sqrt(1 + m^2)` and gradients are shortened without regard to targets.
     """
 
     least_share: float
     shift_width: float
     least_width: float
-    relative: bool = False
-    balanced: bool = False
+    two_classes: bool
 
 
-TWO_CLASSES = Constants(least_share=0.1, shift_width=0.3, least_width=0.05, relative=True, balanced=True)
-NUMBERS = Constants(least_share=0.05, shift_width=0.1, least_width=0.02)
+TWO_CLASSES = Constants(least_share=0.1, shift_width=0.3, least_width=0.05, two_classes=True)
+NUMBERS = Constants(least_share=0.05, shift_width=0.1, least_width=0.02, two_classes=False)
 
 
 def constants_of(loss: Loss) -> Constants:
     """Those of a loss; numbers to predict are scaled to [-1, 1]."""
-    match loss:
-        case Logistic():
-            return TWO_CLASSES
-        case SmoothedHinge():
-            return replace(TWO_CLASSES, balanced=False)
-        case _:
-            return NUMBERS
+    return TWO_CLASSES if isinstance(loss, Logistic) else NUMBERS
 
 
 class TwoColumns(NamedTuple):
@@ -102,7 +94,7 @@ class TwoColumns(NamedTuple):
 
 
 def applies(problem: Problem, public: Public) -> bool:
-    """Whether scale and shift can be learnt: two classes or the squared loss, a constant column, records as units."""
+    """Whether scale and shift can be learnt: a loss of `LEARNT`, a constant column, records as units."""
     return isinstance(problem.loss, LEARNT) and problem.constant is not None and not public.by_user
 
 
@@ -173,7 +165,7 @@ class Estimate:
         """
         mean, spread = (float(entry) for entry in np.asarray(found))
         constants, scale = constants_of(loss), shrinkage * spread
-        shift_width = constants.shift_width * (math.sqrt(1.0 + mean**2) if constants.relative else 1.0)
+        shift_width = constants.shift_width * (math.sqrt(1.0 + mean**2) if constants.two_classes else 1.0)
         prior = np.diag([shift_width**-2.0, max(WIDTH * scale, constants.least_width) ** -2.0])
         return cls(
             precision=prior,

@@ -17,8 +17,8 @@ Counts are relative to how large they were released to be, as in `planning.count
 counts, the curvature is m, the slope `2 sqrt(m (q - m))`, twice the standard deviation of a count, the longest step
 0.5 / (m + kappa), and kappa the anchor's strength around log m, from the noise of one mean at the first clip.
 
-The default ridge is 1e-4 R^2, less where N0 is below 0.002. All of it concerns utility only. Chosen on movietweetings,
-randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
+The default ridge is 1e-4 R^2, R that of the second moment, less where N0 is below 0.002. All of it concerns utility
+only. Chosen on movietweetings, randhie and generated users at epsilon 1 and 3, see docs/benchmarks-users.md.
 """
 
 import math
@@ -38,6 +38,7 @@ from privopt.planning.users import LOGISTIC_DISTANCE, one_shot_noise
 from privopt.planning.whitening import (
     NOISELESS_MOMENTUM,
     NOISELESS_STEPS,
+    SHARE,
     LossConstants,
     WhiteningRule,
 )
@@ -179,4 +180,5 @@ class UserCountsRule:
 def default_user_ridge(instance: Instance) -> float:
     """A ridge strength for users' mean loss: it damps what noise does to directions that the data say little about."""
     noise = one_shot_noise(instance)
-    return RIDGE * instance.public.row_bound**2 * min(1.0, noise / RIDGE_NOISE)
+    bound = WhiteningRule.of(instance, SHARE).row_bound
+    return RIDGE * bound**2 * min(1.0, noise / RIDGE_NOISE)

@@ -121,7 +121,7 @@ def loss_constants(instance: Instance) -> LossConstants:
                 slope=math.sqrt(2.0), curvature=0.5, cap=(0.08, 0.21, 0.25), pace=pace, returns="late"
             )
         case SmoothedHinge() as loss:
-            return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5))
+            return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5), corrected=True)
         case Squared():
             return LossConstants(slope=1.0, curvature=1.0, clip_factor=0.018, pace=4.0, corrected=True)
         case Huber() as loss:

@@ -49,7 +49,7 @@ def rescaled(
             loss=loss,
             at=jnp.asarray(estimate.theta),
             clip=clip,
-            balanced=rescaling.constants_of(loss).balanced,
+            balanced=rescaling.constants_of(loss).two_classes,
         )
         gradient = view.release(query, noise)
         deviation = noise.noise_multiplier * float(query.sensitivity(view.public))

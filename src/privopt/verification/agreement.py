@@ -178,8 +178,9 @@ def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
         if found is None or group.fields("sampling").raw("kind") != "every":
             continue
         if name == "SecondMoment":
-            least = math.sqrt(factor) * public.number("row_bound", 0.0) ** 2 / n
-            formula, argued = "the declared row bound squared over n", False
+            longest = min([public.number("row_bound", 0.0), *_settings(settings, "moment_bound")])
+            least = math.sqrt(factor) * longest**2 / n
+            formula, argued = "the bound on its rows squared over n", False
         elif name == "ClippedGradient" and clips and all(_is_number(clip) for clip in clips):
             least, argued = factor * min(float(clip) for clip in clips) / n, True
             smaller = "the clip" if len(clips) == 1 else "the smaller clip"
@@ -196,6 +197,12 @@ def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
             yield Check("bounds", Outcome.UNCHECKED, sentence)
         else:
             yield Check("bounds", Outcome.FAILS, f"the sensitivity of {name} is below {formula}")
+
+
+def _settings(settings: Fields, name: str) -> list[float]:
+    """The numbers of this name among the settings of a solver and of those inside it."""
+    found = [value for key, value in settings.values.items() if key.split(".")[-1] == name]
+    return [float(value) for value in found if _is_number(value)]
 
 
 def _best_guess(curve: list[Fields], guarantee: Fields) -> Check:
