@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from benchmarks import (
+    auto,
     correlated,
     games,
     groups,
@@ -197,6 +198,9 @@ def render(records: Sequence[Record], page: str) -> str:
         "nonsmooth-inventory": lambda: table(inventory.HEAD, inventory.table_rows(records)),
         "nonsmooth-flipped": lambda: table(nonsmooth.SIZE_HEAD, nonsmooth.table_rows(records, "flipped")),
         "speed": lambda: speed(records),
+        "auto-bars": lambda: bars(auto.verdicts(records)),
+        "auto": lambda: table(auto.HEAD, auto.table_rows(records)),
+        "auto-rivals": lambda: table(auto.RIVAL_HEAD, auto.rival_rows(records)),
         "panel-bars": lambda: bars(panel_tables.verdicts(records)),
         "synthetic-bars": lambda: bars(synthetic_tables.verdicts(records)),
         "users-bars": lambda: bars(users.verdicts(records)),
