@@ -25,6 +25,7 @@ from benchmarks.bars import Verdict
 from benchmarks.results import Record, machine, select
 from privopt.games.best_response import BestResponse
 from privopt.games.noisy_exponentiated_gradient import NoisyExponentiatedGradient
+from privopt.games.noisy_extragradient import NoisyExtragradient
 from privopt.games.noisy_matrix import NoisyMatrix
 from privopt.games.saddle_gradient_descent import SaddleGradientDescent
 from privopt.games.sampled_dual_averaging import SampledDualAveraging
@@ -74,6 +75,7 @@ GAMES: Rivals = {
     "noisy-matrix": NoisyMatrix(),
     "noisy-exponentiated-gradient": NoisyExponentiatedGradient(),
     "saddle-gradient-descent": SaddleGradientDescent(),
+    "noisy-extragradient": NoisyExtragradient(),
     "best-response": BestResponse(),
 }
 STATED: Rivals = {
