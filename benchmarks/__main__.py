@@ -3,7 +3,7 @@
     python -m benchmarks [WHAT]
 
 WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, robust, correlated, kl,
-nonsmooth, own_losses, panel, test_loss, users, synthetic, speed, eager, planned or table. Results are JSON lines in
+nonsmooth, own_losses, panel, test_loss, auto, users, synthetic, speed, eager, planned or table. Results are JSON lines in
 benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md
 and those beside the algorithms. Without a command everything is measured and the tables are renewed.
 """
@@ -16,6 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks import (
+    auto,
     correlated,
     eager,
     games,
@@ -88,6 +89,7 @@ def parser() -> argparse.ArgumentParser:
             "own_losses",
             "panel",
             "test_loss",
+            "auto",
             "users",
             "synthetic",
             "speed",
@@ -317,6 +319,7 @@ MEASURED: dict[str, Callable[[argparse.Namespace, Path], Iterator[Record]]] = {
         seeds=options.seeds,
         quick=options.quick,
     ),
+    "auto": lambda options, _: auto.measure(seeds=options.seeds, quick=options.quick),
     "users": measure_users,
     "synthetic": lambda options, _: synthetic.measure(
         [name for name in options.table or () if name in synthetic.TABLES],
@@ -361,6 +364,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             nonsmooth.PAGE,
             own_losses.PAGE,
             panel_tables.PAGE,
+            auto.PAGE,
             users.PAGE,
             groups.PAGE,
             robust.PAGE,
@@ -376,6 +380,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             nonsmooth.verdicts,
             own_losses.verdicts,
             panel_tables.verdicts,
+            auto.verdicts,
             users.verdicts,
             groups.verdicts,
             robust.verdicts,

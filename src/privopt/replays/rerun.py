@@ -151,7 +151,7 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     setup = model._setup(shape, labels)
     parameters = _require_small(n, (width + 1, setup.problem.loss.outputs))
     plan, fit = _planned(model, setup)
-    plan = setup.specification.penalty.shown_in(plan, setup.alpha)
+    plan = setup.specification.penalty.shown_in(setup.noted(plan), setup.alpha)
     asked = recipe_of_fit(
         kind.__name__,
         model.get_params(deep=False),
