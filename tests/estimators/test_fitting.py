@@ -303,7 +303,7 @@ WRONG_ARGUMENTS = [
         ValueError,
         "n must be a public number that no data set exceeds",
     ),
-    ({"random_state": -1}, ValueError, "seed must be at least 0"),
+    ({"random_state": -1}, ValueError, "random_state must be at least 0"),
 ]
 
 

@@ -153,7 +153,7 @@ def test_queries_are_conditions_on_columns():
 def test_users_are_protected_whole_by_keys_or_by_names():
     rows = table(900)
     for groups in (rows["person"].to_numpy(), "person", ("person",)):
-        data = SyntheticData(SCHEMA, "1-way", max_records_per_user=3, **OPTIONS).fit(rows, groups)
+        data = SyntheticData(SCHEMA, "1-way", max_records_per_user=3, **OPTIONS).fit(rows, groups=groups)
         assert data.plan_.public.unit == "user"
         assert data.plan_.public.n == 300
         assert data.marginal("sex")["share"].sum() == pytest.approx(1.0)
