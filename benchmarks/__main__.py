@@ -3,9 +3,10 @@
     python -m benchmarks [WHAT]
 
 WHAT is all, accuracy, prediction, steps, paper, lasso, games, vertices, sparse, groups, robust, correlated, kl,
-nonsmooth, own_losses, panel, test_loss, auto, users, synthetic, speed, eager, planned or table. Results are JSON lines in
-benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into the pages docs/benchmarks*.md
-and those beside the algorithms. Without a command everything is measured and the tables are renewed.
+nonsmooth, own_losses, panel, test_loss, auto, users, synthetic, speed, eager, planned or table. Results are JSON lines
+in benchmarks/results/ (of a quick run in benchmarks/results/tmp/); `table` renders them into the pages
+docs/benchmarks*.md and those beside the algorithms. Without a command everything is measured and the tables are
+renewed.
 """
 
 import argparse
