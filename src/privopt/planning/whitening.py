@@ -117,9 +117,7 @@ def loss_constants(instance: Instance) -> LossConstants:
             )
         case Softmax() as loss:
             pace = float(loss.outputs)
-            return LossConstants(
-                slope=math.sqrt(2.0), curvature=0.5, cap=(0.08, 0.21, 0.25), pace=pace, returns="late"
-            )
+            return LossConstants(slope=math.sqrt(2.0), curvature=0.5, cap=(0.08, 0.21, 0.25), pace=pace)
         case SmoothedHinge() as loss:
             return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5), corrected=True)
         case Squared():
