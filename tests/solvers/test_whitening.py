@@ -209,7 +209,7 @@ def test_the_rule_chooses_which_average_is_returned_unless_the_inner_solver_says
     instance = Instance(LOGISTIC, public(), BUDGET)
     assert Whitening().configure(instance).inner.returns == "corrected"
     softmax = Instance(Problem(losses.softmax(3), Ridge(1e-3)), public(), BUDGET)
-    assert Whitening().configure(softmax).inner.returns == "late"
+    assert Whitening().configure(softmax).inner.returns == "settled"
     assert Whitening(inner=GradientDescent(returns="last")).configure(instance).inner.returns == "last"
 
 
