@@ -144,6 +144,7 @@ def automatic(instance: Instance) -> Choice:
         users whose typical records times log(2p)^2 are fewer than the
         p parameters in a set with an l1 ball                             Frank-Wolfe
         few units that are users, of typically 20 records or more         federated averaging
+        other users, a convex generalised-linear loss with corners        accelerated phases on regularised problems
         other users, where whitening applies                              whitened user-level gradient descent
         other users of generalised-linear losses, smooth penalties,
         at most 2000 features                                             probed user-level gradient descent
@@ -242,6 +243,10 @@ def _for_users(instance: Instance) -> Choice:
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
         return Choice(averaging, "there are few users, and each has many records to learn from")
+    phased, loss = PhasedAcceleratedERM(), problem.loss
+    corners = loss.convex and not instance.has_own_loss and math.isinf(loss.curvature)
+    if corners and phased.obstacle(problem, public) is None:
+        return Choice(phased, "the loss has corners, on which the steps of whitened descent do not settle")
     whitened = Whitening(inner=UserGradientDescent())
     if whitened.obstacle(problem, public) is None:
         return Choice(
