@@ -162,6 +162,9 @@ def automatic(instance: Instance) -> Choice:
         a non-smooth penalty and a ridge on every coordinate, if stable   SVRG
         another generalised-linear loss with a ridge or no penalty:
         other counts, other sets, at most 2000 features                   probed gradient descent
+        losses of the user's own that state their curvature, and either
+        a growth condition or that they are convex                        gradient descent, with a private clip unless
+                                                                          the slope is stated
         losses of the user's own, smooth penalties, no set                O2NC with a private clip
         everything else                                                   gradient descent
 
@@ -196,6 +199,9 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
+    loss = problem.loss
+    if instance.has_own_loss and math.isfinite(loss.curvature) and (problem.growth or loss.convex):
+        return _for_stated(instance)
     windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE))
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
@@ -212,6 +218,14 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _for_stated(instance: Instance) -> Choice:
+    """The default for a smooth loss of the user's own that says how curved it is."""
+    chosen = PrivateClip(inner=GradientDescent())
+    if math.isinf(instance.gradient_bound) and chosen.obstacle(instance.problem, instance.public) is None:
+        return Choice(chosen, "its steps follow the stated curvature, and the clip is chosen privately")
+    return Choice(GradientDescent(), "its steps follow the stated curvature, and its clip the stated slope")
 
 
 def _for_values(instance: Instance) -> Choice:
