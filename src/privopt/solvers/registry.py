@@ -156,8 +156,8 @@ def automatic(instance: Instance) -> Choice:
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss, a ridge or no penalty, no set, at
-        most 2000 features; counts with a ridge that leaves the constant
-        column free                                                       whitened gradient descent
+        most 2000 features; counts with a declared constant
+        column                                                            whitened gradient descent
         an l1 ball, also beside intercepts and in other products of its
         kind, or a polytope given by its vertices                         Frank-Wolfe
         a simplex, and other products                                     accelerated mirror descent
@@ -171,8 +171,8 @@ def automatic(instance: Instance) -> Choice:
         everything else                                                   gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
-    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`; which column is
-    the constant one, in which a mean can be put, shows in the ridge's weights. Objective perturbation behind the same
+    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`; `Problem.constant`
+    declares the column of ones, in which a mean can be put. Objective perturbation behind the same
     whitening is about as good where a strong ridge is wanted, and its running time depends on the data, so it is never
     chosen. Nor is KL Spider: its bound is proved, and its result is worse.
     """
