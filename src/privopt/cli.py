@@ -181,6 +181,28 @@ def plan(
 
 
 @app.command()
+def check(
+    table: Tables,
+    schema: Annotated[
+        Path | None,
+        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
+    ] = None,
+    schema_name: Annotated[
+        str | None,
+        typer.Option("--schema-name", help="Which entry of the schema file.", show_default=False),
+    ] = None,
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Quote the most frequent cells that cannot be read.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Count, for the holder of the data alone, which cells a schema cannot read: exact, outside of any guarantee."""
+    from privopt.commands import checking
+
+    checking.run(table, schema, schema_name, show_values=show_values, as_json=as_json)
+
+
+@app.command()
 @with_options
 def synthesize(
     table: Tables,

@@ -37,6 +37,14 @@ class RelationName(StrEnum):
     ADD_OR_REMOVE_ONE = "add-or-remove-one"
 
 
+class MissingName(StrEnum):
+    """What becomes of missing cells."""
+
+    MIDPOINT = "midpoint"
+    ZERO = "zero"
+    INDICATOR = "indicator"
+
+
 class StorageName(StrEnum):
     """The format of the stored rows."""
 
@@ -192,6 +200,14 @@ class Options(PlaceOptions):
     quantile: Annotated[
         float | None, _option("--quantile", f"Level, for --model quantile; default: {QUANTILE:g}.")
     ] = None
+    missing: Annotated[
+        MissingName,
+        typer.Option(
+            "--missing",
+            help="A missing cell: midpoint of its range; zero: its record counts as nothing; or midpoint and a feature "
+            "that says where.",
+        ),
+    ] = MissingName.MIDPOINT
     storage: Annotated[
         StorageName,
         typer.Option(

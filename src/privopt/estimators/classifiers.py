@@ -117,7 +117,8 @@ class LogisticRegression(PenalisedModel, LogisticClassifier):
 
     Args:
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`.
     Privacy:
@@ -166,7 +167,8 @@ class LinearSVC(TwoClassScores):
     Args:
         width: half the length of margins over which the hinge is made smooth; positive.
         epsilon, delta, bounds, loose_bounds, scale_share, relation, n, row_bound, fit_intercept, solver, account,
-            random_state, max_records_per_user, user_weighting, typical_records, storage: see `PrivateLinearModel`.
+            random_state, max_records_per_user, user_weighting, typical_records, storage, missing, indicator: see
+            `PrivateLinearModel`.
         penalty, alpha, alphas, l1_ratio, feature_groups, l1_radius: see `PenalisedModel`.
         classes: see `PrivateClassifier`; two labels.
     Privacy:

@@ -14,18 +14,24 @@ from privopt.tables.table import Table
 Predicted = TypeVar("Predicted")
 
 
-def asked_of_a_table(table: Table, y: Any, groups: Any) -> TabularEncoder:
-    """The encoder of a fit to a table.
+def asked_of_a_table(table: Table, y: Any, groups: Any, estimator: Any) -> TabularEncoder:
+    """The encoder of a fit to a table, with the estimator's rule for missing cells.
 
     Raises:
         ArgumentTypeError: targets were given as well.
+        ArgumentError: columns were named that the schema says.
     """
     if y is not None:
         raise ArgumentTypeError(
             "y was given beside a table, which holds the target itself: leave y out, and name its column in the schema "
             "or with Table.open(..., target=...)."
         )
-    return table.encoder(groups)
+    if estimator.indicator is not None:
+        raise ArgumentError(
+            "indicator was given beside a table, whose schema says which columns may be missing: leave it out, and "
+            'give those that are never missing "required": true.'
+        )
+    return table.encoder(groups, missing=estimator.missing)
 
 
 def arguments_of(table: Table, encoder: TabularEncoder, given: Mapping[str, Any]) -> dict[str, Any]:
