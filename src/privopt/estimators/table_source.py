@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from privopt.data import user_keys as keys
 from privopt.errors import ArgumentError
-from privopt.tables.cells import as_table, column_names, lacking, user_keys
+from privopt.tables.cells import as_table, column_names, user_keys
 from privopt.tables.coding import TableCoding
+from privopt.tables.errors import TableError
 from privopt.tables.file_format import PLAIN, FileFormat
-from privopt.tables.io import read_table, row_count, table_columns
+from privopt.tables.headers import instead_of
+from privopt.tables.io import delimiter, read_table, row_count, table_columns
 from privopt.tables.keys import columns_of
 from privopt.tables.schema import Schema
 from privopt.tables.table import Table
@@ -53,13 +55,14 @@ def check_columns(table: Any, coding: TableCoding, written: FileFormat) -> None:
         TypeError, TableError: it has no named columns, or lacks one.
     """
     if isinstance(table, Table):
-        present = table.names
-    else:
-        is_file = isinstance(table, str | Path)
-        present = table_columns(table, written) if is_file else _names(table)
+        table.require(coding.names)
+        return
+    is_file = isinstance(table, str | Path)
+    present = table_columns(table, written) if is_file else _names(table)
     for name in coding.names:
         if name not in present:
-            raise lacking(name, present)
+            meant = instead_of(name, present, coding.names, text=delimiter(table) if is_file else None)
+            raise TableError(f"The table has no column {name!r}, which the schema describes{meant or '.'}")
 
 
 def codes_of(table: Any, coding: TableCoding, rows: int) -> NDArray[np.int64]:

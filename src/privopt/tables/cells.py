@@ -94,11 +94,17 @@ def lacking(name: str, present: Sequence[str]) -> TableError:
     return TableError(f"The table has no column {name!r}, which the schema names{meant or '.'}")
 
 
-def read_columns(table: Any, columns: Iterable[ColumnSpec]) -> tuple[Mapping[str, Any], int]:
+def read_columns(
+    table: Any, columns: Iterable[ColumnSpec], *, of_any_type: bool = False
+) -> tuple[Mapping[str, Any], int]:
     """Those columns, as Arrow chunked arrays or as arrays of Python objects, and the number of rows.
 
     Those of a stored table are read when they are looked up.
 
+    Args:
+        table: with named columns.
+        columns: those wanted.
+        of_any_type: whether a type that its description rules out is taken as well, for a diagnosis.
     Raises:
         TableError: a column is not there, or is stored as something that its description rules out.
     """
@@ -113,12 +119,14 @@ def read_columns(table: Any, columns: Iterable[ColumnSpec]) -> tuple[Mapping[str
             continue
         if _is_pandas(private_table):
             as_lists = column.kind in ("pixels", "set")
-            check_stored(column, private_table.dtypes.iloc[present[column.name]])
+            stored = private_table.dtypes.iloc[present[column.name]]
             private_series = private_table.iloc[:, present[column.name]]
             private_columns[column.name] = _from_pandas(private_series, as_lists=as_lists)
         else:
             private_columns[column.name] = private_table.column(column.name)
-            check_stored(column, private_columns[column.name].type)
+            stored = private_columns[column.name].type
+        if not of_any_type:
+            check_stored(column, stored)
     if isinstance(private_table, StoredTable):
         return _ColumnsOf(private_table, wanted), private_table.num_rows
     return private_columns, len(private_table) if _is_pandas(private_table) else private_table.num_rows

@@ -24,8 +24,7 @@ def day_number(private_cell: Any) -> float:
         if isinstance(private_cell, str):
             private_cell = datetime.datetime.fromisoformat(private_cell.strip())
         if isinstance(private_cell, np.datetime64):
-            private_count = private_cell.astype("datetime64[us]").astype(np.int64)
-            return math.nan if np.isnat(private_cell) else float(private_count) / (86400 * 10**6)
+            return _of_numpy(private_cell)
         if isinstance(private_cell, datetime.datetime):
             if private_cell.tzinfo is not None:
                 private_cell = private_cell.astimezone(datetime.UTC).replace(tzinfo=None)
@@ -35,6 +34,19 @@ def day_number(private_cell: Any) -> float:
     except Exception:  # a text that is no date, a time that Python's calendar does not reach
         return math.nan
     return math.nan
+
+
+def _of_numpy(private_time: Any) -> float:
+    """A time of NumPy, whatever its unit."""
+    if np.isnat(private_time):
+        return math.nan
+    private_day = private_time.astype("datetime64[D]")
+    private_whole = float(private_day.astype(np.int64))
+    if np.datetime_data(private_time.dtype)[0] in ("Y", "M", "W", "D"):
+        return private_whole
+    return private_whole + float(
+        (private_time - private_day.astype(private_time.dtype)) / np.timedelta64(1, "D")
+    )
 
 
 def part_codes(private_days: Floats, part: str) -> Codes:

@@ -199,7 +199,7 @@ def diagnose(tables: Iterable[Any], specs: Sequence[ColumnSpec]) -> Diagnosis:
                 raise TableError(
                     f"The table has no column {spec.name!r}, which the schema names{meant or '.'}"
                 )
-        private_columns, count = read_columns(table, specs)
+        private_columns, count = read_columns(table, specs, of_any_type=True)
         rows += count
         for one in counted:
             one.add(private_columns[one.spec.name])
