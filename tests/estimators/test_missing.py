@@ -86,6 +86,7 @@ def test_an_indicator_says_where_a_feature_is_missing() -> None:
     np.testing.assert_array_equal(added.toarray()[:, 3:], HOLES[:, [2, 0]])
 
 
+@pytest.mark.audit
 def test_indicators_with_estimated_bounds_and_in_a_plan() -> None:
     settings = SETTINGS | {"bounds": None, "loose_bounds": (-1e6, 1e6)}
     model = LogisticRegression(classes=[0, 1], missing="indicator", indicator=[1], **settings)
@@ -143,6 +144,7 @@ def test_labels_stored_as_text_are_the_labels_that_they_write(classes: list[Any]
     if classes == ["0", "1"] and form(Y[:1])[0] in ("NO", "yes"):
         return  # words stand for 0 and 1, not for the texts
     model = LogisticRegression(classes=classes, **SETTINGS).fit(X, form(Y))
+    assert model.score(X, form(Y)) == model.score(X, model.classes_[Y])
     np.testing.assert_array_equal(model.coef_, classifier().fit(X, Y).coef_)
 
 

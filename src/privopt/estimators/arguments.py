@@ -191,6 +191,18 @@ def check_missing(missing: Any, indicator: Any) -> None:
         )
 
 
+def read_labels(y: Any, classes: NDArray[Any]) -> Any:
+    """Labels to compare with predictions, as the classes that they write; as they are where one of them writes none."""
+    try:
+        private_labels = cells.targets(y, labels=True)
+        if private_labels.dtype.kind == classes.dtype.kind:
+            return y
+        private_codes = cells.label_codes(private_labels, classes.tolist())
+    except (TypeError, ValueError):  # they are no labels, which is said where they are compared
+        return y
+    return classes[private_codes] if private_codes.min(initial=0) >= 0 else y
+
+
 def indicator_columns(estimator: Any) -> list[int]:
     """The positions of the columns of plain features that get a feature of 0 and 1.
 
@@ -228,7 +240,9 @@ def indicator_columns(estimator: Any) -> list[int]:
 def names_with_indicators(estimator: Any) -> Any:
     """The names of plain features and of the columns of 0 and 1 behind them; None where no names are known."""
     names: Any = getattr(estimator, "feature_names_in_", None)
-    places = [] if names is None else indicator_columns(estimator)
+    if names is None:
+        return None
+    places = indicator_columns(estimator)
     return [*names, *(f"{names[place]} missing" for place in places)] if places else names
 
 

@@ -53,7 +53,8 @@ class PrivateClassifier(ClassifierMixin, PrivateLinearModel):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of records whose class is predicted right."""
-        return measured("accuracy_score", y, self.predict(X), sample_weight=sample_weight)
+        read = arguments.read_labels(y, self.classes_)
+        return measured("accuracy_score", read, self.predict(X), sample_weight=sample_weight)
 
     def _labels(self, y: NDArray[Any] | None) -> NDArray[Any]:
         """The declared labels; those in y if the user declared them public."""
