@@ -115,7 +115,7 @@ def test_missing_cells_of_a_table_follow_the_rule_that_is_asked_for(
 ) -> None:
     schema: dict[str, Any] = {**SCHEMA, "file": {"decimal": ","}}
     (folder / "said.json").write_text(json.dumps(schema))
-    asked = ["--schema", folder / "said.json", "--epsilon", 5, "--delta", 1e-5, "--seed", 1]
+    asked = ["--schema", folder / "said.json", "--epsilon", 5, "--delta", 1e-5, "--random-state", 1]
     asked += ["--solver", "gradient-descent", "--missing", missing]
     ended = run("fit", folder / "t.csv", *asked, "--output", folder / missing)
     assert ended.exit_code == 0, ended.output

@@ -134,7 +134,7 @@ def test_an_l1_radius_gives_a_fit_within_it():
 
 def test_users_are_protected_whole():
     users = np.arange(len(X)) // 3
-    fitted = model(report_groups=0.1).fit(X, Y, users, sensitive_features=G)
+    fitted = model(report_groups=0.1).fit(X, Y, groups=users, sensitive_features=G)
     assert fitted.privacy_.unit == "user"
     assert np.all(np.isfinite(fitted.coef_))
     assert fitted.privacy_.epsilon <= 2.0

@@ -52,7 +52,7 @@ def plain(features: Any, groups: Any = None, **options: Any) -> FairClassifier:
     frame = people().to_pandas()
     rows = TabularEncoder(SCHEMA).transform(people())
     model = FairClassifier(**OPTIONS, **ARRAYS, **options)
-    return model.fit(rows, frame["ill"].tolist(), groups, sensitive_features=features)
+    return model.fit(rows, frame["ill"].tolist(), groups=groups, sensitive_features=features)
 
 
 def same(one: Any, other: Any) -> bool:

@@ -152,16 +152,16 @@ Fit = Callable[[NDArray[np.float64], NDArray[np.float64], Any, dict[str, Any]], 
 
 
 def by_estimator(way: str) -> Fit:
-    return lambda X, y, keys, relation: model_of(LogisticRegression, way, **relation).fit(X, y, keys)
+    return lambda X, y, keys, relation: model_of(LogisticRegression, way, **relation).fit(X, y, groups=keys)
 
 
 def by_search(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
     base = configured(LogisticRegression, epsilon=None, delta=None, **relation)
-    return PrivateSearchCV(base, {"alpha": [1e-3, 1.0]}, **BUDGET).fit(X, y, keys)
+    return PrivateSearchCV(base, {"alpha": [1e-3, 1.0]}, **BUDGET).fit(X, y, groups=keys)
 
 
 def by_regression(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
-    return model_of(Ridge, "plain", **relation).fit(X, y * 6, keys)
+    return model_of(Ridge, "plain", **relation).fit(X, y * 6, groups=keys)
 
 
 def by_minimize(X: Any, y: Any, keys: Any, relation: dict[str, Any]) -> Any:
@@ -192,7 +192,7 @@ def test_a_hostile_user_moves_no_statistic_by_more_than_its_sensitivity(
 def test_the_audit_sees_a_user_who_moves_as_much_as_the_clip_allows(way: str) -> None:
     X, y, keys = table_of("the opposite")
     with audited() as moves:
-        model_of(LogisticRegression, way, n=USERS, user_weighting="user").fit(X, y, keys)
+        model_of(LogisticRegression, way, n=USERS, user_weighting="user").fit(X, y, groups=keys)
     assert 0.2 < max(moved for _, moved in moves) <= SLACK
 
 

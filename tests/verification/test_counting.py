@@ -14,7 +14,7 @@ from privopt.report.report import PrivacyReport
 from privopt.result import Result
 from privopt.status import Status
 from privopt.untrusted import parse_json
-from privopt.verification import grid, tree
+from privopt.verification import tree, work
 from privopt.verification.checks import Outcome, priced
 from privopt.verification.fields import Fields, Malformed
 from privopt.verification.verdict import Finding, verdicts_on
@@ -45,7 +45,7 @@ def outcome(verdict, subject="releases"):
 def test_releases_on_blocks_are_paid_for_block_by_block(on_blocks):
     assert len(on_blocks["releases"][0]["blocks"]) == 4
     verdict = verdict_on(on_blocks)
-    assert verdict.finding is Finding.VERIFIED, verdict.checks
+    assert verdict.finding is Finding.PRICED, verdict.checks
     assert any("at most 11," in check.sentence for check in verdict.checks)
     assert PrivacyReport.from_dict(on_blocks).to_dict()["releases"] == on_blocks["releases"]
 
@@ -116,7 +116,7 @@ def test_a_tree_is_read_once_and_one_that_is_too_large_is_refused(monkeypatch):
 
 
 def test_a_verdict_does_not_take_more_than_some_work(monkeypatch):
-    monkeypatch.setattr(grid, "MOST_WORK", 1000)
+    monkeypatch.setattr(work, "MOST_POINTS", 8_000)
     kinds = [
         {
             "event": "Repeated",
@@ -129,7 +129,7 @@ def test_a_verdict_does_not_take_more_than_some_work(monkeypatch):
         }
         for i in range(3)
     ]
-    with grid.limited_work():
+    with work.limited_work():
         found = priced(
             "price", Fields({"event": "Sequence", "of": kinds}, "e"), "add-or-remove-one", 1.0, 1e-6
         )

@@ -28,15 +28,15 @@ def folder(tmp_path):
     """A model directory, as `privopt fit` writes one, without what is not verified."""
     made = samples.gaussian_report()
     document = {"report": made.to_dict() | {"model": None}, "plan": made.plan.to_dict()}
-    save_model(tmp_path / "model", arrays={"coef": np.ones(7)}, document=document)
+    save_model(tmp_path / "model", arrays={"coef": np.asarray(made.model.coefficients[0])}, document=document)
     made.save(tmp_path / "model" / "report.json")
     return tmp_path / "model"
 
 
-def test_a_report_is_verified_with_a_digest_and_exit_code_0(report):
+def test_a_report_without_its_releases_is_priced_with_a_digest_and_exit_code_0(report):
     outcome = run(report)
     assert outcome.exit_code == 0, outcome.output
-    assert "VERIFIED: the guarantee follows" in outcome.output
+    assert "PRICED: the guarantee follows" in outcome.output
     assert f"sha256:{verify(report)[0].digest}" in outcome.output
     assert "50 digits" in outcome.output
 
@@ -60,7 +60,7 @@ def test_a_seeded_report_is_not_verified(tmp_path):
 def test_the_verdict_is_also_json(report):
     outcome = run(report, "--json")
     (verdict,) = json.loads(outcome.output)
-    assert verdict["verdict"] == "verified"
+    assert verdict["verdict"] == "priced"
     assert {check["subject"] for check in verdict["checks"]} >= {"price", "plan", "noise", "releases"}
 
 
@@ -71,9 +71,9 @@ def test_a_title_cannot_steer_the_terminal(report):
     assert first == "fine?[2Jmodel?VERIFIED"
 
 
-def test_a_model_directory_is_verified(folder):
+def test_a_model_directory_without_releases_is_priced(folder):
     (verdict,) = verify(folder)
-    assert verdict.finding is Finding.VERIFIED, verdict.checks
+    assert verdict.finding is Finding.PRICED, verdict.checks
     assert {check.subject for check in verdict.checks} >= {"arrays", "numbers", "copy"}
     assert run(folder).exit_code == 0
 

@@ -1,4 +1,4 @@
-"""Every leaf of real reports altered: what is then still verified is harmless, or listed as not checked."""
+"""Every leaf of real reports altered: what is then still priced is harmless, or listed as not checked."""
 
 import copy
 import functools
@@ -36,9 +36,6 @@ HARMLESS = {
     r"curve\.#\.epsilon twice": "a larger epsilon is a weaker claim",
     r"curve\.#\.delta twice": "a larger delta is a weaker claim",
     r"plan\.budget\.epsilon twice": "a run may cost less than its budget",
-    r"releases\.#\.sensitivity\.# half": "then there was more noise than was paid for",
-    r"releases\.#\.scale\.# (twice|half)": "more noise than was paid for; of varying ones the least is looked at",
-    r"releases\.#\.sensitivity\.# twice": "of varying ones the least is looked at",
     r"releases\.#\.filter\.number (half|twice)": "the number only tells filters apart",
     r"releases\.#\.sampling\.rate .*": "where what was paid for says the same rate",
 }
@@ -77,7 +74,7 @@ def altered(document, path, change):
 
 
 def survivors(document, every, offset):
-    """The altered leaves that are verified all the same, as "path kind"."""
+    """The altered leaves that are priced all the same, as "path kind"."""
     places = [
         (path, *change)
         for path in leaves(document)
@@ -91,7 +88,7 @@ def survivors(document, every, offset):
             finding = verdicts_on(parse_json(json.dumps(other).encode(), "report"))[0].finding
         except UntrustedFile:
             continue
-        if finding is Finding.VERIFIED:
+        if finding is Finding.PRICED:
             yield f"{'.'.join('#' if isinstance(key, int) else key for key in path)} {kind}"
 
 

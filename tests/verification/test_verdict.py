@@ -22,10 +22,10 @@ from privopt.verification.fields import Malformed
 from privopt.verification.verdict import Finding, verdicts_on
 
 MAKERS = {
-    "gaussian": (samples.gaussian_report, Finding.VERIFIED),
-    "sampled": (samples.sampled_report, Finding.VERIFIED),
-    "by hand": (samples.by_hand_report, Finding.VERIFIED),
-    "adaptive": (samples.adaptive_report, Finding.VERIFIED),
+    "gaussian": (samples.gaussian_report, Finding.PRICED),
+    "sampled": (samples.sampled_report, Finding.PRICED),
+    "by hand": (samples.by_hand_report, Finding.PRICED),
+    "adaptive": (samples.adaptive_report, Finding.PRICED),
     "seeded": (samples.seeded_report, Finding.NOT_PRIVATE),
     "off": (samples.off_report, Finding.NOT_PRIVATE),
 }
@@ -123,7 +123,7 @@ def test_several_runs_get_a_verdict_each_and_one_together():
     runs = [samples.gaussian_report(0.5), samples.gaussian_report(1.0)]
     document = json.loads(combined_json(runs, "two"))
     verdicts = verdicts_on(parse_json(json.dumps(document).encode(), "report"))
-    assert [verdict.finding for verdict in verdicts] == [Finding.VERIFIED] * 3
+    assert [verdict.finding for verdict in verdicts] == [Finding.PRICED] * 3
     document["joint_price"]["epsilon"] = 1.0
     assert verdicts_on(document)[-1].finding is Finding.REFUTED
 
@@ -224,13 +224,18 @@ def test_all_runs_together_are_not_private_where_one_is_seeded_and_have_no_price
     assert verdicts_on(units)[-1].finding is Finding.REFUTED
 
 
-def test_a_report_with_releases_that_were_interrupted_is_verified():
+def test_a_report_with_releases_whose_noise_was_never_stated_is_not_confirmed():
+    """They were interrupted, says the report; that nothing came of them is not seen."""
     transcript = Transcript(Relation.REPLACE_ONE)
     for name, event in (("Gradient", GaussianEvent(60.0)), ("Moment", GaussianEvent(50.0))):
-        transcript.append(samples.release(name, event, 1, 1e-2, multiplier=60.0))
+        transcript.append(samples.release(name, event, 1, 1e-2, multiplier=event.noise_multiplier))
         transcript.append(unanswered(name, "a mechanism", event, EveryUnit(), 2, lineage=(), under=None))
     transcript.append(unanswered("Hessian", "a mechanism", event, EveryUnit(), 1, lineage=(), under=None))
     document = json.loads(PrivacyReport.of(Result({}, Status.FINISHED, transcript)).to_json())
     assert [group["count"] for group in document["releases"]] == [3, 3, 1]
     assert document["releases"][2]["sensitivity"] is None
-    assert verdict_on(document).finding is Finding.VERIFIED
+    verdict = verdict_on(document)
+    assert verdict.finding is Finding.INCOMPLETE
+    assert [check.sentence for check in verdict.checks if check.outcome is Outcome.UNCHECKED] == [
+        "the scale or the sensitivity is not stated: Hessian"
+    ]

@@ -16,12 +16,15 @@ from privopt.report.kept import RELEASES_FILE
 from privopt.report.model import ModelSummary
 from privopt.report.report import PrivacyReport
 from privopt.tables import TableError, TabularEncoder, load_model, save_model
+from privopt.tables.model_files import ARRAYS_FILE, DOCUMENT_FILE
+from privopt.verification.signatures import SIGNATURE_FILE, sign
 
 CLASSES = {kind.estimator.__name__: kind.estimator for kind in (*MODELS.values(), ROBUST_REGRESSION)}
 REPORT_PAGE, REPORT_DATA = "report.html", "report.json"
 # What the parts of a model raise when a document that nobody vouches for does not describe them.
 _UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 PAIRS = ("bounds", "target_bounds")  # arguments that JSON turns from tuples into lists
+MOST_OUTPUTS = 10_000
 RENAMED = {"scale_budget": "scale_share"}  # arguments in directories that were written before
 
 
@@ -66,7 +69,8 @@ class SavedModel:
         return cls(encoder=task.encoder, estimator=estimator, target=target, report=report, sparse=sparse)
 
     def write(self, directory: Path) -> None:
-        """Write `model.safetensors` and `model.json`."""
+        """Write `model.safetensors` and `model.json`; a signature of what stood there before goes."""
+        (directory / SIGNATURE_FILE).unlink(missing_ok=True)
         estimator = self.estimator
         arguments = {
             key: value for key, value in estimator.get_params(deep=False).items() if key != "account"
@@ -89,18 +93,17 @@ class SavedModel:
             "report": dataclasses.replace(self.report, model=None).to_dict(),  # the arrays are the model
         }
         arrays = {"coef": np.asarray(estimator.coef_), "intercept": np.asarray(estimator.intercept_)}
-        length = getattr(estimator, "typical_length_", None)
-        if length is not None:
-            arrays["typical_length"] = np.asarray(length)
         save_model(directory, arrays=arrays, document=document)
 
     def write_report(self, directory: Path) -> Path:
         """Write the report as a page and as JSON, and the released values it can be replayed on; the page's path.
 
-        Of a model that was read from a directory the values are not at hand: what lies there stays. Of a run that is
+        A report that is signed is not written anew. Of a model that was read from a directory the values are not at
+        hand: what lies there stays. Of a run that is
         not private none are written: they would show what noise, had it been secret, would have hidden.
         """
-        self.report.save(directory / REPORT_DATA)
+        if not (directory / SIGNATURE_FILE).exists():  # what is signed stays as it is
+            self.report.save(directory / REPORT_DATA)
         kept = self.report.kept
         packed = None if kept is None else kept.packed
         if packed is not None and self.report.is_private:
@@ -108,6 +111,26 @@ class SavedModel:
         elif packed is not None or kept is None or kept.index.get("obstacle") is not None:
             (directory / RELEASES_FILE).unlink(missing_ok=True)  # of a model that stood here before
         return self.report.save(directory / REPORT_PAGE)
+
+    @staticmethod
+    def sign(directory: Path, key: Path) -> Path:
+        """Sign what lies in a directory, and write the signature.
+
+        Raises:
+            KeyProblem: the key cannot sign.
+        """
+        names = {
+            "model": DOCUMENT_FILE,
+            "arrays": ARRAYS_FILE,
+            "report": REPORT_DATA,
+            "releases": RELEASES_FILE,
+        }
+        files = {
+            role: (directory / name).read_bytes()
+            for role, name in names.items()
+            if (directory / name).is_file()
+        }
+        return sign(directory / SIGNATURE_FILE, files, key)
 
     @classmethod
     def read(cls, directory: Path) -> "SavedModel":
@@ -117,13 +140,16 @@ class SavedModel:
             TableError: it is no model directory, or one that this version cannot read.
         """
         arrays, document = load_model(directory)
+        _require_numbers(arrays, directory)
         try:
             encoder = TabularEncoder.from_document(document["encoder"])
-            estimator = _rebuilt(document["estimator"], arrays)
+            estimator = _rebuilt(document["estimator"], arrays, divided=_divides(document["report"]))
             estimator.encoder_ = encoder
             report = PrivacyReport.from_dict(document["report"])
             target, sparse = str(document["target"]), bool(document["estimator"]["sparse"])
             report = dataclasses.replace(report, model=_summary(estimator, encoder))
+            if estimator.coef_.shape[-1] != encoder.n_features_out_ or not _fits(estimator):
+                raise ValueError
         except _UNREADABLE:
             raise TableError(
                 f"The model directory {str(directory)!r} was written by another version of privopt, or altered: fit "
@@ -132,23 +158,43 @@ class SavedModel:
         return cls(encoder=encoder, estimator=estimator, target=target, report=report, sparse=sparse)
 
 
-def _rebuilt(document: Mapping[str, Any], arrays: Mapping[str, Any]) -> Estimator:
-    """The fitted estimator, from its public arguments and released numbers.
+def _divides(report: Mapping[str, Any]) -> bool:
+    """Whether scores are divided by each row's length: as the fit divided rows, if no older report names a length."""
+    return bool(report["divided_rows"]) and report.get("typical_length") is None
 
-    Directories written before scores were linear hold no typical length: their scores are divided as they were.
-    """
-    coef, intercept, length = arrays["coef"], arrays["intercept"], arrays.get("typical_length")
+
+def _require_numbers(arrays: Mapping[str, Any], directory: Path) -> None:
+    """Refuse numbers with which every prediction would be the same, or none."""
+    try:
+        finite = all(bool(np.all(np.isfinite(array))) for array in arrays.values())
+    except TypeError:
+        finite = False
+    if not finite:
+        raise TableError(
+            f"The model directory {str(directory)!r} holds a number that is not finite: it predicts nothing. Fit it "
+            "again."
+        )
+    if arrays.get("coef") is not None and np.atleast_2d(arrays["coef"]).shape[0] > MOST_OUTPUTS:
+        raise TableError(f"The model directory {str(directory)!r} has more than {MOST_OUTPUTS:,} outputs.")
+
+
+def _fits(estimator: Estimator) -> bool:
+    """Whether there are as many classes and intercepts as rows of coefficients."""
+    rows = np.atleast_2d(estimator.coef_).shape[0]
+    classes = getattr(estimator, "classes_", None)
+    outputs = rows if classes is None else len(classes) if len(classes) != 2 else 1
+    return rows == outputs and np.size(estimator.intercept_) == rows
+
+
+def _rebuilt(document: Mapping[str, Any], arrays: Mapping[str, Any], *, divided: bool) -> Estimator:
+    """The fitted estimator, from its public arguments and released numbers."""
+    coef, intercept = arrays["coef"], arrays["intercept"]
     stored: Mapping[str, Any] = document["arguments"]
     arguments = {RENAMED.get(name, name): value for name, value in stored.items()}
     arguments |= {name: tuple(arguments[name]) for name in PAIRS if arguments.get(name) is not None}
     estimator = CLASSES[document["class"]](**arguments)
     shape = Shape(width=coef.shape[-1], n=document["n"], by_user=False, is_sparse=document["sparse"])
-    estimator._restore(
-        shape,
-        coef,
-        intercept if intercept.ndim else float(intercept),
-        None if length is None else float(length),
-    )
+    estimator._restore(shape, coef, intercept if intercept.ndim else float(intercept), divided=divided)
     return estimator
 
 

@@ -12,9 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
+from privopt.commands.help_pages import typed_number
 from privopt.errors import ArgumentError
 
 MAX_RECORDS, WEIGHTING, QUANTILE = 100, "record", 0.5  # the first two as in `privopt.public`
+WORK = 8.0  # processor seconds that a file from anywhere may take, unless a person allows it more
 _URI_AS_PATH = re.compile(r"\s*[a-z][a-z0-9+.-]+:/", re.IGNORECASE)  # `Path` makes one stroke of two
 
 
@@ -109,6 +111,57 @@ def place_option(name: str, text: str, **more: Any) -> Any:
     return _option(name, text, callback=on_this_machine, **more)
 
 
+def number_option(name: str, text: str, **more: Any) -> Any:
+    """An option that is a number, as it was typed: one too large for a computer is not taken for infinity."""
+    return _option(name, text, parser=typed_number, metavar="FLOAT", **more)
+
+
+SignKey = Annotated[
+    Path | None, place_option("--sign-key", "File of an Ed25519 private key that signs what is written.")
+]
+TrustedKeys = Annotated[
+    list[Path] | None,
+    _option("--trusted-key", "File of an Ed25519 public key; one of those given must have signed."),
+]
+ReleasesFile = Annotated[
+    Path | None,
+    place_option("--releases", "File of the released values. Default: the one beside the report."),
+]
+RequireReplay = Annotated[
+    bool, typer.Option("--require-replay", help="Exit code 1 also where the run was not replayed.")
+]
+Work = Annotated[
+    float, typer.Option("--work", help="Processor seconds that a file may take.", min=1.0, max=1e6)
+]
+
+
+class EngineOption(StrEnum):
+    """What computes on the records."""
+
+    FAST = "fast"
+    REFERENCE = "reference"
+
+
+Tables = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TABLE...",
+        help="CSV or Parquet: a file, a folder, a glob in quotes, a URI. Several are one table.",
+        show_default=False,
+    ),
+]
+CountedTables = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[TABLE]...",
+        help="As of `privopt fit`: its records, or users, are counted where --n is not given. None is needed with --n.",
+        show_default=False,
+    ),
+]
+ModelDirectory = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Model directory.", show_default=False, callback=on_this_machine)
+]
+
 MOST_UNITS, MOST_ROWS = 10**12, 10**8
 
 
@@ -151,7 +204,8 @@ class Options(PlaceOptions):
     schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
     target: Annotated[str | None, _option("--target", "Column to predict; default: the schema's.")] = None
     epsilon: Annotated[
-        float | None, _option("--epsilon", "Privacy budget; 1 is common, less is more private. Required.")
+        float | None,
+        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
     ] = None
     delta: Annotated[
         str | None,
@@ -225,8 +279,8 @@ class Options(PlaceOptions):
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
     ] = None
-    seed: Annotated[
-        int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    random_state: Annotated[
+        int | None, _option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
     ] = None
 
 
@@ -246,6 +300,20 @@ class FitOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """What was typed for `privopt check`; a field is an option, as in `Options`."""
+
+    schema: Annotated[
+        Path | None,
+        place_option("--schema", "JSON file with the columns' public ranges and levels. Required."),
+    ] = None
+    schema_name: Annotated[str | None, _option("--schema-name", "Which entry of the schema file.")] = None
+    show_values: Annotated[
+        bool, typer.Option("--show-values", help="Quote the most frequent cells that cannot be read.")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class SynthesisOptions:
     """What was typed for `privopt synthesize`; a field is an option, as in `Options`."""
 
@@ -259,7 +327,8 @@ class SynthesisOptions:
         typer.Option("--workload", help="What rows shall be right about: 1-way, 2-way or 3-way marginals."),
     ] = "2-way"
     epsilon: Annotated[
-        float | None, _option("--epsilon", "Privacy budget; 1 is common, less is more private. Required.")
+        float | None,
+        number_option("--epsilon", "Privacy budget; 1 is common, less is more private. Required."),
     ] = None
     delta: Annotated[
         str | None,
@@ -310,8 +379,8 @@ class SynthesisOptions:
     data_set: Annotated[
         str | None, _option("--data-set", "The owner's name of the data, which must be the account's.")
     ] = None
-    seed: Annotated[
-        int | None, _option("--seed", "Reproducible noise: the result is NOT PRIVATE.", min=0)
+    random_state: Annotated[
+        int | None, _option("--random-state", "Reproducible noise: the result is NOT PRIVATE.", min=0)
     ] = None
     resume: _Resume = None
 

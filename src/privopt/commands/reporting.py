@@ -3,17 +3,34 @@
 from pathlib import Path
 
 from privopt.commands import screen
+from privopt.commands.limits import limited
 from privopt.commands.model_directory import SavedModel
+from privopt.verification.signatures import SIGNATURE_FILE, check_key
 
 
-def run(directory: Path, *, path_only: bool) -> None:
-    """Write `report.html` and `report.json` from the model directory and print the report, or the page's path only."""
-    saved = SavedModel.read(directory)
-    page = saved.write_report(directory)
+def run(directory: Path, *, path_only: bool, work: float, sign_key: Path | None = None) -> None:
+    """Write `report.html` and `report.json` from the model directory and print the report, or the page's path only.
+
+    Args:
+        directory: of the model.
+        path_only: whether only the page's path is printed.
+        work: the processor seconds that reading and drawing may take.
+        sign_key: a private key that signs the model, its report and its releases.
+    """
+    if sign_key is not None:
+        check_key(sign_key)
+    with limited(work, f"the report of {str(directory)!r}"):
+        saved = SavedModel.read(directory)
+        if sign_key is not None:
+            (directory / SIGNATURE_FILE).unlink(missing_ok=True)
+        page = saved.write_report(directory)
+        text = str(saved.report)
+    if sign_key is not None:
+        saved.sign(directory, sign_key)
     terminal = screen.console()
     if path_only:
         terminal.out(page.resolve())
         return
-    terminal.out(str(saved.report))
+    terminal.out(text)
     terminal.print()
     terminal.out(f"The whole report: {page}")

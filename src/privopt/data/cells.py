@@ -8,6 +8,8 @@ of their cells is read by itself, and one that cannot be read counts as missing.
 import decimal
 import math
 import unicodedata
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -33,9 +35,23 @@ def number(private_cell: Any) -> float:
             if private_word in ("true", "false"):
                 return float(private_word == "true")
             return math.nan if "_" in private_word else float(private_word)  # Python would read "1_000"
-        return float(private_cell) if isinstance(private_cell, NUMBERS) else math.nan
+        return float(private_cell) if isinstance(private_cell, NUMBERS) else _of_no_dimension(private_cell)
     except Exception:  # an integer beyond all floats, a signalling NaN, an object that fails when it is read
         return math.nan
+
+
+def _of_no_dimension(private_cell: Any) -> float:
+    """The number in an array of no dimension; NaN for anything else."""
+    if not hasattr(private_cell, "__array__") or np.ma.is_masked(private_cell):
+        return math.nan
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        private_array = np.asarray(private_cell)
+        return (
+            float(private_array)
+            if private_array.ndim == 0 and private_array.dtype.kind in "biuf"
+            else math.nan
+        )
 
 
 def numbers(private_cells: Iterable[Any]) -> Floats:
@@ -61,8 +77,56 @@ def matrix(features: Any) -> Any:
         private_array = np.asarray(features)
         _check_numeric(private_array.dtype, "features")
         return private_array
-    private_cells = np.asarray(features, dtype=object)
-    return numbers(private_cells.ravel()).reshape(private_cells.shape)
+    if not isinstance(features, Sequence) or isinstance(features, str | bytes):
+        private_cells = np.asarray(features, dtype=object)
+        return numbers(private_cells.ravel()).reshape(private_cells.shape)
+    return _listed(features)
+
+
+def _listed(private_rows: Sequence[Any]) -> Floats:
+    """A list of rows as a matrix, or one of numbers as a vector; what most of its entries are says which, and d.
+
+    Privacy:
+        That is public, as the type of an array is. An entry of another length, or of another kind, is a record that
+        cannot be read: all its cells are missing.
+    """
+    private_read = [_row(private_row) for private_row in private_rows]
+    private_lengths = Counter(-1 if private_row is None else len(private_row) for private_row in private_read)
+    width = max(private_lengths, key=lambda length: (private_lengths[length], length), default=-1)
+    if width < 0:
+        return numbers(
+            private_row if private_cells is None else None
+            for private_row, private_cells in zip(private_rows, private_read, strict=True)
+        )
+    private_missing = [None] * width
+    return numbers(
+        private_cell
+        for private_cells in private_read
+        for private_cell in (
+            private_missing if private_cells is None or len(private_cells) != width else private_cells
+        )
+    ).reshape(len(private_read), width)
+
+
+def _row(private_row: Any) -> list[Any] | None:
+    """The cells of a row; None for what is none, such as a number, a text or an object that fails."""
+    try:
+        if isinstance(private_row, list | tuple):
+            return list(private_row)
+        if isinstance(private_row, str | bytes | bytearray | memoryview | np.generic | decimal.Decimal):
+            return None
+        if isinstance(private_row, Sequence):
+            return list(private_row)
+        if isinstance(private_row, np.ma.MaskedArray):
+            return list(private_row) if private_row.ndim == 1 else None  # with what is masked in it
+        if not hasattr(private_row, "__array__"):
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            private_array = np.asarray(private_row)
+            return list(private_array) if private_array.ndim == 1 else None
+    except Exception:
+        return None
 
 
 def targets(private_targets: Any, *, labels: bool) -> NDArray[Any]:

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_array, validate_data
 
 from privopt.data import cells
 from privopt.errors import ArgumentError
+from privopt.estimators.frames import check_table, column_names
 from privopt.estimators.scaling import FeatureScaling, with_indicators
 from privopt.ledger.amounts import Budget
 
@@ -123,14 +124,15 @@ def labels_of(classes: Any) -> NDArray[Any]:
         raise TypeError(f"classes must be a list of labels or 'from_y', got {classes!r}.")
     array = np.asarray(classes)
     if array.dtype.kind in "US" and not all(isinstance(label, str | bytes) for label in classes):
-        array = np.asarray(classes, dtype=object)  # NumPy would turn numbers beside text into text
+        plain = [label.item() if isinstance(label, np.generic) else label for label in classes]
+        array = np.asarray(plain, dtype=object)  # NumPy would turn numbers beside text into text
     try:
         labels = np.unique(array)
     except TypeError:  # labels of several types have no order
         labels = array
     if len(array) < 2 or len(labels) != len(array):
         raise ValueError(
-            f"classes must be at least two different labels, got {list(classes)!r}: a model of one class is constant."
+            f"classes must be at least two different labels, got {array.tolist()!r}: a model of one class is constant."
         )
     return labels
 
@@ -302,6 +304,8 @@ def checked_features(estimator: BaseEstimator, X: Any, *, least: int, reset: boo
     Raises:
         ValueError, TypeError: a shape or a type is wrong, or there are fewer than `least` rows.
     """
+    check_table(X)
+    names = column_names(X)
     private_features = cells.matrix(X)
     if private_features.ndim != 2:  # scikit-learn's sentence would print the cells
         raise ArgumentError(
@@ -312,6 +316,6 @@ def checked_features(estimator: BaseEstimator, X: Any, *, least: int, reset: boo
     private_features = check_array(
         private_features, **options, ensure_min_samples=least, estimator=estimator, input_name="X"
     )
-    private_named: Any = X if isinstance(X, pd.DataFrame) else private_features
+    private_named: Any = private_features if names is None else pd.DataFrame(columns=names)
     validate_data(estimator, private_named, reset=reset, skip_check_array=True)
     return private_features

@@ -138,6 +138,10 @@ class QuantileRegressor(PenalisedModel, PrivateRegressor):
     Minimises `mean pinball(t - w.a - b) + penalty(w)`, a the scaled features and t the scaled target, with
     the corner of the pinball loss made smooth over residuals within `smoothing`.
 
+    The share of the training targets below the fit is the level, but for the noise that the plan states: the default
+    solver releases counts that set the intercept right. By user, without an intercept and with another solver it may be
+    off by the share of targets within `smoothing` of the fit.
+
     Args:
         quantile: the level, strictly between 0 and 1.
         smoothing: half the length, in the target's units, over which the corner is made smooth; 0 for none; by default

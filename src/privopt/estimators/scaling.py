@@ -14,6 +14,7 @@ from scipy import sparse
 
 from privopt.data.rows import Positions
 from privopt.data.storage import RowSource
+from privopt.estimators.bounds import ends_of
 
 BLOCK_ENTRIES = 2**16  # entries worked on at a time: half a megabyte of float64, which stays in the cache
 Bounds = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -48,36 +49,26 @@ class FeatureScaling:
         *,
         centered: bool,
         keep_zero: bool,
+        names: Sequence[str] | None = None,
         name: str = "bounds",
         filling: Filling = "midpoint",
         indicators: int = 0,
     ) -> "FeatureScaling":
-        """The scaling by (low, high), two numbers or two arrays of `width` entries.
+        """The scaling by the bounds of `width` features, see `ends_of`.
 
         Args:
             bounds: what the user gave.
             width: number of features as the user gave them.
             centered: whether to move the middle to zero.
             keep_zero: whether the features are sparse, so that 0 must lie within the bounds.
+            names: of the features, where they are known.
             name: the argument they were given as.
             filling: of missing entries.
             indicators: number of columns of 0 and 1 that follow the features, see `with_indicators`.
         Raises:
             TypeError, ValueError: the bounds are not usable.
         """
-        try:
-            low, high = bounds
-            ends = [np.asarray(end, np.float64) for end in (low, high)]
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"{name} must be a pair (low, high) of numbers or arrays, got {type(bounds).__name__} that is none."
-            ) from None
-        for end in ends:
-            if end.shape not in ((), (width,)):
-                raise ValueError(
-                    f"{name} must be numbers or arrays of {width} entries, one for each feature, got shape {end.shape}."
-                )
-        low, high = (np.broadcast_to(end, (width,)) for end in ends)
+        low, high = ends_of(bounds, width, names, name)
         if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high)) and np.all(low <= high)):
             raise ValueError(f"{name} must be finite with low <= high for every feature, got {bounds!r}.")
         if np.all(low == high):

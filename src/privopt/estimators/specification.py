@@ -17,12 +17,14 @@ from privopt.data.rows import Storage
 from privopt.engine.choose import most_rows, settled
 from privopt.errors import ArgumentError
 from privopt.estimators import arguments
+from privopt.estimators.bounds import ends_of
 from privopt.estimators.penalties import PenaltyArguments
 from privopt.estimators.records import HeldRecords, Records, StoredRecords
 from privopt.estimators.scaling import FeatureScaling
 from privopt.ledger.amounts import Budget
 from privopt.mechanisms.noise import NoiseSource, RepeatedChoice
 from privopt.public import Relation, Weighting, check_row_entries, of_users
+from privopt.solvers.whitening import WIDEST
 from privopt.tables.encoder import TabularEncoder
 from privopt.tables.table import Table
 from privopt.tables.targets import TargetReading
@@ -56,13 +58,25 @@ class Shape:
 
     @classmethod
     def planned(
-        cls, width: int, n: int, row_entries: int | None, *, by_user: bool, budget: Budget
+        cls,
+        width: int,
+        n: int,
+        row_entries: int | None,
+        *,
+        by_user: bool,
+        budget: Budget,
+        names: Sequence[str] | None = None,
     ) -> "Shape":
         """That of a fit which is yet to come, whose features are sparse if the most entries of a row are given."""
         check_row_entries(row_entries)
-        sparse = row_entries is not None
         return cls(
-            width=width, n=n, by_user=by_user, is_sparse=sparse, row_entries=row_entries, budget=budget
+            width=width,
+            n=n,
+            by_user=by_user,
+            is_sparse=row_entries is not None,
+            row_entries=row_entries,
+            names=names,
+            budget=budget,
         )
 
     @property
@@ -248,6 +262,21 @@ class Specification:
         if self.bounds is None and self.loose_bounds is None:
             raise arguments.missing_bounds(self.kind)
 
+    def plain_bounds(self, shape: Shape) -> dict[str, Any]:
+        """The bounds that were given as one pair per feature, as (lows, highs); nothing where they were not."""
+        given = {"bounds": self.bounds, "loose_bounds": self.loose_bounds}
+        return {
+            name: ends_of(bounds, shape.width, shape.names, name)
+            for name, bounds in given.items()
+            if bounds is not None and not isinstance(bounds, tuple)
+        }
+
+    @property
+    def bounded_names(self) -> Sequence[str] | None:
+        """The names of the features, where bounds were declared by column name: what a plan has of them."""
+        bounds = self.loose_bounds if self.bounds is None else self.bounds
+        return list(bounds) if isinstance(bounds, Mapping) else None
+
     def scalings(self, shape: Shape) -> tuple[FeatureScaling, FeatureScaling | None]:
         """The scaling by the bounds; or by the loose ones, with the one that better ones are estimated with."""
         self.check_bounds()
@@ -256,6 +285,7 @@ class Specification:
             "width": shape.width - added,
             "keep_zero": shape.is_sparse,
             "indicators": added,
+            "names": None if shape.names is None else shape.names[: shape.width - added],
         }
         filling = "zero" if self.missing == "zero" else "midpoint"
         if self.bounds is not None:
@@ -278,7 +308,9 @@ class Specification:
         """
         rule = self.row_bound if isinstance(self.row_bound, str) else None
         if self.row_bound is None:
-            rule = UNIT if divisible and self.penalty.l1_radius is None else ENTRIES
+            # Released without a bound on the rows, the second moment of rows with a constant needs no division.
+            as_they_are = self.penalty.l1_radius is not None or (self.fit_intercept and shape.width < WIDEST)
+            rule = UNIT if divisible and not as_they_are else ENTRIES
         if rule == UNIT and not divisible:
             raise ValueError("row_bound='unit' is for classifiers: it would not leave a linear regression.")
         if rule == UNIT:

@@ -1,10 +1,12 @@
 """Whether a report, and the model it is about, follow from the released values that are kept beside it.
 
 The solver is run again without data, on the kept values. Everything that the report says of the run must come out
-again: plan, releases, sensitivities, events, price, curve, status, findings; and the model's numbers, bit for bit.
+again, and the model's numbers, bit for bit or within what another processor rounds; what the caller declared cannot.
 """
 
+import functools
 import hashlib
+import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,30 +16,34 @@ from typing import Any, cast
 
 import numpy as np
 import safetensors.numpy
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from privopt.curator.transcript import Transcript
 from privopt.errors import ReplayMismatch
+from privopt.estimators.stages import GIVEN
 from privopt.json_values import json_value
 from privopt.precision import double_precision
 from privopt.public import Relation
+from privopt.replays.likeness import Likeness, alike, alike_arrays, differences
 from privopt.replays.recipes import ESTIMATOR, UNRECORDED
 from privopt.replays.rerun import MOST_WORK, Again, Unreplayable, rebuilt
 from privopt.replays.values import Unwritten, written
-from privopt.report.kept import MOST_KEPT_BYTES, transcript_of
+from privopt.report.account_use import is_burn_down
+from privopt.report.kept import INDEX, MOST_KEPT_BYTES, digest_of_index, transcript_of
 from privopt.report.report import PrivacyReport
-from privopt.untrusted import read_regular
-from privopt.verification.checks import Check, Outcome
-from privopt.verification.files import Numbers
+from privopt.tables.encoder import is_units_sentence
+from privopt.verification.checks import REPLAY, Check, Outcome, unreplayed
+from privopt.verification.files import Numbers, released_values
 
-SUBJECT = "replay"
 MOST_LINES = 10**6
-_CLOSE = 1e-6  # of the largest number: another machine may round differently
-_HEADER = 2**20  # bytes of a file of releases that are no numbers
-# Members of a report that a replay brings out again; those in words depend on the version of privopt.
-_FACTS = ("status", "curve", "event", "releases", "divided_rows", "typical_length")
-_WORDS = ("summary", "not_covered", "utility_assumptions", "notices")
+# Members of a report that its caller declared; that which a replay knows of them is compared by itself.
+_DECLARED = ("title", "declared", "metrics", "account", "pictures", "model", "replay", "privopt")
+_WORDS = (
+    "summary",
+    "not_covered",
+    "utility_assumptions",
+    "notices",
+)  # which depend on the version of privopt
 
 
 def replayed(report: Mapping[str, Any], releases: Path, model: Numbers | None = None) -> Check | None:
@@ -54,58 +60,65 @@ def replayed(report: Mapping[str, Any], releases: Path, model: Numbers | None = 
     Raises:
         UntrustedFile: the file is beyond what is read.
     """
-    stated = report.get("replay")
-    if not isinstance(stated, dict):
-        return None
-    index = cast("Mapping[str, Any]", stated)
+    found = released_values(report, releases)
+    if isinstance(found, bytes):
+        return replayed_from(report, found, model)
+    return None if found is None else unreplayed(found)
+
+
+def replayed_from(report: Mapping[str, Any], packed: bytes, model: Numbers | None = None) -> Check:
+    """Replay the run of a report from the content of the file of its released values.
+
+    Args:
+        report: its JSON values, with an index of the values.
+        packed: the content.
+        model: of a model's directory.
+    """
+    index = cast("Mapping[str, Any]", report["replay"])
+    if hashlib.sha256(packed).hexdigest() != index.get("sha256"):
+        wrong = "nothing was replayed: the released values are not those that the report was written with"
+        return Check(REPLAY, Outcome.FAILS, wrong)
     try:
-        return _replayed(report, index, releases, model)
+        return _replayed(report, index, packed, model)
     except Unreplayable as error:
-        return Check(SUBJECT, Outcome.UNCHECKED, f"nothing was replayed: {error}")
+        return unreplayed(str(error))
 
 
 def _replayed(
-    report: Mapping[str, Any], index: Mapping[str, Any], releases: Path, model: Numbers | None
+    report: Mapping[str, Any], index: Mapping[str, Any], packed: bytes, model: Numbers | None
 ) -> Check:
-    if index.get("obstacle") is not None:
-        raise Unreplayable(str(index["obstacle"])[:200])
-    if not releases.exists() and not releases.is_symlink():
-        raise Unreplayable(f"the released values, {releases.name}, do not lie beside it")
-    packed = read_regular(releases, MOST_KEPT_BYTES + _HEADER)
-    if hashlib.sha256(packed).hexdigest() != index.get("sha256"):
-        wrong = f"nothing was replayed: {releases.name} is not the file that the report was written with"
-        return Check(SUBJECT, Outcome.FAILS, wrong)
     recorded, made = _recorded(index, packed, report)
     recipe = index.get("recipe")
     again = rebuilt(cast("Mapping[str, Any]", recipe) if isinstance(recipe, dict) else {})
-    _require_plan(again, made, report)
+    wrong = _wrong_plan(again, made, report)
+    if wrong is not None:
+        return _wrong(report, wrong)
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"), double_precision():
             warnings.simplefilter("ignore")
             found, numbers = again.run(recorded)
-            differences = list(_differences(report, found, numbers, model))
+            pairs = dict(_pairs(report, found, numbers, model))
     except ReplayMismatch as error:
         return _wrong(report, f"the releases are not those of its solver: {error}")
     except MemoryError:
         raise Unreplayable("it needs more memory than there is") from None
     except Exception as error:  # whatever a solver makes of values that are not its own
         return _wrong(report, f"its solver cannot work on the releases ({type(error).__name__})")
-    return _verdict(report, differences, made)
+    return _verdict(report, pairs, made)
 
 
-def _verdict(report: Mapping[str, Any], differences: Sequence[tuple[str, bool]], made: int) -> Check:
-    what = "this report" if _same_version(report) else "every number of this report"
-    far = [name for name, close in differences if not close]
-    if far:
-        return _wrong(report, f"it gives another {', '.join(dict.fromkeys(far))}")
-    if differences:
-        names = ", ".join(dict.fromkeys(name for name, _ in differences))
-        sentence = (
-            f"replayed: {made:,} releases, up to the last digits of {names}: another machine may round so"
-        )
-        return Check(SUBJECT, Outcome.UNCHECKED, sentence)
-    sentence = f"replayed: {made:,} releases lead to {what} and to its model, bit for bit"
-    return Check(SUBJECT, Outcome.HOLDS, sentence)
+def _verdict(report: Mapping[str, Any], pairs: Mapping[str, Likeness], made: int) -> Check:
+    names, worst = differences(pairs)
+    if worst is Likeness.FAR:
+        return _wrong(report, f"it gives another {', '.join(names)}")
+    if not _same_version(report):
+        raise Unreplayable("another version of privopt made it, though every number comes out again")
+    if worst is Likeness.ROUGH:
+        sentence = f"replayed: {made:,} releases; {', '.join(names)} may differ by more than rounding"
+        return Check(REPLAY, Outcome.UNCHECKED, sentence)
+    how = "bit for bit" if worst is Likeness.EQUAL else f"up to the last digits of {', '.join(names)}"
+    sentence = f"replayed: {made:,} releases lead to this report and to its model, {how}"
+    return Check(REPLAY, Outcome.HOLDS, sentence)
 
 
 def _wrong(report: Mapping[str, Any], what: str) -> Check:
@@ -116,7 +129,7 @@ def _wrong(report: Mapping[str, Any], what: str) -> Check:
     """
     if not _same_version(report):
         raise Unreplayable(f"it was made by another version of privopt, and with this one {what}")
-    return Check(SUBJECT, Outcome.FAILS, f"the run was replayed, and {what}")
+    return Check(REPLAY, Outcome.FAILS, f"the run was replayed, and {what}")
 
 
 def _recorded(index: Mapping[str, Any], packed: bytes, report: Mapping[str, Any]) -> tuple[Transcript, int]:
@@ -127,6 +140,8 @@ def _recorded(index: Mapping[str, Any], packed: bytes, report: Mapping[str, Any]
         relation = Relation.parse(report["guarantee"]["relation"])
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, AttributeError):
         raise Unreplayable("its index does not describe the file of released values") from None
+    if _digest_in(packed) != digest_of_index(index):
+        raise Unreplayable("the file of released values was written with another index")
     shapes = all(values.ndim >= 2 and values.dtype.kind in "biuf" for _, values in lines)
     named = {str(line["array"]) for line in index["releases"]}  # each array once, so that none is left over
     made = sum(math.prod(values.shape[:2]) for _, values in lines) if shapes else 0
@@ -143,61 +158,104 @@ def _recorded(index: Mapping[str, Any], packed: bytes, report: Mapping[str, Any]
     return transcript_of(iter(lines), empty), made
 
 
-def _require_plan(again: Again, made: int, report: Mapping[str, Any]) -> None:
-    """Refuse a recipe whose plan is not the report's, or asks for more than was released.
+def _digest_in(packed: bytes) -> str | None:
+    """The digest of the index that a file of released values was written with."""
+    size = int.from_bytes(packed[:8], "little")
+    header = json.loads(packed[8 : 8 + size])
+    found: Any = header.get("__metadata__", {})
+    return found.get(INDEX)
+
+
+def _wrong_plan(again: Again, made: int, report: Mapping[str, Any]) -> str | None:
+    """What is wrong with a plan that does not follow from its recipe, or asks for more than was released.
 
     Raises:
-        Unreplayable: it says which.
+        Unreplayable: a run of that plan would take too long.
     """
-    plan, same_version = again.plan, _same_version(report)
-    if _same(json_value(plan.to_dict()), report.get("plan"), words=same_version) is None:
-        if same_version:
-            raise Unreplayable("its plan is not the one that follows from its recipe")
-        raise Unreplayable("it was made by another version of privopt, which planned differently")
+    plan = again.plan
+    if alike(json_value(plan.to_dict()), report.get("plan"), words=_same_version(report)) is Likeness.FAR:
+        return "its plan is not the one that follows from its recipe"
     if not plan.adaptive and plan.releases > made:
-        raise Unreplayable("fewer releases were kept than were planned")
+        return "fewer releases were kept than were planned"
     if made * again.parameters > MOST_WORK:
         raise Unreplayable(
             f"its releases times its parameters are more than the {MOST_WORK:,} that are replayed"
         )
+    return None
 
 
 def _same_version(report: Mapping[str, Any]) -> bool:
-    return report.get("privopt") == metadata.version("privopt")
+    return report.get("privopt") == _installed()
 
 
-def _differences(
+@functools.cache
+def _installed() -> str:
+    return metadata.version("privopt")
+
+
+def _pairs(
     report: Mapping[str, Any], found: PrivacyReport, numbers: tuple[Any, ...], model: Numbers | None
-) -> Iterator[tuple[str, bool]]:
-    """What the replay gives otherwise: its name, and whether it is but for rounding."""
-    again = found.to_dict()
-    words = _same_version(report)
-    pairs: list[tuple[str, Any, Any]] = [(name, again[name], report.get(name)) for name in _FACTS]
-    pairs.append(("guarantee", again["guarantee"], report.get("guarantee")))
-    pairs.append(("findings", again["findings"], report.get("findings")))
-    pairs += [(name, again[name], report.get(name)) for name in _WORDS if words]
-    pictures: Any = report.get("pictures")
-    mine = again["pictures"]
-    pairs.append(("pictures", mine, pictures[: len(mine)] if isinstance(pictures, list) else None))
-    for name, one, other in pairs:
-        same = _same(one, other, words=words)
-        if same is not True:
-            yield name, same is False
+) -> Iterator[tuple[str, Likeness]]:
+    """How far each part of a report, and of a model, is what the replay gives."""
+    again, words = found.to_dict(), _same_version(report)
+    for name in dict.fromkeys((*again, *report)):
+        if name not in _DECLARED and (words or name not in _WORDS):
+            if name not in again or name not in report:
+                yield name, Likeness.FAR
+            else:
+                yield name, alike(again[name], report[name], words=words)
+    yield "declarations", _alike_declared(again["declared"], report.get("declared"), words=words)
+    yield "pictures", _alike_pictures(again["pictures"], report, words=words)
+    if words:
+        yield "recipe", alike(json_value(again["replay"]), report["replay"])
+    if model is None or report.get("model") is not None:
+        yield "model", _alike_models(again["model"], report.get("model"), words=words)
     if model is None:
-        same = _same(again["model"], report.get("model"), words=words)
-        if same is not True:
-            yield "model", same is False
         return
-    stored = [model.arrays.get(name) for name in ("coef", "intercept", "typical_length")]
-    kept = [values for values in stored if values is not None]
-    if len(kept) != len(numbers):
-        yield "model", False
-    for one, other in zip(numbers, kept, strict=False):
-        same = _same_numbers(np.asarray(one, np.float64), np.asarray(other, np.float64))
-        if same is not True:
-            yield "model", same is False
+    if model.summary is not None:
+        yield "model in the report beside it", _alike_models(again["model"], model.summary, words=words)
+    names = ("coef", "intercept")[: len(numbers)]
+    if set(model.arrays) != set(names):
+        yield "set of arrays", Likeness.FAR
+        return
+    for name, one in zip(names, numbers, strict=True):
+        mine, theirs = np.asarray(one, np.float64), model.arrays[name]
+        yield "model", alike_arrays(mine, theirs) if theirs.dtype == mine.dtype else Likeness.FAR
     if not _same_estimator(report, model.estimator):
-        yield "class or argument of the model", False
+        yield "class or argument of the model", Likeness.FAR
+    if model.versions.get("privopt") != report.get("privopt"):
+        yield "version of the model", Likeness.FAR
+
+
+def _alike_declared(mine: Sequence[str], theirs: Any, *, words: bool) -> Likeness:
+    """Whether a report declares first what follows from the arguments; the rest is the caller's."""
+    if not words:
+        return Likeness.EQUAL
+    stated = cast("list[Any]", theirs) if isinstance(theirs, list) else []
+    return alike(list(mine), stated[: len(mine)])
+
+
+def _alike_pictures(mine: list[Any], report: Mapping[str, Any], *, words: bool) -> Likeness:
+    """Pictures of the run; one more shows what an account had left, where one paid."""
+    theirs = cast("list[Any]", report.get("pictures"))
+    account = report.get("account")
+    if account is not None and len(theirs) == len(mine) + 1 and is_burn_down(theirs[-1], account):
+        theirs = theirs[:-1]
+    return alike(mine, theirs, words=words)
+
+
+def _alike_models(mine: Any, theirs: Any, *, words: bool) -> Likeness:
+    """A model's numbers and names; in which units an encoder made the columns is declared."""
+    if not (isinstance(mine, dict) and isinstance(theirs, dict)) or not words:
+        return alike(mine, theirs, words=words)
+    one, other = cast("dict[str, Any]", mine), cast("dict[str, Any]", theirs)
+    said, stated = one.get("meaning"), other.get("meaning")
+    if isinstance(stated, str) and isinstance(said, str) and said != stated:
+        before, given, after = said.partition(GIVEN)
+        fits = given and stated.startswith(before) and stated.endswith(after)
+        if fits and is_units_sentence(stated[len(before) : len(stated) - len(after)]):
+            other = other | {"meaning": said}
+    return alike(one, other)
 
 
 def _same_estimator(report: Mapping[str, Any], estimator: Mapping[str, Any]) -> bool:
@@ -209,6 +267,10 @@ def _same_estimator(report: Mapping[str, Any], estimator: Mapping[str, Any]) -> 
     try:
         mine = {name: written(value) for name, value in given.items() if name not in UNRECORDED}
     except Unwritten:
+        return False
+    if set(given) != {*mine, "random_state"} or set(estimator) != {"class", "arguments", "n", "sparse"}:
+        return False
+    if given["random_state"] is not None and not report["guarantee"]["seeded"]:
         return False
     same = _without_tuples(mine) == _without_tuples(recipe["arguments"])
     sizes = {"class": "estimator", "n": "n", "sparse": "sparse"}
@@ -225,50 +287,3 @@ def _without_tuples(form: Any) -> Any:
     if set(members) == {"$tuple"}:
         return _without_tuples(members["$tuple"])
     return {name: _without_tuples(one) for name, one in members.items()}
-
-
-def _same(one: Any, other: Any, *, words: bool) -> bool | None:
-    """Whether two JSON values are equal: True, or False but for rounding, or None.
-
-    Args:
-        one: a value.
-        other: another.
-        words: whether texts count.
-    """
-    if isinstance(one, dict) and isinstance(other, dict):
-        mine, theirs = cast("dict[str, Any]", one), cast("dict[str, Any]", other)
-        if set(mine) != set(theirs):
-            return None
-        return _least(_same(mine[name], theirs[name], words=words) for name in mine)
-    if isinstance(one, list) and isinstance(other, list):
-        first, second = cast("list[Any]", one), cast("list[Any]", other)
-        if len(first) != len(second):
-            return None
-        return _least(_same(*pair, words=words) for pair in zip(first, second, strict=True))
-    if isinstance(one, str) and isinstance(other, str):
-        return True if one == other or not words else None
-    if isinstance(one, bool) or isinstance(other, bool) or one is None or other is None:
-        return True if one is other else None
-    if not (isinstance(one, int | float) and isinstance(other, int | float)):
-        return None
-    if one == other:
-        return True
-    return False if abs(one - other) <= _CLOSE * max(abs(one), abs(other)) else None
-
-
-def _least(found: Iterator[bool | None]) -> bool | None:
-    least: bool | None = True
-    for same in found:
-        if same is None:
-            return None
-        least = least and same
-    return least
-
-
-def _same_numbers(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool | None:
-    if one.shape != other.shape:
-        return None
-    if np.array_equal(one, other):
-        return True
-    scale = float(np.max(np.abs(one), initial=0.0))
-    return False if bool(np.all(np.abs(one - other) <= _CLOSE * scale)) else None

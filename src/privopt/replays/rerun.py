@@ -30,8 +30,9 @@ from privopt.planning.plan import Plan
 from privopt.precision import double_precision
 from privopt.problems.problem import Problem
 from privopt.public import Public, Relation
-from privopt.replays.recipes import ESTIMATOR, MINIMIZE
+from privopt.replays.recipes import ESTIMATOR, MINIMIZE, recipe_of, recipe_of_fit
 from privopt.replays.values import Unwritten, read
+from privopt.report.kept import Recipe
 from privopt.report.report import PrivacyReport
 from privopt.solve import announce
 from privopt.solvers.base import Solver
@@ -65,11 +66,13 @@ class Again:
     Attributes:
         plan: what is announced.
         parameters: how many numbers it ends with.
+        recipe: what was asked, written down anew from what was rebuilt.
         run: runs it on recorded answers, and gives its report, and its coefficients and intercept where it is a model.
     """
 
     plan: Plan
     parameters: int
+    recipe: Recipe
     run: Callable[[Transcript], tuple[PrivacyReport, tuple[Any, ...]]]
 
 
@@ -114,16 +117,18 @@ def _minimized(recipe: Mapping[str, Any]) -> Again:
         raise Unreplayable("its recipe names no problem or no solver")
     parameters = _require_small(public.n, problem.parameter_shape(public))
     start = None if recipe["start"] is None else jnp.asarray(read(recipe["start"]), jnp.float64)
-    solver, plan = announce(problem, public, Budget(epsilon, delta), given)
+    budget = Budget(epsilon, delta)
+    solver, plan = announce(problem, public, budget, given)
+    asked = recipe_of(problem, public, budget, given, start)
 
     def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
         curator = Replay(recorded, public)
         result = solver.solve(curator, problem, start)
         curator.require_end()
-        report = PrivacyReport.of(result._replace(plan=plan))
+        report = PrivacyReport.of(result._replace(plan=plan, recipe=asked))
         return report, (np.asarray(result.params),)
 
-    return Again(plan, parameters, run)
+    return Again(plan, parameters, asked, run)
 
 
 def _fitted(recipe: Mapping[str, Any]) -> Again:
@@ -146,16 +151,25 @@ def _fitted(recipe: Mapping[str, Any]) -> Again:
     setup = model._setup(shape, labels)
     parameters = _require_small(n, (width + 1, setup.problem.loss.outputs))
     plan, fit = _planned(model, setup)
-    plan = setup.specification.penalty.shown_in(plan, setup.alpha)
+    plan = setup.specification.penalty.shown_in(setup.noted(plan), setup.alpha)
+    asked = recipe_of_fit(
+        kind.__name__,
+        model.get_params(deep=False),
+        width=width,
+        n=n,
+        by_user=shape.by_user,
+        is_sparse=shape.is_sparse,
+        row_entries=shape.row_entries,
+        names=names,
+        labels=setup.target.labels,
+    )
 
     def run(recorded: Transcript) -> tuple[PrivacyReport, tuple[Any, ...]]:
         fitted = fit(recorded)
-        fitted = fitted._replace(result=fitted.result._replace(plan=plan))
-        length = fitted.setup.typical_length
-        numbers = fitted.setup.unscaled(fitted.result.params)
-        return fitted.report(names, ()), (*numbers, *(() if length is None else (length,)))
+        fitted = fitted._replace(result=fitted.result._replace(plan=plan, recipe=asked))
+        return fitted.report(names, ()), fitted.setup.unscaled(fitted.result.params)
 
-    return Again(plan, parameters, run)
+    return Again(plan, parameters, asked, run)
 
 
 def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fitted]]:
@@ -179,7 +193,7 @@ def _planned(model: Any, setup: Setup) -> tuple[Plan, Callable[[Transcript], Fit
         curator = Replay(recorded, public)
         result = solver.solve(curator, setup.problem)._replace(plan=plan)
         curator.require_end()
-        return Fitted(result, setup.measured(result.transcript), result.transcript.releases)
+        return Fitted(result, setup, result.transcript.releases)
 
     return plan, at_once
 

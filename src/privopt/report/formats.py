@@ -8,6 +8,14 @@ from typing import Any, Literal
 FORMAT = "privopt-report"
 FORMAT_VERSION = 2
 READ_VERSIONS = (1, 2)
+MOST = {
+    "pictures": 24,
+    "releases": 10_000,
+    "findings": 500,
+    "summary": 100,
+    "declared": 1000,
+}  # of each, in a report
+MOST_POINTS = 1000  # of a line in a picture
 
 
 def form_of(path: Path) -> Literal["html", "json"]:
@@ -40,3 +48,12 @@ def require_format(document: Mapping[str, Any]) -> None:
     if document.get("format") != FORMAT or document.get("format_version") not in READ_VERSIONS:
         found = f"{document.get('format')!r}, version {document.get('format_version')!r}"
         raise ValueError(f"expected a {FORMAT} document of version 1 to {FORMAT_VERSION}, got {found}.")
+    for name, most in MOST.items():
+        if len(document.get(name) or ()) > most:
+            raise ValueError(f"a report has at most {most:,} {name}.")
+    for picture in document.get("pictures") or ():
+        lengths = [len(line[part]) for line in picture["series"] for part in ("xs", "ys", "errors")]
+        if max(*lengths, len(picture["categories"]), 0) > MOST_POINTS:
+            raise ValueError(f"a picture has at most {MOST_POINTS:,} points.")
+    if any(len(group["schedule"]) > MOST_POINTS for group in document["releases"]):
+        raise ValueError(f"a schedule has at most {MOST_POINTS:,} points.")

@@ -5,6 +5,7 @@ mechanism was not asked for. The numbers stand in a file of their own, an index 
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +17,13 @@ import safetensors.numpy
 from numpy.typing import NDArray
 
 from privopt.curator.transcript import Release, Transcript
+from privopt.json_values import json_value
 from privopt.ledger.events import NoEvent
 from privopt.ledger.sampling import EveryUnit
 
 MOST_KEPT_BYTES = 16 * 2**20  # of a run; of longer ones nothing is kept
 RELEASES_FILE = "releases.safetensors"
+INDEX = "index"  # in the metadata of that file
 NO_RECIPE = "what its solver was given is written down by `minimize` and by fits of linear models alone"
 
 
@@ -75,27 +78,40 @@ class KeptReleases:
             values = np.stack([np.asarray(line.released) for line in alike])
             arrays[str(len(index))] = values
             index.append({"name": name, "array": str(len(index))})
+        known = {
+            "obstacle": None,
+            "recipe": {"kind": recipe.kind, **recipe.values},
+            "eager": transcript.eager,
+            "exact": transcript.exact_noise,
+            "releases": index,
+        }
         return cls(
-            {
-                "obstacle": None,
-                "recipe": {"kind": recipe.kind, **recipe.values},
-                "eager": transcript.eager,
-                "exact": transcript.exact_noise,
-                "releases": index,
-                "sha256": hashlib.sha256(packed_arrays(arrays)).hexdigest(),
-            },
+            {**known, "sha256": hashlib.sha256(packed_arrays(arrays, known)).hexdigest()},
             arrays,
         )
 
     @cached_property
     def packed(self) -> bytes | None:
         """The values as a safetensors file; None where there are none."""
-        return None if self.arrays is None else packed_arrays(self.arrays)
+        return None if self.arrays is None else packed_arrays(self.arrays, self.index)
 
 
-def packed_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """Arrays as the content of a safetensors file; the same arrays give the same bytes."""
-    return safetensors.numpy.save({name: np.array(values, order="C") for name, values in arrays.items()})
+def packed_arrays(arrays: Mapping[str, NDArray[Any]], index: Mapping[str, Any]) -> bytes:
+    """Arrays as the content of a safetensors file, which names the index; the same arrays give the same bytes.
+
+    Args:
+        arrays: the released values.
+        index: what the report says of them. Some arguments of a recipe have no effect on its run: that they are those
+            of these values is seen from the digest alone.
+    """
+    plain = {name: np.array(values, order="C") for name, values in arrays.items()}
+    return safetensors.numpy.save(plain, {INDEX: digest_of_index(index)})
+
+
+def digest_of_index(index: Mapping[str, Any]) -> str:
+    """SHA-256 of what a report says of the kept values, but for that of their file."""
+    known = {name: value for name, value in index.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(json_value(known), sort_keys=True).encode()).hexdigest()
 
 
 def transcript_of(names: Iterator[tuple[str, NDArray[Any]]], empty: Transcript) -> Transcript:

@@ -17,6 +17,7 @@ from privopt.report.words import number, span, spelled
 
 MOST_SCHEDULE_POINTS = 400
 MOST_FILTERED_EVENTS = 1000  # different ones of releases under a filter, which are not priced one by one
+Ends = tuple[float, float] | None  # the least and the largest of some numbers
 Path = tuple[
     tuple[int, int, int], ...
 ]  # blocks in blocks: the number of the cut, of the block, of its blocks
@@ -39,6 +40,8 @@ class ReleaseGroup:
         filter: the filter that paid for them, if one did.
         exact: whether their noise is exact: integers, in place of floating point.
         blocks: of releases on blocks of the units, (which of the events, the block, how often).
+        ranges: for each of the events, the least and largest sensitivity and noise scale of its releases; None where
+            none is known. Empty in reports that were written before.
     """
 
     name: str
@@ -51,6 +54,7 @@ class ReleaseGroup:
     filter: FilterUse | None = None
     exact: bool = False
     blocks: tuple[tuple[int, Path, int], ...] = ()
+    ranges: tuple[tuple[Ends, Ends], ...] = ()
 
     @property
     def label(self) -> str:
@@ -114,7 +118,7 @@ class ReleaseGroup:
         return {
             "name": self.name,
             "count": self.count,
-            "events": [{"event": event.to_dict(), "count": count} for event, count in self.events],
+            "events": self._priced(),
             "noise": self.noise,
             "exact": self.exact,
             "sampling": sampling,
@@ -127,6 +131,16 @@ class ReleaseGroup:
                 for event, path, count in self.blocks
             ],
         }
+
+    def _priced(self) -> list[dict[str, Any]]:
+        """Each event, how often it was paid, and the sensitivity and noise of its releases."""
+        parts = [{"event": event.to_dict(), "count": count} for event, count in self.events]
+        if not self.ranges:
+            return parts
+        return [
+            part | {"sensitivity": sensitivity, "scale": scale}
+            for part, (sensitivity, scale) in zip(parts, self.ranges, strict=True)
+        ]
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ReleaseGroup":
@@ -150,6 +164,9 @@ class ReleaseGroup:
                 (part["event"], tuple((cut, index, of) for cut, index, of in part["of"]), part["count"])
                 for part in values.get("blocks", [])
             ),
+            ranges=tuple((_pair(part["sensitivity"]), _pair(part["scale"])) for part in values["events"])
+            if all("sensitivity" in part for part in values["events"])
+            else (),
         )
 
 
@@ -210,7 +227,19 @@ def _group(placed: list[tuple[int, Release]], paid_by: FilterUse | None) -> Rele
         filter=paid_by,
         exact=all(release.exact for release in releases),
         blocks=blocks,
+        ranges=_ranges(releases, list(events)),
     )
+
+
+def _ranges(releases: Sequence[Release], events: Sequence[Event]) -> tuple[tuple[Ends, Ends], ...]:
+    """The ends of the sensitivities and of the scales of the releases of each event."""
+    stated: dict[Event, list[NDArray[np.float64]]] = {event: [] for event in events}
+    scaled: dict[Event, list[NDArray[np.float64]]] = {event: [] for event in events}
+    for release in releases:
+        if release.event in stated:
+            stated[release.event].append(release.sensitivity[~np.isnan(release.sensitivity)])
+            scaled[release.event] += [] if release.scale is None else [release.scale]
+    return tuple((_ends(_joined(stated[event])), _ends(_joined(scaled[event]))) for event in events)
 
 
 def _blocks(releases: Sequence[Release], events: list[Event]) -> tuple[tuple[int, Path, int], ...]:

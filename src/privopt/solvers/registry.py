@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from privopt.errors import NotPriceable
-from privopt.planning import user_federated_averaging
+from privopt.planning import o2nc, user_federated_averaging
 from privopt.planning.counts import constant_column
 from privopt.planning.instance import Instance
 from privopt.problems.black_box import BlackBox
@@ -99,7 +99,6 @@ SOLVERS: dict[str, Callable[[], Solver]] = {
 }
 
 
-OWN_QUANTILE = 0.8  # of the present gradients of a user's own loss, which the clip is to leave as they are
 MANY_COLUMNS = 100  # of an l1 ball, from which on the worst group's columns are selected first
 
 
@@ -115,7 +114,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
 
     Raises:
         TypeError: it is neither a name nor a solver.
-        ValueError: an unknown name, or a solver that cannot solve the problem.
+        ValueError: an unknown name, a solver that cannot solve the problem, or one whose step size is too large for it.
     """
     given: Any = solver
     if not isinstance(given, str | Solver):
@@ -130,6 +129,7 @@ def choose(solver: Solver | str, instance: Instance) -> Choice:
     else:
         choice = Choice(with_chosen_clip(SOLVERS[solver]() if isinstance(solver, str) else solver))
     choice.solver.check_applicable(instance.problem, instance.public)
+    choice.solver.check_step_size(instance)
     return choice
 
 
@@ -140,7 +140,9 @@ def automatic(instance: Instance) -> Choice:
             no set, where whitening applies                               whitened descent for the worst group
             else                                                          descent for the worst group
         a black box                                                       O2NC by values, with a private clip
-        no privacy                                                        gradient descent
+        no privacy: records, losses of known curvature, where whitening
+            applies                                                       whitened gradient descent
+            else                                                          gradient descent
         users whose typical records times log(2p)^2 are fewer than the
         p parameters in a set with an l1 ball                             Frank-Wolfe
         few units that are users, of typically 20 records or more         federated averaging
@@ -176,7 +178,7 @@ def automatic(instance: Instance) -> Choice:
     if isinstance(problem.loss, BlackBox):
         return _for_values(instance)
     if not instance.is_private:
-        return Choice(GradientDescent(), "without noise the plainest method converges")
+        return _without_noise(instance)
     if public.by_user:
         return _for_users(instance)
     if (
@@ -195,7 +197,7 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
-    windows = PrivateClip(inner=O2NC(quantile=OWN_QUANTILE))
+    windows = PrivateClip(inner=O2NC(quantile=o2nc.own_quantile(instance)))
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
             windows,
@@ -211,6 +213,17 @@ def automatic(instance: Instance) -> Choice:
     if problem.regulariser.is_smooth and probed.obstacle(problem, public) is None:
         return Choice(probed, "where whitening does not apply, a released curvature buys longer steps")
     return Choice(GradientDescent(), "neither whitening nor variance reduction applies")
+
+
+def _without_noise(instance: Instance) -> Choice:
+    """The default where nothing is private."""
+    problem, public = instance.problem, instance.public
+    is_curved = math.isfinite(problem.loss.curvature) and problem.loss.convex is not False
+    counted = isinstance(problem.loss, Poisson)  # its curvature is a guess, which only the clip makes safe
+    whitened = Whitening()
+    if is_curved and not counted and not public.by_user and whitened.obstacle(problem, public) is None:
+        return Choice(whitened, "without noise descent converges fastest where all directions look alike")
+    return Choice(GradientDescent(), "without noise the plainest method converges")
 
 
 def _for_values(instance: Instance) -> Choice:

@@ -298,14 +298,14 @@ def _chunked(private_array: Any) -> Any:
 
 def _number_list(private_cell: Any) -> Floats | None:
     """One cell as a list of numbers, or None."""
-    if not isinstance(private_cell, list | tuple | np.ndarray):
-        return None
-    if isinstance(private_cell, np.ndarray) and private_cell.dtype.kind not in "biufO":
-        return None
     try:
+        if not isinstance(private_cell, list | tuple | np.ndarray):
+            return None
+        if isinstance(private_cell, np.ndarray) and private_cell.dtype.kind not in "biufO":
+            return None
         with np.errstate(all="ignore"):
             return np.asarray(private_cell, dtype=np.float64).ravel()
-    except Exception:  # texts, lists of several lengths, an integer beyond all floats
+    except Exception:  # texts, lists of several lengths, an integer beyond all floats, an object that fails
         return None
 
 

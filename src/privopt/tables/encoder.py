@@ -1,6 +1,7 @@
 """A raw table to bounded features: scaling by public ranges, one-hot by public levels, nothing fitted on the rows."""
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,15 @@ _EARLIER_RULES: dict[Any, Any] = {
     "neutral": "midpoint",
     "record": "zero",
 }  # names in models that were written before
+_AS_ENCODED = "Columns are as encoded: "
+_UNITS = {
+    "num": "a number runs from {low} to {high} over its declared range",
+    "flag": "a flag is 0 or 1",
+    "cat": "a level is 1 where it applies, else 0",
+    "date": "a date runs over its declared range as a number does",
+    "set": "a member of a set is 1 where it is in it, else 0",
+    "pixels": "a pixel runs from 0 to 1 over its declared range",
+}
 ROWS_AT_ONCE = 2048  # images are scaled in blocks of rows: the float64 copy of a block stays near the cache
 
 
@@ -269,15 +279,8 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         """In which units the encoded features are, in a sentence."""
         low, high = self.numeric_range
         kinds = {column.kind for column in self._columns()}
-        parts = {
-            "num": f"a number runs from {low:g} to {high:g} over its declared range",
-            "flag": "a flag is 0 or 1",
-            "cat": "a level is 1 where it applies, else 0",
-            "date": "a date runs over its declared range as a number does",
-            "set": "a member of a set is 1 where it is in it, else 0",
-            "pixels": "a pixel runs from 0 to 1 over its declared range",
-        }
-        return f"Columns are as encoded: {', '.join(text for kind, text in parts.items() if kind in kinds)}."
+        parts = [text for kind, text in _UNITS.items() if kind in kinds]
+        return f"{_AS_ENCODED}{', '.join(parts)}.".format(low=f"{low:g}", high=f"{high:g}")
 
     def _norm_bound(self, column: ColumnSpec) -> float:
         """The largest norm of a column's features, over all cells that there can be, a missing one among them."""
@@ -427,3 +430,13 @@ class TabularEncoder(TransformerMixin, BaseEstimator):
         values = private_pixels.astype(np.float64)
         fraction = (np.clip(values, low, high) / 2 - low / 2) / (high / 2 - low / 2)
         return np.where(np.isfinite(values), np.clip(fraction, 0.0, 1.0), self._missing_is(column))
+
+
+def is_units_sentence(text: str) -> bool:
+    """Whether a sentence is one that `TabularEncoder.describe_units` gives for some schema."""
+    number = r"-?[0-9.]+(?:e[+-]?[0-9]+)?"
+    parts = (
+        re.escape(text).replace(r"\{low\}", number).replace(r"\{high\}", number) for text in _UNITS.values()
+    )
+    each = "|".join(parts)
+    return re.fullmatch(rf"{_AS_ENCODED}(?:(?:{each})(?:, (?={each})|\.$))+", text) is not None

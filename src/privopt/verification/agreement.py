@@ -7,11 +7,11 @@ whoever alters one number must alter all that follow from it.
 import math
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 from privopt.verification.checks import CLOSE, Check, Outcome, held
 from privopt.verification.counting import paid_for
-from privopt.verification.fields import Fields, Malformed
+from privopt.verification.fields import Fields, Malformed, number
 from privopt.verification.price import REPLACE, is_private
 
 _NOISE_SCALES = ("GaussianEvent", "LaplaceEvent")
@@ -25,7 +25,8 @@ def checks_of(report: Fields) -> Iterator[Check]:
     """
     guarantee, event = report.fields("guarantee"), report.fields("event")
     groups = report.each("releases")
-    yield _claim(guarantee, event)
+    chosen = report.fields("selection").truth("private") if "selection" in report else True
+    yield _claim(guarantee, event, chosen)
     if "plan" in report:
         yield _plan(report.fields("plan"), guarantee, event)
     yield from paid_for(groups, event)
@@ -35,15 +36,15 @@ def checks_of(report: Fields) -> Iterator[Check]:
     yield _best_guess(report.each("curve"), guarantee)
 
 
-def _claim(guarantee: Fields, event: Fields) -> Check:
+def _claim(guarantee: Fields, event: Fields, chosen: bool) -> Check:
     finite = math.isfinite(guarantee.number("epsilon", 0.0))
     noisy = is_private(event)
-    says, follows = guarantee.truth("holds"), finite and not guarantee.truth("seeded")
+    says, follows = guarantee.truth("holds"), finite and not guarantee.truth("seeded") and chosen
     return held(
         "claim",
         says == follows and (noisy or not finite),
-        "whether the guarantee holds follows from epsilon, the noise and the seed",
-        "the report says that the guarantee holds, and its own epsilon, noise or seed says otherwise"
+        "whether the guarantee holds follows from epsilon, the noise, the seed and the choice of the model",
+        "the report says that the guarantee holds, and its own epsilon, noise, seed or choice of model says otherwise"
         if says
         else "the report says that the guarantee does not hold, and nothing in it says why",
     )
@@ -75,27 +76,65 @@ def _plan(plan: Fields, guarantee: Fields, event: Fields) -> Check:
 
 
 def _scales(groups: list[Fields]) -> Check:
-    """Whether the noise had the scale that the events and the sensitivities say."""
-    looked, wrong = 0, list[str]()
+    """Whether the noise of every event is its multiplier times the sensitivity of its releases."""
+    wrong, unknown = list[str](), list[str]()
     for group in groups:
-        scale, sensitivity = group.pair("scale"), group.pair("sensitivity")
-        multipliers = [_multiplier(part.fields("event"), group) for part in group.each("events")]
-        known = [value for value in multipliers if value is not None]
-        if scale is None or sensitivity is None or not known or len(known) < len(multipliers):
-            continue
-        looked += 1
-        least, most = min(known), max(known)
-        enough = scale[0] >= least * sensitivity[0] * (1 - CLOSE)
-        if least == most:
-            enough = enough and scale[1] >= least * sensitivity[1] * (1 - CLOSE)
-        if not enough:
+        parts = group.each("events")
+        multipliers = [_multiplier(part.fields("event"), group) for part in parts]
+        for part, multiplier in zip(parts, multipliers, strict=True):
+            if multiplier is None:
+                continue
+            own = "scale" in part.values and "sensitivity" in part.values
+            stated = part if own else group if len(parts) == 1 else None
+            scales = None if stated is None else stated.pair("scale")
+            moved = None if stated is None else stated.pair("sensitivity")
+            if scales is None or moved is None:
+                unknown.append(group.text("name"))
+            elif not all(_same(one, multiplier * by) for one, by in zip(scales, moved, strict=True)):
+                wrong.append(group.text("name"))
+        if not _ranges_agree(group, parts):
             wrong.append(group.text("name"))
-    return held(
-        "noise",
-        not wrong,
-        f"the noise of {looked} of {len(groups)} kinds of releases is the multiplier times the sensitivity",
-        f"less noise than the multiplier times the sensitivity: {', '.join(wrong)}",
-    )
+    if wrong:
+        names = ", ".join(dict.fromkeys(wrong))
+        return Check(
+            "noise", Outcome.FAILS, f"the noise is not the multiplier times the sensitivity: {names}"
+        )
+    if unknown:
+        names = ", ".join(dict.fromkeys(unknown))
+        return Check("noise", Outcome.UNCHECKED, f"the scale or the sensitivity is not stated: {names}")
+    sentence = f"the noise of all {len(groups)} kinds of releases is the multiplier times the sensitivity"
+    return Check("noise", Outcome.HOLDS, sentence)
+
+
+def _ranges_agree(group: Fields, parts: list[Fields]) -> bool:
+    """Whether the ends that a group states are those of its events, and its schedule lies between them."""
+    if not all("scale" in part.values and "sensitivity" in part.values for part in parts):
+        return True  # of a report that states them for the group alone
+    whole = sum(part.whole("count", 1, 10**12) for part in parts) == group.raw("count")
+    for name in ("scale", "sensitivity"):
+        stated, known = group.pair(name), [part.pair(name) for part in parts]
+        ends = [pair for pair in known if pair is not None]
+        if stated is None or not ends:
+            if stated is not None or ends:
+                return False
+            continue
+        low, high = min(pair[0] for pair in ends), max(pair[1] for pair in ends)
+        if whole and not (_same(low, stated[0]) and _same(high, stated[1])):
+            return False
+        if low < stated[0] * (1 - CLOSE) or high > stated[1] * (1 + CLOSE):
+            return False
+    scale, places = group.pair("scale"), group.items("schedule")
+    return not places or (scale is not None and _lies_within(places, scale))
+
+
+def _lies_within(schedule: list[Any], scale: tuple[float, float]) -> bool:
+    """Whether a schedule's points rise in place and lie between the least and the greatest scale."""
+    lists = [cast("list[Any]", one) for one in schedule]
+    if not all(len(one) == 2 for one in lists):
+        return False
+    points = [tuple(number(value, "a schedule", 0.0, math.inf) for value in one) for one in lists]
+    low, high = scale[0] * (1 - CLOSE), scale[1] * (1 + CLOSE)
+    return all(a[0] < b[0] for a, b in pairwise(points)) and all(low <= one[1] <= high for one in points)
 
 
 def _multiplier(event: Fields, group: Fields) -> float | None:
@@ -139,8 +178,9 @@ def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
         if found is None or group.fields("sampling").raw("kind") != "every":
             continue
         if name == "SecondMoment":
-            least = math.sqrt(factor) * public.number("row_bound", 0.0) ** 2 / n
-            formula, argued = "the declared row bound squared over n", False
+            longest = min([public.number("row_bound", 0.0), *_settings(settings, "moment_bound")])
+            least = math.sqrt(factor) * longest**2 / n
+            formula, argued = "the bound on its rows squared over n", False
         elif name == "ClippedGradient" and clips and all(_is_number(clip) for clip in clips):
             least, argued = factor * min(float(clip) for clip in clips) / n, True
             smaller = "the clip" if len(clips) == 1 else "the smaller clip"
@@ -157,6 +197,12 @@ def _bounds(groups: list[Fields], plan: Fields) -> Iterator[Check]:
             yield Check("bounds", Outcome.UNCHECKED, sentence)
         else:
             yield Check("bounds", Outcome.FAILS, f"the sensitivity of {name} is below {formula}")
+
+
+def _settings(settings: Fields, name: str) -> list[float]:
+    """The numbers of this name among the settings of a solver and of those inside it."""
+    found = [value for key, value in settings.values.items() if key.split(".")[-1] == name]
+    return [float(value) for value in found if _is_number(value)]
 
 
 def _best_guess(curve: list[Fields], guarantee: Fields) -> Check:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from privopt.verification.fields import Fields
 from privopt.verification.price import NotChecked, Price, price, vouched_epsilon
 
+REPLAY = "replay"  # the subject of the check that a replay makes
 CLOSE = 1e-9  # two computations of one number, in floating point
 
 
@@ -36,6 +37,11 @@ class Check:
 def held(subject: str, holds: bool, right: str, wrong: str) -> Check:
     """A check that holds or fails, with a sentence for either."""
     return Check(subject, Outcome.HOLDS if holds else Outcome.FAILS, right if holds else wrong)
+
+
+def unreplayed(reason: str) -> Check:
+    """That nothing was replayed, and why: a sentence without a full stop."""
+    return Check(REPLAY, Outcome.UNCHECKED, f"nothing was replayed: {reason}")
 
 
 def priced(subject: str, event: Fields, relation: str, epsilon: float, delta: float) -> Check:

@@ -12,11 +12,14 @@ from privopt.verification.checks import Check, Outcome, held
 from privopt.verification.curves import mpf
 from privopt.verification.fields import Fields, Malformed, number
 from privopt.verification.tree import Way, met_by_units, ways_through
+from privopt.verification.work import TooLong, spend
 
 _CLOSE = 1e-6  # of the share of a filter that was used
 _MOST_COUNT = 10**12
 _MOST_BLOCKS = 10**7  # of one cut
+_DEEPEST = 32  # blocks in blocks
 _FREE = "NoEvent"
+_TOO_MANY = "the units are divided in too many ways to count what each of them meets"
 Path = tuple[tuple[int, int, int], ...]
 
 
@@ -86,6 +89,8 @@ def _made_in(group: Fields) -> list[_Made]:
         at, count = part.whole("event", 0, len(events) - 1), part.whole("count", 1, _MOST_COUNT)
         left[at] -= count
         path = tuple(_block(value, part.place) for value in part.items("of"))
+        if len(path) > _DEEPEST:
+            raise Malformed(f"{part.place} divides the units more than {_DEEPEST} deep.")
         made.append(_Made(path, events[at], count))
     if any(left):
         raise Malformed(f"{group.place}.blocks do not hold its events as often as they were released.")
@@ -141,6 +146,10 @@ def _among(made: Fields, event: Fields, *, blocks_known: bool) -> Check:
     most = _most(met)
     total = sum(count for leaf, count in most.leaves.items() if leaf.kind != _FREE)
     missing: set[str] = set()
+    try:
+        spend(len(paid) * sum(20 + len(way.leaves) for way in met))
+    except TooLong:
+        return Check("releases", Outcome.UNCHECKED, _TOO_MANY)
     for way in met:
         short = [_short(way, other) for other in paid]
         if all(short):
@@ -150,8 +159,7 @@ def _among(made: Fields, event: Fields, *, blocks_known: bool) -> Check:
         return Check("releases", Outcome.HOLDS, f"{said} {total:,}, is among those that were priced")
     kinds = ", ".join(sorted(missing))
     if not missing or not (met_exact and paid_exact):
-        reason = "the units are divided in too many ways to count what each of them meets"
-        return Check("releases", Outcome.UNCHECKED, reason)
+        return Check("releases", Outcome.UNCHECKED, _TOO_MANY)
     if not blocks_known and not _short(most, _added_up(event)):
         reason = "a report of version 1 does not say which releases were on which block of the units"
         return Check("releases", Outcome.UNCHECKED, reason)

@@ -11,7 +11,7 @@ import mpmath
 mp: Any = mpmath.mp.clone()  # a context of our own: whoever else uses mpmath keeps his precision
 mp.dps = 50
 mpf = mp.mpf
-_HALVINGS = 80
+HALVINGS = 80
 _FAR = 10**4
 
 
@@ -39,7 +39,7 @@ def zcdp_delta(rho: Any, epsilon: Any) -> Any:
         return mpf(0)
     # The exponent's derivative in the order rises: rho (2 a - 1) - epsilon + log(1 - 1 / a).
     low, high = mpf(-200), mp.log(2 + 2 / rho + epsilon / rho)
-    for _ in range(_HALVINGS):
+    for _ in range(HALVINGS):
         middle = (low + high) / 2
         order = 1 + mp.exp(middle)
         rising = rho * (2 * order - 1) - epsilon + mp.log(1 - 1 / order) > 0

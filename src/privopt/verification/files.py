@@ -1,7 +1,7 @@
 """What `privopt verify` is pointed at: a report in JSON, or a saved model with the report in it."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -11,14 +11,16 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from privopt.untrusted import MOST_ARRAY_BYTES, UntrustedFile, read_json, read_regular
-from privopt.verification.checks import Check, held
+from privopt.untrusted import MOST_ARRAY_BYTES, MOST_JSON_BYTES, UntrustedFile, parse_json, read_regular
+from privopt.verification.checks import Check, Outcome, held
 from privopt.verification.fields import Fields, Malformed
+from privopt.verification.signatures import signature_of, signed
 from privopt.verification.verdict import Verdict, verdicts_on
 
 MODEL_FORMAT, MODEL_VERSIONS = "privopt-model", (1,)
 DOCUMENT_FILE, ARRAYS_FILE, REPORT_FILE = "model.json", "model.safetensors", "report.json"
 RELEASES_FILE = "releases.safetensors"
+MOST_RELEASES_BYTES = 17 * 2**20
 
 
 class Numbers(NamedTuple):
@@ -27,56 +29,127 @@ class Numbers(NamedTuple):
     Attributes:
         arrays: the released numbers, by name.
         estimator: its class and arguments, as JSON values.
+        versions: of what the model was made with.
+        summary: what the report beside the model says of the numbers; None where none lies there.
     """
 
     arrays: Mapping[str, NDArray[Any]]
     estimator: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    summary: Mapping[str, Any] | None
 
 
+_MEMBERS = {"format", "format_version", "arrays_sha256", "document"}
+_DOCUMENT = {"versions", "target", "encoder", "estimator", "plan", "report"}
 # From a report, the file of its released values, and the numbers of a model (None where a report stands alone).
 Replay = Callable[[Mapping[str, Any], Path, Numbers | None], Check | None]
 
 
-def verify(path: Path, replay: Replay | None = None) -> list[Verdict]:
+def verify(
+    path: Path,
+    replay: Replay | None = None,
+    releases: Path | None = None,
+    trusted: Sequence[Path] = (),
+) -> list[Verdict]:
     """Verify a report or a model directory.
 
     Args:
         path: a JSON file that `PrivacyReport.save` wrote, or a directory that `privopt fit` wrote.
         replay: runs the solver again on the released values, where they are kept; `privopt.replays.check.replayed`.
-            It is no part of the second accountant: it runs the program that made the report.
+            It is no part of the second accountant: it runs the program that made the report. Without it, a verdict is
+            at most `Finding.PRICED`.
+        releases: the file of the released values; default: the one beside the report.
+        trusted: files of public keys, one of which must have signed.
 
     Raises:
         UntrustedFile: it is neither, or beyond what is read.
+        KeyProblem: a file holds no public key.
     """
     if path.is_symlink():
         raise UntrustedFile(
             f"{str(path)!r} is a symbolic link, which is not followed: give what it leads to."
         )
     if path.is_dir():
-        return [_model(path, replay)]
-    document = read_json(path)
+        return [_model(path, replay, releases, trusted)]
+    content = read_regular(path, MOST_JSON_BYTES)
+    document = parse_json(content, repr(str(path)))
     verdicts = verdicts_on(document)
-    if len(verdicts) == 1 and replay is not None and "runs" not in document:
-        check = replay(document, path.with_name(f"{path.stem}.{RELEASES_FILE}"), None)
-        verdicts = [_with(verdicts[0], [] if check is None else [check])]
-    return verdicts
+    values = releases or _releases_beside(path, document)
+    seal = _sealed(path, {"report": content}, values, trusted)
+    if len(verdicts) == 1 and "runs" not in document:
+        return [_with(verdicts[0], [*_replayed(replay, verdicts[0].checks, document, values, None), *seal])]
+    return [_with(verdict, seal) for verdict in verdicts]
+
+
+def _replayed(
+    replay: Replay | None,
+    checks: Sequence[Check],
+    report: Mapping[str, Any],
+    releases: Path,
+    numbers: Numbers | None,
+) -> list[Check]:
+    """What comes of a replay; none where nothing could change the verdict any more."""
+    if replay is None or any(check.outcome is Outcome.FAILS for check in checks):
+        return []
+    check = replay(report, releases, numbers)
+    return [] if check is None else [check]
+
+
+def _sealed(path: Path, files: Mapping[str, bytes], releases: Path, trusted: Sequence[Path]) -> list[Check]:
+    """Whether files, and the released values where there are any, are what somebody has signed."""
+    signature = signature_of(path)
+    if releases.is_file() and signature.exists():
+        files = {**files, "releases": read_regular(releases, MOST_RELEASES_BYTES)}
+    check = signed(signature, files, trusted)
+    return [] if check is None else [check]
+
+
+def _releases_beside(path: Path, report: dict[str, Any]) -> Path:
+    """The file of released values that lies beside a report: of its own name, or that of a model's directory."""
+    own, of_a_model = path.with_name(f"{path.stem}.{RELEASES_FILE}"), path.with_name(RELEASES_FILE)
+    if own.exists() or own.is_symlink() or not of_a_model.is_file():
+        return own
+    index = report.get("replay")
+    digest = cast("dict[str, Any]", index).get("sha256") if isinstance(index, dict) else None
+    packed = read_regular(of_a_model, MOST_RELEASES_BYTES)
+    return of_a_model if hashlib.sha256(packed).hexdigest() == digest else own
+
+
+def released_values(report: Mapping[str, Any], releases: Path) -> bytes | str | None:
+    """The content of the file of released values, or why there is none; None of a report of version 1.
+
+    Raises:
+        UntrustedFile: the file is beyond what is read.
+    """
+    index = report.get("replay")
+    if not isinstance(index, dict) or report.get("format_version") == 1:
+        return None
+    obstacle = cast("dict[str, Any]", index).get("obstacle")
+    if obstacle is not None:
+        return str(obstacle)[:200]
+    if not releases.exists() and not releases.is_symlink():
+        return f"the released values, {releases.name}, do not lie beside it"
+    return read_regular(releases, MOST_RELEASES_BYTES)
 
 
 def _with(verdict: Verdict, checks: list[Check]) -> Verdict:
     return replace(verdict, checks=(*verdict.checks, *checks))
 
 
-def _model(folder: Path, replay: Replay | None) -> Verdict:
-    content = Fields(read_json(folder / DOCUMENT_FILE), DOCUMENT_FILE)
+def _model(folder: Path, replay: Replay | None, releases: Path | None, trusted: Sequence[Path]) -> Verdict:
+    files = {"model": read_regular(folder / DOCUMENT_FILE, MOST_JSON_BYTES)}
+    content = Fields(parse_json(files["model"], repr(str(folder / DOCUMENT_FILE))), DOCUMENT_FILE)
     if (
         content.text("format") != MODEL_FORMAT
         or content.whole("format_version", 1, 10**6) not in MODEL_VERSIONS
     ):
         raise Malformed(f"{DOCUMENT_FILE} is no model of privopt, or of a version that is not known here.")
     document = content.fields("document")
+    if set(content.values) - _MEMBERS or set(document.values) - _DOCUMENT:
+        raise Malformed(f"{DOCUMENT_FILE} has a member that a model has not.")
     report = cast("dict[str, Any]", _plain(document.fields("report").values))
     verdict = verdicts_on(report)[0]
-    packed = read_regular(folder / ARRAYS_FILE, MOST_ARRAY_BYTES)
+    packed = files["arrays"] = read_regular(folder / ARRAYS_FILE, MOST_ARRAY_BYTES)
     arrays = _loaded(packed)
     checks = [
         held(
@@ -93,21 +166,36 @@ def _model(folder: Path, replay: Replay | None) -> Verdict:
             "the model's plan is not that of its report",
         ),
     ]
+    summary: dict[str, Any] | None = None
     if (folder / REPORT_FILE).exists() or (folder / REPORT_FILE).is_symlink():
-        checks.append(_beside(folder, report))
-    if replay is not None:
-        numbers = Numbers(arrays, cast("dict[str, Any]", _plain(document.values.get("estimator") or {})))
-        check = replay(report, folder / RELEASES_FILE, numbers)
-        checks += [] if check is None else [check]
-    return _with(verdict, checks)
+        files["report"] = read_regular(folder / REPORT_FILE, MOST_JSON_BYTES)
+        other = parse_json(files["report"], repr(str(folder / REPORT_FILE)))
+        checks.append(_beside(other, report, arrays))
+        beside = other.get("model")
+        summary = cast("dict[str, Any]", beside) if isinstance(beside, dict) else None
+    estimator, versions = (
+        cast("dict[str, Any]", _plain(document.values.get(name) or {})) for name in ("estimator", "versions")
+    )
+    values = releases or folder / RELEASES_FILE
+    numbers = Numbers(arrays, estimator, versions, summary)
+    checks += _replayed(replay, [*verdict.checks, *checks], report, values, numbers)
+    checks += _sealed(folder, files, values, trusted)
+    said = ("name of the target", "how tables become features (schema)", "versions of other packages")
+    return replace(_with(verdict, checks), declared=(*verdict.declared, *said))
 
 
-def _beside(folder: Path, report: dict[str, Any]) -> Check:
-    """Whether the report that lies beside the model is the one inside it, but for the model's numbers."""
-    other = read_json(folder / REPORT_FILE)
+def _beside(other: dict[str, Any], report: dict[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Check:
+    """Whether the report that lies beside the model is the one inside it, with the model's numbers."""
     same = {key: value for key, value in other.items() if key != "model"} == {
         key: value for key, value in report.items() if key != "model"
     }
+    summary = other.get("model")
+    if isinstance(summary, dict) and "coef" in arrays:
+        stated, intercept = cast("dict[str, Any]", summary), arrays.get("intercept")
+        same = same and stated.get("coefficients") == np.atleast_2d(arrays["coef"]).tolist()
+        same = same and (
+            intercept is None or stated.get("intercepts") in ([], np.atleast_1d(intercept).tolist())
+        )
     return held(
         "copy",
         same,

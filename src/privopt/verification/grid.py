@@ -11,11 +11,10 @@ Source:
     Doroshenko, Ghazi, Kamath, Kumar, Manurangsi 2022 (connecting the dots).
 """
 
-import contextlib
 import math
-from collections.abc import Callable, Generator
-from contextvars import ContextVar
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -23,45 +22,18 @@ from numpy.typing import NDArray
 from scipy.fft import irfft, next_fast_len, rfft
 
 from privopt.verification.losses import Loss, TooFine, Values
+from privopt.verification.work import spend
 
 # Their type information is incomplete.
 _rfft, _irfft = cast("Callable[..., Any]", rfft), cast("Callable[..., Any]", irfft)
 _next_fast_len = cast("Callable[..., int]", next_fast_len)
 MOST_POINTS = 2**22
 MOST_KINDS = 500  # of releases on one grid
-MOST_WORK = 2**27  # points, of all releases on all grids of one verdict
 _OFF = 1e-6  # of the mass of a law, by which it may differ from 1
 _FARTHEST = 1e3  # loss of a single release
 RELATIVE_ERROR = 2e-4  # of epsilon, about, that the grid costs
 _POINTS_PER_WIDTH = 20
 _DROPPED = 1e-4  # of delta, that may lie beyond the grid
-
-
-_left: ContextVar[list[int] | None] = ContextVar("_left", default=None)
-
-
-@contextlib.contextmanager
-def limited_work() -> Generator[None]:
-    """Where grids together may have so many points: a verdict on a report from anywhere ends in time."""
-    token = _left.set([MOST_WORK])
-    try:
-        yield
-    finally:
-        _left.reset(token)
-
-
-def _work(points: int, kinds: int) -> None:
-    """Count the points of a grid.
-
-    Raises:
-        TooFine: there have been too many.
-    """
-    left = _left.get()
-    if left is None:
-        return
-    left[0] -= points * kinds
-    if left[0] < 0:
-        raise TooFine("pricing everything a second time would take too long")
 
 
 @dataclass(frozen=True)
@@ -99,7 +71,7 @@ class Grid:
         half = math.ceil(reach / step) + 1
         if not 0 < step < math.inf or half > MOST_POINTS // 2:
             raise TooFine("the privacy losses need a finer grid than there is room for")
-        _work(2 * half, len(losses))
+        spend(2 * half * sum(loss.effort for loss, _ in losses))
         points: Values = step * np.arange(-half, half + 1, dtype=np.float64)
         laws = tuple((_masses(loss, points, step), times) for loss, times in losses)
         if not all(bool(np.all(law >= 0)) and abs(float(law.sum()) - 1) < _OFF for law, _ in laws):
@@ -126,7 +98,7 @@ class Grid:
         size = _next_fast_len(math.ceil(2 * window / self.step), real=True)
         if size > MOST_POINTS:
             raise TooFine("the composed privacy loss needs a finer grid than there is room for")
-        _work(size, len(counts))
+        spend(size * len(counts))
         half = len(self.points) // 2
         spectrum: NDArray[np.complex128] = np.ones(size // 2 + 1, np.complex128)
         for law, times in zip(tilted, counts, strict=True):
@@ -160,16 +132,19 @@ class Grid:
     def _cumulants(self, tilt: float) -> tuple[float, float]:
         """The logarithm of E e^(tilt loss) over all releases, and its slope."""
         total, slope = 0.0, 0.0
-        for law, times in self.laws:
-            kept = law > 0
-            points = self.points[kept]
-            powers = tilt * points + np.log(law[kept])
+        for points, logs, times in self._logarithms:
+            powers = tilt * points + logs
             top = float(powers.max())
             weights = np.exp(powers - top)
             mass = float(weights.sum())
             total += times * (top + math.log(mass))
             slope += times * float(weights @ points) / mass
         return total, slope
+
+    @cached_property
+    def _logarithms(self) -> list[tuple[Values, Values, int]]:
+        """Of every law the points that have mass, the logarithms of the masses, and how often it was made."""
+        return [(self.points[law > 0], np.log(law[law > 0]), times) for law, times in self.laws]
 
     def _window(self, tilted: list[Values], centre: float) -> tuple[float, float]:
         """A half-width outside of which the tilted sum hardly ever lies, and the probability that it does."""

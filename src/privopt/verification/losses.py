@@ -38,11 +38,13 @@ class Loss:
         above: (P[loss > t], Q[loss > t]) at thresholds t, rising; of a symmetric pair at `joint` and above.
         width: about its standard deviation.
         joint: t0 of a symmetric pair; None of any other.
+        effort: how many times as long as another loss it takes to evaluate.
     """
 
     above: Callable[[Values], tuple[Values, Values]]
     width: float
     joint: float | None = None
+    effort: int = 1
 
 
 def gaussian(mu: float) -> Loss:
@@ -128,7 +130,7 @@ def zero_concentrated(rho: float) -> Loss:
     for _ in range(40):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
-    return Loss(above, math.sqrt(2 * rho), joint=high)
+    return Loss(above, math.sqrt(2 * rho), joint=high, effort=8)
 
 
 def fixed_size(rate: float, multiplier: float) -> Loss:
@@ -176,7 +178,7 @@ def mixture(rate: float, ratio: float, multiplier: float) -> tuple[Loss, Loss]:
             low, high = np.where(below, middle, low), np.where(below, high, middle)
         return high
 
-    return _two_ways(parts, place, multiplier)
+    return _two_ways(parts, place, multiplier, effort=60)
 
 
 def poisson(rate: float, multiplier: float) -> tuple[Loss, Loss]:
@@ -190,7 +192,11 @@ def poisson(rate: float, multiplier: float) -> tuple[Loss, Loss]:
 
 
 def _two_ways(
-    parts: list[tuple[float, float]], place: Callable[[Values], Values], multiplier: float
+    parts: list[tuple[float, float]],
+    place: Callable[[Values], Values],
+    multiplier: float,
+    *,
+    effort: int = 1,
 ) -> tuple[Loss, Loss]:
     """A mixture of normals against the normal at 0, and the other way round.
 
@@ -198,6 +204,7 @@ def _two_ways(
         parts: (probability, mean).
         place: where the loss of the first, which rises, is t.
         multiplier: the standard deviation.
+        effort: as that of a `Loss`.
     """
 
     def mixed(x: Values, sign: float) -> Values:
@@ -214,7 +221,7 @@ def _two_ways(
 
     (_, apart), (rate, mean) = parts
     width = max(apart / multiplier, _width(rate, mean - apart, multiplier))
-    return Loss(removed, width), Loss(added, width)
+    return Loss(removed, width, effort=effort), Loss(added, width, effort=effort)
 
 
 def _width(rate: float, mean: float, multiplier: float) -> float:

@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from privopt.verification import losses
-from privopt.verification.curves import gaussian_delta, mp, mpf, zcdp_delta
+from privopt.verification.curves import HALVINGS, gaussian_delta, mp, mpf, zcdp_delta
 from privopt.verification.fields import Fields
 from privopt.verification.grid import Grid
 from privopt.verification.losses import Loss, TooFine
 from privopt.verification.tree import Leaf, Way, ways_through
+from privopt.verification.work import IN_DIGITS, TooLong, spend
 
 ADD_OR_REMOVE, REPLACE = "add-or-remove-one", "replace-one"
 RELATIONS = (ADD_OR_REMOVE, REPLACE)
@@ -65,7 +66,10 @@ def price(event: Fields, relation: str, epsilon: float, delta: float) -> Price:
         Malformed: it describes no event.
     """
     ways, exact = ways_through(event)
-    prices = [_way(way, relation, epsilon, delta) for way in ways]
+    try:
+        prices = [_way(way, relation, epsilon, delta) for way in ways]
+    except TooLong as error:
+        raise NotChecked(str(error)) from None
     dearest = max(prices, key=lambda one: one.delta)
     least = max(one.least for one in prices) if exact else 0.0
     return replace(dearest, least=least, exact=dearest.exact and exact)
@@ -94,6 +98,7 @@ def is_private(event: Fields) -> bool:
 
 
 def _way(way: Way, relation: str, epsilon: float, delta: float) -> Price:
+    spend((2 + len(way.leaves)) * IN_DIGITS)
     if way.bare:
         return Price(1.0, 1.0, True, "a release without noise")
     if not way.leaves:
@@ -124,6 +129,7 @@ def _least_bound(way: Way, relation: str, epsilon: float, delta: float) -> tuple
     if pure is not None:
         bounds.append((mpf(0) if pure <= epsilon else mpf(1), "the sum of pure epsilons, in 50 digits"))
     if rho is not None:
+        spend(HALVINGS * IN_DIGITS // 4)
         bounds.append((zcdp_delta(rho, epsilon), "zero-concentrated privacy, in 50 digits"))
     enough = bounds and min(bound for bound, _ in bounds) <= delta
     if not enough and delta > 0 and 0 < epsilon <= MOST_EPSILON:

@@ -17,7 +17,9 @@ _LOOSE = {"*": ("null", "number", "text", "truth")}
 _RELEASE = {
     "name": "text",
     "count": "whole",
-    "events": [{"event": "any", "count": "whole"}],
+    "events": [
+        {"event": "any", "count": "whole", "sensitivity?": _NULL_OR_NUMBERS, "scale?": _NULL_OR_NUMBERS}
+    ],
     "noise": "text",
     "sampling": {"kind": "text", "rate": "number", "batch?": "whole", "n?": "whole"},
     "sensitivity": _NULL_OR_NUMBERS,
@@ -118,7 +120,7 @@ REPORT: Mapping[str, Any] = {
     "utility_assumptions": ["text"],
     "declared": ["text"],
     "divided_rows": "truth",
-    "typical_length": _NULL_OR_NUMBER,
+    "typical_length?": _NULL_OR_NUMBER,  # of older reports
     "selection": ("null", {"sentence": "text", "private": "truth"}),
     "metrics": _LOOSE,
     "account": (

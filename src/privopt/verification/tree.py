@@ -13,11 +13,13 @@ from typing import Any, cast
 
 from privopt.verification.curves import mpf
 from privopt.verification.fields import Fields, Malformed
+from privopt.verification.work import TooLong, spend
 
 MOST_REPEATS = 10**12
 MOST_WAYS = 64
 MOST_EVENTS = 200_000  # in a tree
 MOST_BLOCKS = 5_000  # nodes of a tree that divide the units
+_A_WAY = 20  # points of a grid, that putting two ways together takes
 _MOST_MU_SQUARED = 1e300
 _POSITIVE = (5e-324, 1.7976931348623157e308)
 _PROBABILITY = (0.0, 1.0)
@@ -89,6 +91,7 @@ class Way:
 
     def plus(self, other: "Way", count: int = 1) -> "Way":
         """This, and `count` times the other."""
+        spend(_A_WAY + len(self.leaves) + len(other.leaves))
         leaves = dict(self.leaves)
         for leaf, times in other.leaves.items():
             leaves[leaf] = leaves.get(leaf, 0) + count * times
@@ -102,6 +105,7 @@ class Way:
 
     def join(self, other: "Way") -> "Way":
         """A way that costs at least as much as both: of everything the larger amount."""
+        spend(_A_WAY + len(self.leaves) + len(other.leaves))
         leaves = dict(self.leaves)
         for leaf, times in other.leaves.items():
             leaves[leaf] = max(leaves.get(leaf, 0), times)
@@ -128,9 +132,7 @@ def ways_through(event: Fields) -> tuple[tuple[Way, ...], bool]:
     Raises:
         Malformed: it describes no event, or is larger than what is read.
     """
-    _require_size(event)
-    ways, exact = _reduced(event, _way)
-    return tuple(ways), exact
+    return _ways(event, _way)
 
 
 def met_by_units(event: Fields) -> tuple[tuple[Way, ...], bool]:
@@ -139,8 +141,15 @@ def met_by_units(event: Fields) -> tuple[tuple[Way, ...], bool]:
     Raises:
         Malformed: as `ways_through`.
     """
+    return _ways(event, lambda leaves: Way(leaves=dict(leaves)))
+
+
+def _ways(event: Fields, met: Callable[[dict[Leaf, int]], Way]) -> tuple[tuple[Way, ...], bool]:
     _require_size(event)
-    ways, exact = _reduced(event, lambda leaves: Way(leaves=dict(leaves)))
+    try:
+        ways, exact = _reduced(event, met)
+    except TooLong:
+        raise Malformed(f"{event.place} divides the units in more ways than are read.") from None
     return tuple(ways), exact
 
 
@@ -169,6 +178,7 @@ def _require_size(event: Fields) -> None:
 
 def _reduced(event: Fields, met: Callable[[dict[Leaf, int]], Way]) -> tuple[list[Way], bool]:
     leaves, parallels = _flat(event)
+    spend(_A_WAY * (1 + len(leaves)))
     ways, exact = [met(leaves)], True
     for branches, count in parallels:
         found: dict[Any, Way] = {}

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from privopt.verification.agreement import checks_of, guess
-from privopt.verification.checks import Check, Outcome, held, priced
+from privopt.verification.checks import REPLAY, Check, Outcome, held, priced
 from privopt.verification.fields import Fields, Malformed
-from privopt.verification.grid import limited_work
 from privopt.verification.price import RELATIONS, NotChecked, price
 from privopt.verification.shape import require_shape
 from privopt.verification.tree import ways_through
+from privopt.verification.work import limited_work
 
 FORMATS = {"privopt-report": (1, 2), "privopt-reports": (1, 2)}
 MOST_RUNS = 1000
@@ -28,17 +28,23 @@ NOT_LOOKED_AT = (
     "A report holds no data: that the released values came from data and from secret noise, and that each query has "
     "the sensitivity it states, rests on the program that ran (its contract tests, `privopt audit-map`)."
 )
-_WITHOUT_EFFECT = ("bounds", "replay")  # a verdict does not wait for these; where they fail it is refuted
+# A verdict does not wait for these; where they fail it is refuted.
+_WITHOUT_EFFECT = ("bounds", REPLAY, "signature")
 
 
 class Finding(enum.Enum):
-    """A verdict; only the first says that the guarantee is confirmed."""
+    """A verdict; only the first says that the report and the model follow from the released values."""
 
-    VERIFIED = "VERIFIED: the guarantee follows from what is recorded."
+    VERIFIED = "VERIFIED: the guarantee, the report and the model follow from the released values."
+    PRICED = (
+        "PRICED: the guarantee follows from the recorded events. The run was not replayed: that the rest of the "
+        "report, and a model, follow from it was not checked."
+    )
     NOT_PRIVATE = (
         "NOT PRIVATE: the report agrees with itself, and says itself that the guarantee does not hold."
     )
     INCOMPLETE = "NOT VERIFIED: nothing contradicts the guarantee, but not all of it could be checked."
+    UNTRUSTED = "NOT TRUSTED: it is not what a trusted key has signed."
     REFUTED = "REFUTED: the report contradicts itself."
 
 
@@ -52,6 +58,7 @@ class Verdict:
         private: whether the report claims a guarantee that holds.
         digest: SHA-256 of the report's content, whatever its layout.
         claim: what the report says it guarantees.
+        declared: what the caller declared, which no check looks at.
     """
 
     title: str
@@ -59,17 +66,25 @@ class Verdict:
     private: bool
     digest: str
     claim: str
+    declared: tuple[str, ...] = ()
 
     @property
     def finding(self) -> Finding:
         """The verdict in a sentence."""
         outcomes = {check.outcome for check in self.checks if check.subject not in _WITHOUT_EFFECT}
-        every = {check.outcome for check in self.checks}
-        if Outcome.FAILS in every:
+        if Outcome.FAILS in outcomes or self._fails("bounds") or self._fails(REPLAY):
             return Finding.REFUTED
+        if self._fails("signature"):
+            return Finding.UNTRUSTED
         if not self.private:
             return Finding.NOT_PRIVATE
-        return Finding.INCOMPLETE if Outcome.UNCHECKED in outcomes else Finding.VERIFIED
+        if Outcome.UNCHECKED in outcomes:
+            return Finding.INCOMPLETE
+        replayed = any(check.subject == REPLAY and check.outcome is Outcome.HOLDS for check in self.checks)
+        return Finding.VERIFIED if replayed else Finding.PRICED
+
+    def _fails(self, subject: str) -> bool:
+        return any(check.subject == subject and check.outcome is Outcome.FAILS for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
         """A dictionary of JSON values."""
@@ -78,6 +93,7 @@ class Verdict:
             "verdict": self.finding.name.lower().replace("_", "-"),
             "sentence": self.finding.value,
             "claim": self.claim,
+            "declared_not_checked": list(self.declared),
             "digest": self.digest,
             "checks": [
                 {"subject": check.subject, "outcome": check.outcome.value, "sentence": check.sentence}
@@ -105,6 +121,11 @@ def verdicts_on(document: dict[str, Any]) -> list[Verdict]:
         raise Malformed(
             f"the report has format version {version}, which this privopt does not know: update it."
         )
+    with limited_work():
+        return _verdicts(fields, kind)
+
+
+def _verdicts(fields: Fields, kind: str) -> list[Verdict]:
     if kind == "privopt-report":
         return [_verdict(fields)]
     runs = fields.each("runs")
@@ -131,8 +152,7 @@ def _verdict(report: Fields) -> Verdict:
         raise Malformed(f"{guarantee.place}.relation must be one of {', '.join(RELATIONS)}.")
     if guarantee.text("unit") not in UNITS:
         raise Malformed(f"{guarantee.place}.unit must be one of {', '.join(UNITS)}.")
-    with limited_work():
-        checks = [*checks_of(report), *_prices(report, event, relation, epsilon, delta)]
+    checks = [*checks_of(report), *_prices(report, event, relation, epsilon, delta)]
     sure = guarantee.truth("holds")
     return Verdict(
         title=report.text("title"),
@@ -140,7 +160,22 @@ def _verdict(report: Fields) -> Verdict:
         private=sure and math.isfinite(epsilon),
         digest=digest_of(report.values),
         claim=f"epsilon {epsilon:.6g} at delta {delta:.4g}, {relation}" + ("" if sure else ", not private"),
+        declared=_declared(report),
     )
+
+
+def _declared(report: Fields) -> tuple[str, ...]:
+    """What the caller of a run declared, which follows from no event and from no released value."""
+    said = ["title"]
+    if "declared" in report:
+        said.append(f"{len(report.items('declared'))} sentences on what is public")
+    if report.values.get("metrics"):
+        said.append(f"metrics ({', '.join(report.fields('metrics').values)})")
+    if "account" in report:
+        said.append(f"who paid (payment {report.fields('account').raw('payment')})")
+    if "model" in report:
+        said.append("names and units of the model's columns")
+    return tuple(said)
 
 
 def _prices(report: Fields, event: Fields, relation: str, epsilon: float, delta: float) -> Iterator[Check]:
@@ -196,8 +231,7 @@ def _joint(fields: Fields, runs: list[Fields]) -> Iterator[Verdict]:
     elif len({guarantee.text("unit") for guarantee in guarantees}) > 1:
         checks = (Check("price", Outcome.FAILS, "runs that protect different units have no joint price"),)
     else:
-        with limited_work():
-            checks = (priced("price", together, relations.pop(), epsilon, delta),)
+        checks = (priced("price", together, relations.pop(), epsilon, delta),)
     yield Verdict(
         title="All runs together",
         checks=checks,
