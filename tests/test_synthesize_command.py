@@ -70,8 +70,7 @@ def test_rows_and_a_report_are_written_and_the_plan_is_printed_first(folder: Pat
     assert report["guarantee"]["holds"]
     require_valid(report)
     assert (
-        "VERIFIED: the guarantee"
-        in CliRunner().invoke(app, ["verify", f"{tmp_path}/rows.report.json"]).output
+        "PRICED: the guarantee" in CliRunner().invoke(app, ["verify", f"{tmp_path}/rows.report.json"]).output
     )
     assert (tmp_path / "rows.report.html").stat().st_size > 1000
     again = run(folder, *BUDGET, "--output", output, code=2)

@@ -175,7 +175,7 @@ def test_users_weigh_alike_unless_asked_and_plans_know_what_else_costs():
             **OPTIONS | {"epsilon": 20.0},
         )
         planned = data.plan(n=300, by_user=True).indicators["cell_noise"].value
-        shown = data.fit(rows, "person").marginal("sex")["stddev"].iloc[0]
+        shown = data.fit(rows, groups="person").marginal("sex")["stddev"].iloc[0]
         assert shown == pytest.approx(planned, rel=0.2)
         noise[weighting] = planned
     assert noise["sqrt"] == pytest.approx(4 * noise["user"])

@@ -171,15 +171,15 @@ def encoders(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any], di
         other = copy.deepcopy(document)
         other["encoder"]["schema"]["columns"]["a"] = {"kind": "cat", "levels": levels}
         other["encoder"]["sparse_output"] = sparse
-        yield f"many levels, {sparse}", other, {"coef": np.zeros(wide + 1), "intercept": np.zeros(())}
+        yield f"many levels, {sparse}", other, {"coef": np.zeros((1, wide + 1)), "intercept": np.zeros(1)}
     other = copy.deepcopy(document)
     other["encoder"]["schema"]["columns"]["a"] = {"kind": "pixels", "size": 2**24, "low": 0, "high": 1}
-    yield "many pixels", other, {"coef": np.zeros(3), "intercept": np.zeros(())}
+    yield "many pixels", other, {"coef": np.zeros((1, 3)), "intercept": np.zeros(1)}
     other = copy.deepcopy(document)
     other["estimator"]["arguments"]["classes"] = [f"c{i}" for i in range(50_000)]
     yield "many classes", other, {"coef": np.zeros((50_000, 2)), "intercept": np.zeros(50_000)}
     for name, value in {"not a number": np.nan, "infinite": np.inf}.items():
-        yield name, document, {"coef": np.asarray([value, 1.0]), "intercept": np.zeros(())}
+        yield name, document, {"coef": np.asarray([[value, 1.0]]), "intercept": np.zeros(1)}
     yield "truths", document, {"coef": np.asarray([True, False]), "intercept": np.zeros(())}
     yield "another shape", document, {"coef": np.zeros((2, 2, 2)), "intercept": np.zeros(())}
 

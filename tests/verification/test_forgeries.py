@@ -289,3 +289,108 @@ def test_no_two_of_all_fields_can_be_forged(of_minimize, tmp_path):
     forgeries = [(*place, value) for place, value in firsts.items()]
     for pair in itertools.combinations(forgeries, 2):
         assert not of_minimize.with_forged(*pair).is_verified(tmp_path), pair
+
+
+def everywhere(document, old, new):
+    """A document with one value in the place of another."""
+    if isinstance(document, dict):
+        return {key: everywhere(value, old, new) for key, value in document.items()}
+    if isinstance(document, list):
+        return [everywhere(value, old, new) for value in document]
+    return new if type(document) is type(old) and document == old else document
+
+
+def without_second_moment(case):
+    """The first release taken out of plan, price, releases and file."""
+    report = copy.deepcopy(case.report)
+    report["releases"] = report["releases"][1:]
+    for event in (report["event"], report["plan"]["event"]):
+        event["of"] = event["of"][1:]
+    report["plan"]["releases"] -= 1
+    report["replay"]["releases"] = report["replay"]["releases"][1:]
+    return dataclasses.replace(
+        case, report=report, releases={name: one for name, one in case.releases.items() if name != "0"}
+    )
+
+
+def other_coefficients(case):
+    """Forged in the arrays, and in the report beside them."""
+    arrays = case.arrays | {"coef": case.arrays["coef"] * 1.5}
+    summary = case.summary | {"coefficients": arrays["coef"].tolist()}
+    return dataclasses.replace(case, arrays=arrays, summary=summary)
+
+
+def more_noise(case):
+    """Ten times the multipliers, at a tenth of epsilon, and no sensitivity stated."""
+    report = copy.deepcopy(case.report)
+    for group in report["releases"]:
+        group["sensitivity"] = None
+        for part in group["events"]:
+            part["sensitivity"] = None
+            part["event"]["noise_multiplier"] *= 10
+    for event in (report["event"], report["plan"]["event"]):
+        for one in event["of"]:
+            one.get("of", one)["noise_multiplier"] *= 10
+    return dataclasses.replace(case, report=report)
+
+
+def unseeded(case):
+    """A seeded run called private, in the three members that say so."""
+    guarantee = case.report["guarantee"] | {"seeded": False, "holds": True}
+    guarantee["noise"] = guarantee["noise"].partition(";")[0] + (
+        "; operating-system entropy through a cryptographic generator"
+    )
+    return dataclasses.replace(case, report=case.report | {"guarantee": guarantee})
+
+
+def with_everywhere(old, new):
+    def change(case):
+        model = everywhere(case.model, old, new)
+        return dataclasses.replace(case, report=everywhere(case.report, old, new), model=model)
+
+    return change
+
+
+TOGETHER = {
+    "coefficients in both files": other_coefficients,
+    "n times 100": with_everywhere(300, 30_000),
+    "a record is a user": with_everywhere("record", "user"),
+    "the second moment": without_second_moment,
+    "ten times the noise": more_noise,
+    "no plan": lambda case: dataclasses.replace(case, report=case.report | {"plan": None}),
+    "no model beside it": lambda case: dataclasses.replace(case, summary=None),
+    "version 1": lambda case: dataclasses.replace(case, report=case.report | {"format_version": 1}),
+    "another version of privopt": lambda case: dataclasses.replace(
+        other_coefficients(case), report=case.report | {"privopt": "0.0.1"}
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_is_forged_in_several_places_is_not_verified(name, of_model, tmp_path):
+    other = dataclasses.replace(TOGETHER[name](of_model))
+    other.marks = marks_of(other.report)
+    other.make_digests_fit()
+    finding = other.verdict(tmp_path).finding
+    assert finding is not Finding.VERIFIED
+    assert (finding is Finding.PRICED) is ("version" in name)
+
+
+def test_a_seeded_run_does_not_pass_as_private_by_three_edits(tmp_path):
+    rows = np.random.default_rng(0).uniform(-1, 1, (300, 2))
+    units = Units.from_arrays(rows, np.sign(rows @ [1.0, -1.0]), row_bound=2.0)
+    problem, budget = Problem(losses.logistic, regularisers.Ridge(0.01)), Budget(2.0, 1e-6)
+    result = minimize(problem, units, budget=budget, solver="gradient-descent", random_state=3)
+    case = Case.of_report(result.report.save(tmp_path / "report.json", keep_releases=True))
+    assert case.verdict(tmp_path).finding is Finding.NOT_PRIVATE
+    assert unseeded(case).verdict(tmp_path).finding is Finding.REFUTED
+
+
+def test_releases_are_found_under_the_name_of_a_models_directory(of_minimize, tmp_path):
+    of_minimize.verdict(tmp_path)
+    beside = (tmp_path / "report.releases.safetensors").rename(tmp_path / files.RELEASES_FILE)
+    assert verify(tmp_path / "report.json", replays.replayed)[0].finding is Finding.VERIFIED
+    elsewhere = beside.rename(tmp_path / "elsewhere")
+    assert verify(tmp_path / "report.json", replays.replayed)[0].finding is Finding.PRICED
+    named = verify(tmp_path / "report.json", replays.replayed, elsewhere)[0]
+    assert named.finding is Finding.VERIFIED

@@ -179,11 +179,12 @@ def _require_numbers(arrays: Mapping[str, Any], directory: Path) -> None:
 
 
 def _fits(estimator: Estimator) -> bool:
-    """Whether there are as many classes and intercepts as rows of coefficients."""
-    rows = np.atleast_2d(estimator.coef_).shape[0]
-    classes = getattr(estimator, "classes_", None)
-    outputs = rows if classes is None else len(classes) if len(classes) != 2 else 1
-    return rows == outputs and np.size(estimator.intercept_) == rows
+    """Whether there are as many rows of coefficients, and intercepts, as outputs."""
+    classes, shape = getattr(estimator, "classes_", None), np.shape(estimator.coef_)
+    if classes is None:
+        return len(shape) == 1 and np.size(estimator.intercept_) == 1
+    outputs = 1 if len(classes) == 2 else len(classes)
+    return shape[:-1] == (outputs,) and np.size(estimator.intercept_) == outputs
 
 
 def _rebuilt(document: Mapping[str, Any], arrays: Mapping[str, Any], *, divided: bool) -> Estimator:

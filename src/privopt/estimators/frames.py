@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import narwhals as nw
-import numpy as np
 import pandas as pd
 
 from privopt.errors import ArgumentError, ArgumentTypeError
@@ -49,10 +48,13 @@ def column_names(X: Any) -> list[Any] | None:
 
 
 def check_table(X: Any) -> None:
-    """Refuse what is no table of features, by its type and the lengths of its rows.
+    """Refuse what is no table of features, by its type.
+
+    A row of a list that has another length than most is a record that cannot be read, see `data.cells`: to refuse it
+    would tell of that record.
 
     Raises:
-        ArgumentError, ArgumentTypeError: it is a text, a dictionary, or a list of rows of different lengths.
+        ArgumentTypeError: it is a text or a dictionary.
     """
     if isinstance(X, str | bytes | Path):
         raise ArgumentTypeError(
@@ -63,13 +65,3 @@ def check_table(X: Any) -> None:
         raise ArgumentTypeError(
             "X is a dictionary: pass a data frame, pandas.DataFrame(X), or an array of shape (rows, features)."
         )
-    if isinstance(X, list | tuple) and any(isinstance(row, list | tuple | np.ndarray) for row in X):
-        lengths = {np.size(row) if isinstance(row, np.ndarray) else _length(row) for row in X}
-        if len(lengths) > 1:
-            raise ArgumentError(
-                "the rows of X have different numbers of entries: every row needs one entry for each feature."
-            )
-
-
-def _length(row: Any) -> int:
-    return len(row) if isinstance(row, list | tuple) else -1

@@ -59,7 +59,9 @@ class NoisyExtragradient(GradientPlayers):
 
     def run(self, curator: Curator, game: Game) -> Outcome:
         """Steps of both players from the same point: ahead, and from where they were by what was found ahead."""
-        points = {who: player.vertices.mix(player.vertices.uniform()) for who, player in game.players.items()}
+        points: dict[Who, Strategy] = {
+            who: player.vertices.mix(player.vertices.uniform()) for who, player in game.players.items()
+        }
         averages, total = {who: point.copy() for who, point in points.items()}, 0.0
         gradients = Gradients.on(curator, game, hold=self.held) if self.steps else Gradients(game)
         for t in range(self.steps):

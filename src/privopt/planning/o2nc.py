@@ -1,6 +1,6 @@
 """Defaults, schedule and forecast of online-to-non-convex descent (O2NC).
 
-    T = 300 steps, windows of M = 20 (T / 5 where T / 20 < 5)
+    T = 300 steps (100 where a black box is called record by record), windows of M = 20 (T / 5 where T / 20 < 5)
     a_t   = (R / 4) (1 - t / T) + R / 200,  D_t = 2 a_t / (M + 1)          mode "practical": R a guess of the distance
     a_t   = the given radius                                               mode "guarantee"
     eta_t = 4 D_t / (sqrt(M) sqrt(G^2 + p sigma^2)),  G = 0.3 C            "guarantee": 2 D / (sqrt(M) sqrt(C^2 + ...))
@@ -46,7 +46,7 @@ SHORTENED, LEAST_SHORTENED, MOST_SHORTENED = 40.0, 0.01, 0.2  # of the units of 
 GUARANTEE_RADIUS = 1.0 / 8.0  # of the distance
 FAINT = 100.0  # p sigma^2 over C^2 M from which on steps say next to nothing
 
-STEPS_BY_VALUES = 100
+STEPS_BY_CALLS = 100  # of a black box that is called record by record, where steps are dear
 SMOOTHING, SMOOTHING_OF_PLATEAUS = 1.0 / 64.0, 1.0 / 16.0  # of the distance
 VALUE_SMOOTHING = 0.1  # of a parameter's scale
 
@@ -158,7 +158,8 @@ def clip(solver: Any, instance: Instance) -> float:
 
 def steps(solver: Any, instance: Instance) -> int:
     """T."""
-    return STEPS_BY_VALUES if solver.oracle == "values" else STEPS
+    loss = instance.problem.loss
+    return STEPS_BY_CALLS if isinstance(loss, BlackBox) and loss.host else STEPS
 
 
 def window(solver: Any, instance: Instance) -> int:

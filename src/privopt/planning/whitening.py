@@ -13,7 +13,8 @@ With n units of p parameters, rows of norm at most R, budget mu (Gaussian DP), s
     cap                 a - b log10 V, between a least value and 1, or (5e-5 / V)^(1/3) if that is more, up to 10: a
                         clip that stays where noise is gone keeps its bias, so that a larger budget would only find the
                         biased optimum more exactly. The clip is cap * slope * r; for numbers to predict it is
-                        slope * min(k x^-0.7, 10 r), x = factor sqrt(d) / (n mu sqrt(1 - q))
+                        slope * min(k x^-0.7, r), x = factor sqrt(d) / (n mu sqrt(1 - q)), or slope * r times
+                        (1e-6 / V)^(1/3), up to 10, if that is more
     steps               V^-0.48 at the bound r0 on r, between 4 and 100, so that the plan is fixed
     step size           1.25 / (curvature + lam |B|^2); momentum 0.5
 
@@ -59,7 +60,8 @@ NOT_DIVIDED = (
 )
 LEAST_TRACE = 0.25  # over R^2: rows are seldom shorter than half their bound
 COARSE = 0.1  # over R^2: the floor of the first steps on a loss that is not convex, by adult and covertype
-FAINT, LONGEST = 5e-5, 10.0  # the V from which on noise asks for no short clip, and the largest cap
+FAINT, FAINT_FOR_NUMBERS = 5e-5, 1e-6  # the V below which noise asks for no short clip
+LONGEST = 10.0  # the largest cap
 FULL_RIDGE = 1e-3  # the V from which the default ridge is 1 / n
 LEAST_RIDGE = 0.1  # of 1 / n
 NOISE_RIDGE = 0.03  # of sigma_G, the most for two classes
@@ -117,9 +119,7 @@ def loss_constants(instance: Instance) -> LossConstants:
             )
         case Softmax() as loss:
             pace = float(loss.outputs)
-            return LossConstants(
-                slope=math.sqrt(2.0), curvature=0.5, cap=(0.08, 0.21, 0.25), pace=pace, returns="late"
-            )
+            return LossConstants(slope=math.sqrt(2.0), curvature=0.5, cap=(0.08, 0.21, 0.25), pace=pace)
         case SmoothedHinge() as loss:
             return LossConstants(slope=1.0, curvature=loss.curvature, cap=(0.4, 0.2, 0.5), corrected=True)
         case Squared():
@@ -240,10 +240,11 @@ class WhiteningRule:
             return 1.0
         if self.constants.clip_factor is not None:
             noise = math.sqrt(self.width) * self.unit_noise / self.constants.slope
-            return min(self.constants.clip_factor * noise**-CLIP_POWER / max(signal, 1e-6), LONGEST)
+            drowned = min(self.constants.clip_factor * noise**-CLIP_POWER / max(signal, 1e-6), 1.0)
+            return max(drowned, min((FAINT_FOR_NUMBERS / excess) ** (1.0 / 3.0), LONGEST))
         at_one, falling, least = self.constants.cap
-        affordable = min((FAINT / excess) ** (1.0 / 3.0), LONGEST)
-        return max(min(max(at_one - falling * math.log10(excess), least), 1.0), affordable)
+        drowned = min(max(at_one - falling * math.log10(excess), least), 1.0)
+        return max(drowned, min((FAINT / excess) ** (1.0 / 3.0), LONGEST))
 
     def steps(self) -> int:
         """T, from public numbers alone."""

@@ -158,12 +158,12 @@ def _recorded(index: Mapping[str, Any], packed: bytes, report: Mapping[str, Any]
     return transcript_of(iter(lines), empty), made
 
 
-def _digest_in(packed: bytes) -> str | None:
-    """The digest of the index that a file of released values was written with."""
+def _digest_in(packed: bytes) -> Any:
+    """The digest of the index that a file of released values was written with; the file has been read as one before."""
     size = int.from_bytes(packed[:8], "little")
-    header = json.loads(packed[8 : 8 + size])
-    found: Any = header.get("__metadata__", {})
-    return found.get(INDEX)
+    header: Any = json.loads(packed[8 : 8 + size])
+    marks: Any = header.get("__metadata__")
+    return cast("dict[str, Any]", marks).get(INDEX) if isinstance(marks, dict) else None
 
 
 def _wrong_plan(again: Again, made: int, report: Mapping[str, Any]) -> str | None:

@@ -20,6 +20,7 @@ from privopt.verification.checks import REPLAY, Check, Outcome, unreplayed
 from privopt.verification.files import Numbers, Replay, released_values
 
 MOST_MEMORY = 640 * 2**20  # bytes, beyond what the imports took: a gigabyte in all
+MODULE = "privopt.replays.limited"  # what the child runs
 _PATIENCE = 20  # times as long by the clock as by the processor, on a busy machine
 _IMPORTS = 600.0  # seconds by the clock
 
@@ -48,7 +49,7 @@ def _replayed(
     asked = json.dumps(content).encode() + b"\n" + packed + arrays
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", __name__],
+            [sys.executable, "-P", "-m", MODULE],
             input=asked,
             capture_output=True,
             timeout=_IMPORTS + _PATIENCE * seconds,

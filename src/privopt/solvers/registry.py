@@ -146,6 +146,7 @@ def automatic(instance: Instance) -> Choice:
         users whose typical records times log(2p)^2 are fewer than the
         p parameters in a set with an l1 ball                             Frank-Wolfe
         few units that are users, of typically 20 records or more         federated averaging
+        other users, a convex generalised-linear loss with corners        accelerated phases on regularised problems
         other users, where whitening applies                              whitened user-level gradient descent
         other users of generalised-linear losses, smooth penalties,
         at most 2000 features                                             probed user-level gradient descent
@@ -155,20 +156,23 @@ def automatic(instance: Instance) -> Choice:
         a loss without curvature that is known to grow as sharply as
         kappa >= 2 says                                                   proximal points
         a generalised-linear loss, a ridge or no penalty, no set, at
-        most 2000 features; counts with a ridge that leaves the constant
-        column free                                                       whitened gradient descent
+        most 2000 features; counts with a declared constant
+        column                                                            whitened gradient descent
         an l1 ball, also beside intercepts and in other products of its
         kind, or a polytope given by its vertices                         Frank-Wolfe
         a simplex, and other products                                     accelerated mirror descent
         a non-smooth penalty and a ridge on every coordinate, if stable   SVRG
         another generalised-linear loss with a ridge or no penalty:
         other counts, other sets, at most 2000 features                   probed gradient descent
+        losses of the user's own that state their curvature, and either
+        a growth condition or that they are convex                        gradient descent, with a private clip unless
+                                                                          the slope is stated
         losses of the user's own, smooth penalties, no set                O2NC with a private clip
         everything else                                                   gradient descent
 
     Each was the most accurate of the applicable solvers in most of the measurements of docs/benchmarks.md and
-    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`; which column is
-    the constant one, in which a mean can be put, shows in the ridge's weights. Objective perturbation behind the same
+    docs/benchmarks-kl.md. Counts are whitened relative to their released mean, see `planning.counts`; `Problem.constant`
+    declares the column of ones, in which a mean can be put. Objective perturbation behind the same
     whitening is about as good where a strong ridge is wanted, and its running time depends on the data, so it is never
     chosen. Nor is KL Spider: its bound is proved, and its result is worse.
     """
@@ -197,6 +201,9 @@ def automatic(instance: Instance) -> Choice:
             return Choice(
                 reduced, "with a ridge and so many units, changes of the gradient need little noise"
             )
+    loss = problem.loss
+    if instance.has_own_loss and math.isfinite(loss.curvature) and (problem.growth or loss.convex):
+        return _for_stated(instance)
     windows = PrivateClip(inner=O2NC(quantile=o2nc.own_quantile(instance)))
     if instance.has_own_loss and windows.obstacle(problem, public) is None:
         return Choice(
@@ -224,6 +231,14 @@ def _without_noise(instance: Instance) -> Choice:
     if is_curved and not counted and not public.by_user and whitened.obstacle(problem, public) is None:
         return Choice(whitened, "without noise descent converges fastest where all directions look alike")
     return Choice(GradientDescent(), "without noise the plainest method converges")
+
+
+def _for_stated(instance: Instance) -> Choice:
+    """The default for a smooth loss of the user's own that says how curved it is."""
+    chosen = PrivateClip(inner=GradientDescent())
+    if math.isinf(instance.gradient_bound) and chosen.obstacle(instance.problem, instance.public) is None:
+        return Choice(chosen, "its steps follow the stated curvature, and the clip is chosen privately")
+    return Choice(GradientDescent(), "its steps follow the stated curvature, and its clip the stated slope")
 
 
 def _for_values(instance: Instance) -> Choice:
@@ -255,6 +270,10 @@ def _for_users(instance: Instance) -> Choice:
     averaging = UserFederatedAveraging()
     if user_federated_averaging.wins(instance) and averaging.obstacle(problem, public) is None:
         return Choice(averaging, "there are few users, and each has many records to learn from")
+    phased, loss = PhasedAcceleratedERM(), problem.loss
+    corners = loss.convex and not instance.has_own_loss and math.isinf(loss.curvature)
+    if corners and phased.obstacle(problem, public) is None:
+        return Choice(phased, "the loss has corners, on which the steps of whitened descent do not settle")
     whitened = Whitening(inner=UserGradientDescent())
     if whitened.obstacle(problem, public) is None:
         return Choice(

@@ -145,7 +145,7 @@ class Whitening(Solver):
         first = [self._level_noise().event()] if self.level_share else []
         last = [self._rescaling_noise().event()] * rescaling.STEPS if self.rescaling_share else []
         if self.quantile_share:
-            last = [self._quantile_noise().event()] * self._quantile_steps()
+            last += [self._quantile_noise().event()] * self._quantile_steps()
         return sequence([*first, Gaussian(self.noise_multiplier).event(), self.inner.event(public), *last])
 
     def scaled(self, factor: float) -> Self:

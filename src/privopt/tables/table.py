@@ -71,8 +71,8 @@ class EncodedRecords(RecordSource):
         targets = ([] if target is None else [target]) if reading is None else reading.columns
         self._columns: list[str] = list(dict.fromkeys([*columns, *targets, *groups]))
         cells = max(len(self._columns), self.row_entries or 0) if self.is_sparse else self.width
-        most = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
-        self._blocks = RowBlocks(place, self._schema, self._columns, most=most, counted=counted)
+        self.block_rows = min(MOST_BLOCK, max(LEAST_BLOCK, BLOCK_BYTES // (4 * cells)))
+        self._blocks = RowBlocks(place, self._schema, self._columns, most=self.block_rows, counted=counted)
         self.rows = self._blocks.rows
         self._blocks.require(self._encoded)  # a column of the wrong type is refused before anything is paid
         self._blocks.require_keys(self._groups)
@@ -407,8 +407,9 @@ class Table:
         records = EncodedRecords(self._place, encoder, target=None, counted=self._counted)
         if not records.rows:
             yield records.no_features()
-        for block in records.blocks(0, records.rows):
-            yield block.private_features
+        for start in range(0, records.rows, records.block_rows):  # a block of text may have many more
+            for block in records.blocks(start, min(start + records.block_rows, records.rows)):
+                yield block.private_features
 
     def targets(self) -> NDArray[Any]:
         """The target of every row, as `read_target` gives it."""

@@ -172,7 +172,7 @@ def _model(folder: Path, replay: Replay | None, releases: Path | None, trusted: 
         other = parse_json(files["report"], repr(str(folder / REPORT_FILE)))
         checks.append(_beside(other, report, arrays))
         beside = other.get("model")
-        summary = cast("dict[str, Any]", beside) if isinstance(beside, dict) else None
+        summary = cast("dict[str, Any]", beside) if isinstance(beside, dict) else {}
     estimator, versions = (
         cast("dict[str, Any]", _plain(document.values.get(name) or {})) for name in ("estimator", "versions")
     )
